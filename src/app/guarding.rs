@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{DATABASE, StartError, refused};
 use crate::clock::unix_ms;
-use crate::domain::event::{EventType, NewEvent, Subject};
+use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{HostFault, HostHealth, Report};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
 use crate::store::{self, Fate, Store, StoreError};
@@ -64,27 +64,25 @@ pub(super) async fn compare_audit(
     health: &HostHealth,
     machine_id: &str,
 ) -> Result<(), StartError> {
-    let (reason, what, means) = match head.read() {
+    let (reason, damage, means) = match head.read() {
         Ok(None) => return Ok(()),
         Ok(Some(known)) => {
             let compared = audit_head::compare(&mut *store.read().await.map_err(refused)?, &known).await;
             let Err(Truncated { known, found }) = compared.map_err(refused)? else { return Ok(()) };
-            let what = if found.id < known.id {
-                format!("the audit ends with row {}, and row {} was on the disk before", found.id, known.id)
+            let damage = if found.id < known.id {
+                AuditDamage::Truncated { known: known.id, found: found.id }
             } else {
-                format!("row {} of the audit is another one than was on the disk before", known.id)
+                AuditDamage::RowReplaced(known.id)
             };
-            ("RowsMissing", what, "the database lost")
+            ("RowsMissing", damage, "the database lost")
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            let what =
-                format!("{AUDIT_HEAD} in the state directory, which says where the audit ended, was changed");
-            ("HeadUnreadable", what, "the database may have lost")
+            ("HeadUnreadable", AuditDamage::HeadChanged(AUDIT_HEAD), "the database may have lost")
         }
         Err(error) => return Err(refused(error)),
     };
     let message = format!(
-        "{what}: {means} what was written last, settings among it, as when its log (-wal) was removed or an older copy was put in \
+        "{damage}: {means} what was written last, settings among it, as when its log (-wal) was removed or an older copy was put in \
          its place. Restore a backup, or check daemons, tenants and layouts and accept the database as it is: POST \
          {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm"
     );
@@ -93,11 +91,11 @@ pub(super) async fn compare_audit(
     if store.is_sealed() {
         return Ok(());
     }
-    let event = NewEvent::new(EventType::DatabaseRowsLost, Subject::default(), what);
+    let event = DomainEvent::DatabaseRowsLost(damage);
     let written: Result<(), StoreError> = store
         .write(move |db| {
             Box::pin(async move {
-                store::events::append(db, &event, unix_ms()).await?;
+                store::events::append(db, &event.into(), unix_ms()).await?;
                 Ok(((), Fate::Commit))
             })
         })

@@ -8,6 +8,7 @@ pub mod access;
 pub mod admission;
 pub mod attribution;
 pub mod audit;
+pub mod bypass;
 pub mod checkup;
 pub mod client;
 pub mod compute_mode;

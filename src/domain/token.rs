@@ -12,7 +12,6 @@ use subtle::ConstantTimeEq as _;
 
 use super::InvalidValue;
 use super::access::Grant;
-use super::event::{Details, EventType, NewEvent, Subject};
 use super::name::TokenName;
 
 /// What a token's text begins with, by which leak scanners know it.
@@ -251,15 +250,6 @@ impl Token {
             "expires_at": self.expires_at,
             "revoked_at": self.revoked_at,
         })
-    }
-
-    /// The event for it; it says nothing of its secret.
-    pub fn event(&self, kind: EventType) -> NewEvent {
-        let Self { id, name, grant, .. } = self;
-        let subject = Subject { tenant: grant.tenant().cloned(), ..Subject::default() };
-        let what = if kind == EventType::TokenCreated { "was made" } else { "was revoked" };
-        NewEvent::new(kind, subject, format!("token {id} ({name}), which grants {grant}, {what}"))
-            .with(Details::Token { id: id.to_string(), name: name.to_string() })
     }
 }
 

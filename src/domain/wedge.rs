@@ -73,6 +73,49 @@ pub struct WedgeSettings {
     pub grace: WedgeGrace,
 }
 
+/// A server, or a control daemon, that was killed since it did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplacedProcess {
+    /// When, in unix milliseconds.
+    pub at: i64,
+    /// Its process.
+    pub pid: u32,
+    /// Whether it is the control daemon.
+    pub is_daemon: bool,
+    /// Processes that waited to become clients.
+    pub waiting: Vec<u32>,
+    /// Processes that were at work, and have lost it; `None` where that is not known.
+    pub working: Option<Vec<u32>>,
+}
+
+impl std::fmt::Display for ReplacedProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.is_daemon { "control daemon" } else { "server" };
+        write!(f, "{what} {} hung and was killed, so that new ones take clients again; ", self.pid)?;
+        match self.working.as_deref() {
+            None => f.write_str("which clients lost their work is not known")?,
+            Some([]) => f.write_str("no client lost work")?,
+            Some(pids) => write!(f, "{} lost their work", processes(pids))?,
+        }
+        match self.waiting.as_slice() {
+            [] => Ok(()),
+            pids => write!(f, "; {} waited to connect and got an error: start them again", processes(pids)),
+        }
+    }
+}
+
+/// The most processes that a message names.
+const NAMED: usize = 8;
+
+/// Processes by number, in words.
+pub fn processes(pids: &[u32]) -> String {
+    let named: Vec<String> = pids.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = pids.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let word = if pids.len() == 1 { "process" } else { "processes" };
+    format!("{word} {}{more}", named.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +126,16 @@ mod tests {
         assert_eq!(WedgeGrace::try_from(3600).map(WedgeGrace::as_millis), Ok(3_600_000));
         let error = WedgeGrace::try_from(3601).expect_err("too long").to_string();
         assert!(error.contains("3601") && error.contains("wedge_policy"), "{error}");
+    }
+
+    #[test]
+    fn replacement_names_waiting_and_affected_clients() {
+        let replaced =
+            ReplacedProcess { at: 0, pid: 7, is_daemon: false, waiting: vec![9], working: Some(vec![8, 10]) };
+        let said = replaced.to_string();
+        assert!(said.contains("server 7 hung") && said.contains("processes 8, 10 lost their work"), "{said}");
+        assert!(said.contains("process 9 waited"), "{said}");
+        let nobody = ReplacedProcess { working: Some(vec![]), waiting: vec![], ..replaced };
+        assert!(nobody.to_string().ends_with("no client lost work"), "{nobody}");
     }
 }

@@ -15,7 +15,7 @@ use super::{Engine, Failure, Stop, drain};
 use crate::clock::unix_ms;
 use crate::domain::count::counted;
 use crate::domain::daemon::DesiredState;
-use crate::domain::event::{Because, EventType, NewEvent, Subject};
+use crate::domain::event::DomainEvent;
 use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
@@ -321,7 +321,7 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
                 }
                 let after = store::maintenance::get(&mut *db).await?;
                 if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
-                    store::events::append(&mut *db, &event, unix_ms()).await?;
+                    store::events::append(&mut *db, &event.into(), unix_ms()).await?;
                 }
                 let mut desired = Vec::new();
                 for daemon in store::daemons::all(&mut *db).await? {
@@ -394,22 +394,14 @@ fn words(holders: &[&Holder]) -> String {
 }
 
 /// The event for a change of the maintenance.
-fn maintenance_event(before: Option<&Maintenance>, after: Option<&Maintenance>) -> Option<NewEvent> {
+fn maintenance_event(before: Option<&Maintenance>, after: Option<&Maintenance>) -> Option<DomainEvent> {
     let active = |maintenance: &&Maintenance| maintenance.state == MaintenanceState::Active;
-    let (maintenance, kind, what) = match (before, after) {
-        (None, Some(now)) => (now, EventType::MaintenanceBegun, "began: its daemons take no new clients"),
-        (Some(now), None) => (now, EventType::MaintenanceEnded, "is over"),
+    match (before, after) {
+        (None, Some(now)) => Some(DomainEvent::MaintenanceBegun(now.clone())),
+        (Some(before), None) => Some(DomainEvent::MaintenanceEnded(before.clone())),
         (Some(before), Some(now)) if active(&now) && !active(&before) => {
-            (now, EventType::MaintenanceActive, "continues without the driver: its daemons are down")
+            Some(DomainEvent::MaintenanceActive(now.clone()))
         }
-        _ => return None,
-    };
-    let gpu = match maintenance.gpus.as_slice() {
-        [one] => Some(one.clone()),
         _ => None,
-    };
-    let subject = Subject { operation: Some(maintenance.operation), gpu, ..Subject::default() };
-    let gpus = maintenance.gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let message = format!("maintenance of {gpus} {what}");
-    Some(NewEvent::new(kind, subject, message).because(Because::Latest(EventType::OperationStarted)))
+    }
 }

@@ -17,7 +17,7 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use super::schema::{self, Schema};
 use super::{StoreError, audit, events, host, options};
 use crate::domain::audit::Attempt;
-use crate::domain::event::{Cause, EventType, NewEvent, Subject as EventSubject};
+use crate::domain::event::{Cause, DomainEvent};
 
 /// What a backup is of.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -134,8 +134,7 @@ pub async fn put_on_record(
         return Err(StoreError::Corrupt { what: "the database", detail: "it is another machine's".into() });
     }
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    let message = format!("the database was backed up to {}", attempt.target);
-    let event = NewEvent::new(EventType::DatabaseBackedUp, EventSubject::default(), message);
+    let event = DomainEvent::DatabaseBackedUp { file: attempt.target.to_string() };
     let by = Cause::Actor { subject: attempt.actor.clone() };
     events::append(&mut transaction, &event.because(by), now).await?;
     audit::append(&mut transaction, attempt, audit::Came::default(), 1, now).await?;

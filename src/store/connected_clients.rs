@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 use super::{StoreError, events, from_json, parsed, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
-use crate::domain::event::{Cause, Details, EventType, KnownFrom, NewEvent, Subject};
+use crate::domain::event::{Cause, DomainEvent, EventType, ObservedClient};
 use crate::domain::{DaemonName, TenantName};
 
 /// A client whose connection is in the events.
@@ -23,6 +23,24 @@ pub struct ConnectedClient {
     pub tenant: Option<TenantName>,
     /// How that was known.
     pub attributed_by: AttributedBy,
+}
+
+impl ConnectedClient {
+    /// The same, as its events report it.
+    pub fn observed_on(self, daemon: &DaemonName) -> ObservedClient {
+        let Self { id, server, uid, program, tenant, attributed_by } = self;
+        ObservedClient {
+            daemon: daemon.clone(),
+            server,
+            pid: id.pid,
+            client: Some(id),
+            uid,
+            program,
+            tenant,
+            attributed_by,
+            logged_at: None,
+        }
+    }
 }
 
 struct Row {
@@ -166,39 +184,10 @@ pub async fn disconnect_other_boots(
     sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
     for row in rows {
         let (daemon, client) = row.client()?;
-        events::append(&mut *db, &disconnected(&daemon, &client).because(Cause::Host), now).await?;
+        let event = DomainEvent::ClientLeft(client.observed_on(&daemon)).because(Cause::Host);
+        events::append(&mut *db, &event, now).await?;
     }
     Ok(())
-}
-
-/// The event of a client that connected.
-pub fn connected(daemon: &DaemonName, client: &ConnectedClient) -> NewEvent {
-    let whose = client.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-    let message = format!("process {}{whose} became a client of daemon {daemon}", client.id.pid);
-    event_of(EventType::ClientConnected, daemon, client, message)
-}
-
-/// The event of a client that disconnected.
-pub fn disconnected(daemon: &DaemonName, client: &ConnectedClient) -> NewEvent {
-    let message = format!("process {} disconnected from daemon {daemon}", client.id.pid);
-    event_of(EventType::ClientLeft, daemon, client, message)
-}
-
-fn event_of(kind: EventType, daemon: &DaemonName, client: &ConnectedClient, message: String) -> NewEvent {
-    let subject = Subject {
-        client: Some(client.id),
-        server: Some(client.server),
-        tenant: client.tenant.clone(),
-        ..Subject::daemon(daemon)
-    };
-    NewEvent::new(kind, subject, message).because(Cause::Client).with(Details::Client {
-        pid: client.id.pid,
-        uid: client.uid,
-        program: client.program.clone(),
-        attributed_by: client.attributed_by,
-        known_from: KnownFrom::Look,
-        logged_at: None,
-    })
 }
 
 /// Whether there is already an event for the end of this client, known from server.log only.

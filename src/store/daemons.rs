@@ -253,7 +253,7 @@ pub async fn put_incarnation(
 mod tests {
     use super::super::{Fate, Store, StoreError, events};
     use super::*;
-    use crate::domain::event::{EventType, NewEvent, Subject};
+    use crate::domain::event::DomainEvent;
     use crate::domain::tenant::tests::h200;
 
     #[tokio::test]
@@ -269,9 +269,9 @@ mod tests {
                     touch(&mut *db, &name).await?;
                     put(&mut *db, &name, &spec, 2).await?;
                     let first = get(&mut *db, &name).await?.expect("there");
-                    let subject = Subject::daemon(&name);
-                    let event = NewEvent::new(EventType::DaemonDeleted, subject, "deleted");
-                    let last = events::append(&mut *db, &event, 3).await?;
+                    let (daemon, gpus, operation) = (name.clone(), Vec::new(), None);
+                    let event = DomainEvent::DaemonDeleted { daemon, gpus, operation };
+                    let last = events::append(&mut *db, &event.into(), 3).await?;
                     delete(&mut *db, &name, 3).await?;
                     assert_eq!(events_visible_from(&mut *db, &name).await?, None);
                     put(&mut *db, &name, &spec, 4).await?;

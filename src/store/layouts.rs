@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{StoreError, daemons, events, from_json, parsed, probe_results, to_json};
 use crate::domain::daemon::Daemon;
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, DomainEvent};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange,
@@ -173,21 +173,10 @@ pub async fn put(
     )
     .execute(&mut *db)
     .await?;
-    events::append(db, &written(layout, number, new), now).await?;
+    let event = DomainEvent::LayoutVersionWritten { layout: layout.clone(), version: number };
+    let by = Cause::Actor { subject: new.author.to_owned() };
+    events::append(db, &event.because(by), now).await?;
     Ok(number)
-}
-
-/// The event for a version that is written.
-fn written(layout: &LayoutName, version: u32, new: &NewVersion<'_>) -> NewEvent {
-    let subject = Subject { layout: Some(layout.clone()), ..Subject::default() };
-    let details = Details::Layout { version: Some(version), drift: Vec::new(), degraded: Vec::new() };
-    NewEvent::new(
-        EventType::LayoutVersionWritten,
-        subject,
-        format!("layout {layout} has a version {version}"),
-    )
-    .because(Cause::Actor { subject: new.author.to_owned() })
-    .with(details)
 }
 
 /// Where a version came from, if it was imported.

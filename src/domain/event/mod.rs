@@ -3,11 +3,21 @@
 //! The set of types is closed, and their names never change: `docs/events.md` is the catalogue, and a test compares the two.
 
 mod catalogue;
+mod derived;
+mod domain_event;
+mod message;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use catalogue::EventType;
+pub use domain_event::{
+    AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease,
+    HostConfirmation, LostEvents, LostWork, NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault,
+    SessionOwner, TokenFacts, VerificationFailure,
+};
 
 use super::attribution::AttributedBy;
 use super::client::{ClientId, LeaseKind};
@@ -96,11 +106,6 @@ impl Subject {
     /// A daemon.
     pub fn daemon(name: &DaemonName) -> Self {
         Self { daemon: Some(name.clone()), ..Self::default() }
-    }
-
-    /// A tenant of a daemon.
-    pub fn tenant(name: &TenantName, daemon: &DaemonName) -> Self {
-        Self { tenant: Some(name.clone()), daemon: Some(daemon.clone()), ..Self::default() }
     }
 }
 
@@ -350,14 +355,6 @@ impl Details {
         let clients = self.affected_clients().iter().filter(move |_| is_seen);
         clients.filter_map(|client| client.tenant.as_ref())
     }
-
-    /// The same, to complete what is known of them.
-    pub fn affected_clients_mut(&mut self) -> &mut [AffectedClient] {
-        match self {
-            Self::Death { clients, .. } | Self::Fault { clients, .. } => clients,
-            _ => &mut [],
-        }
-    }
 }
 
 /// A client that lost its work.
@@ -373,25 +370,6 @@ pub struct AffectedClient {
     pub tenant: Option<TenantName>,
 }
 
-/// An event that is not written yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewEvent {
-    /// What happened.
-    pub kind: EventType,
-    /// How much it matters.
-    pub severity: Severity,
-    /// To what.
-    pub subject: Subject,
-    /// What made it happen.
-    pub cause: Because,
-    /// The same for people.
-    pub message: String,
-    /// What else is reported.
-    pub details: Option<Details>,
-    /// What it is about beside its subject, which names one of each: it is found by these too.
-    pub also: Also,
-}
-
 /// Things of which an event is about more than one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Also {
@@ -399,49 +377,6 @@ pub struct Also {
     pub daemons: Vec<DaemonName>,
     /// GPUs.
     pub gpus: Vec<GpuUuid>,
-}
-
-impl NewEvent {
-    /// One with the severity of its type, of which nobody but the manager is known to be the cause.
-    pub fn new(kind: EventType, subject: Subject, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            severity: kind.severity(),
-            subject,
-            cause: Cause::Manager.into(),
-            message: message.into(),
-            details: None,
-            also: Also::default(),
-        }
-    }
-
-    /// The same, about several daemons and GPUs: one alone stands in its subject.
-    #[must_use]
-    pub fn about(mut self, daemons: &[DaemonName], gpus: &[GpuUuid]) -> Self {
-        match daemons {
-            [one] => self.subject.daemon = Some(one.clone()),
-            several => self.also.daemons = several.to_vec(),
-        }
-        match gpus {
-            [one] => self.subject.gpu = Some(one.clone()),
-            several => self.also.gpus = several.to_vec(),
-        }
-        self
-    }
-
-    /// The same with another cause.
-    #[must_use]
-    pub fn because(mut self, cause: impl Into<Because>) -> Self {
-        self.cause = cause.into();
-        self
-    }
-
-    /// The same with details.
-    #[must_use]
-    pub fn with(mut self, details: Details) -> Self {
-        self.details = Some(details);
-        self
-    }
 }
 
 /// The fields that are otherwise, of a spec that was there before and is there after.
@@ -535,42 +470,5 @@ impl EventFilter {
         types.sort_unstable();
         types.dedup();
         Ok(types)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_are_filtered_by_name_or_prefix() {
-        let names = |text: &str| {
-            EventFilter::parse_types(text)
-                .map(|types| types.into_iter().map(EventType::as_str).collect::<Vec<_>>())
-        };
-        assert_eq!(names("gpu.missing").expect("a type"), ["gpu.missing"]);
-        assert_eq!(names("gpu., gpu.missing").expect("types"), ["gpu.missing", "gpu.back", "gpu.replaced"]);
-        for bad in ["", "gpu", "gpu.missing,", "client.dies", "."] {
-            let error = names(bad).expect_err(bad).to_string();
-            assert!(error.contains("docs/events.md"), "{error}");
-        }
-    }
-
-    #[test]
-    fn severities_are_in_order() {
-        for pair in Severity::ALL.windows(2) {
-            assert!(pair[0] < pair[1] && pair[0].number() < pair[1].number());
-        }
-        for severity in Severity::ALL {
-            assert_eq!(serde_json::to_value(severity).expect("a word"), severity.as_str());
-        }
-    }
-
-    #[test]
-    fn subject_has_only_its_own_fields() {
-        let daemon = DaemonName::parse("gpu0").expect("a name");
-        let text = serde_json::to_string(&Subject::daemon(&daemon)).expect("JSON");
-        assert_eq!(text, r#"{"daemon":"gpu0"}"#);
-        assert_eq!(serde_json::from_str::<Subject>(&text).expect("read"), Subject::daemon(&daemon));
     }
 }

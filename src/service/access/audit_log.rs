@@ -12,7 +12,7 @@ use crate::domain::DaemonName;
 use crate::domain::TenantName;
 use crate::domain::audit::{Attempt, Target};
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject, changed_fields};
+use crate::domain::event::{Cause, ChangedTenant, DomainEvent, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
 use crate::service::{Service, ServiceError};
 use crate::store::audit::Came;
@@ -209,41 +209,24 @@ fn lease_event(
     holder: ClientId,
     before: Option<&serde_json::Value>,
     after: Option<&serde_json::Value>,
-) -> Option<NewEvent> {
+) -> Option<DomainEvent> {
     let kind_of =
         |lease: &serde_json::Value| lease["kind"].as_str().and_then(|kind| LeaseKind::parse(kind).ok());
     let before = before.and_then(|lease| Some((lease, kind_of(lease)?)));
     let after = after.and_then(|lease| Some((lease, kind_of(lease)?)));
-    let pid = holder.pid;
-    let (event, (lease, kind), message) = match (before, after) {
-        (Some((_, old)), Some((_, new))) if old == new => return None,
-        (_, Some(new)) if new.1 == LeaseKind::Own => {
-            (EventType::LeaseGranted, new, format!("process {pid} took a lease of tenant {tenant}"))
-        }
-        (_, Some(new)) => (
-            EventType::LeaseGranted,
-            new,
-            format!("process {pid} was recorded as a process of tenant {tenant}"),
-        ),
-        (Some(old), None) => {
-            let message = format!(
-                "the lease of process {pid} for tenant {tenant} was revoked; the process was left as it is"
-            );
-            (EventType::LeaseRevoked, old, message)
-        }
-        (None, None) => return None,
+    let granted = |(lease, kind): (&serde_json::Value, LeaseKind)| {
+        // Only the program's name, as for clients.
+        let first = lease["command"].as_str().and_then(|command| command.split_whitespace().next());
+        let program = first.and_then(|first| first.rsplit('/').next()).filter(|name| !name.is_empty());
+        let program = program.map(|name| name.chars().take(64).collect());
+        GrantedLease { tenant: tenant.clone(), holder, kind, program }
     };
-    // Only the program's name, as for clients.
-    let first = lease["command"].as_str().and_then(|command| command.split_whitespace().next());
-    let program = first.and_then(|first| first.rsplit('/').next()).filter(|name| !name.is_empty());
-    let details = Details::Lease {
-        pid,
-        start_time: holder.start_time,
-        lease: kind,
-        program: program.map(|name| name.chars().take(64).collect()),
-    };
-    let subject = Subject { tenant: Some(tenant.clone()), client: Some(holder), ..Subject::default() };
-    Some(NewEvent::new(event, subject, message).with(details))
+    match (before, after) {
+        (Some((_, old)), Some((_, new))) if old == new => None,
+        (_, Some(new)) => Some(DomainEvent::LeaseGranted(granted(new))),
+        (Some(old), None) => Some(DomainEvent::LeaseRevoked(granted(old))),
+        (None, None) => None,
+    }
 }
 
 /// The audit rows of an attempt: one for each resource that changed, or a single one without specs.
@@ -267,66 +250,70 @@ fn changes(
     rows
 }
 
-/// The event for a change of a daemon, a tenant or a layout.
+/// The event for a change of a daemon, a tenant, a layout or a lease.
 fn change_event(
     attempt: &Attempt,
     by: Cause,
     before: Option<&serde_json::Value>,
     after: Option<&serde_json::Value>,
 ) -> Option<NewEvent> {
-    if let Target::Lease(tenant, holder) = &attempt.target {
-        return lease_event(tenant, *holder, before, after).map(|event| event.because(by));
-    }
-    let (created, changed, deleted) = match &attempt.target {
-        Target::Daemon(_) if attempt.adoption => {
-            (EventType::DaemonAdopted, EventType::DaemonChanged, EventType::DaemonReleased)
-        }
-        Target::Daemon(_) => (EventType::DaemonCreated, EventType::DaemonChanged, EventType::DaemonDeleted),
-        Target::Tenant(_) => (EventType::TenantCreated, EventType::TenantChanged, EventType::TenantDeleted),
+    let event = match &attempt.target {
+        Target::Daemon(name) => daemon_event(name.clone(), attempt.adoption, before, after),
+        Target::Tenant(name) => tenant_event(name.clone(), before, after),
         // The event of a version is written with the version itself, which happens elsewhere too.
-        Target::Layout(_) if after.is_some() => return None,
-        Target::Layout(_) => {
-            (EventType::LayoutVersionWritten, EventType::LayoutVersionWritten, EventType::LayoutDeleted)
-        }
+        Target::Layout(_) if after.is_some() => None,
+        Target::Layout(name) => before.map(|spec| {
+            let version = spec["version"].as_u64().and_then(|version| u32::try_from(version).ok());
+            DomainEvent::LayoutDeleted { layout: name.clone(), version }
+        }),
+        Target::Lease(tenant, holder) => lease_event(tenant, *holder, before, after),
         // Their events are written elsewhere; a token that is deleted with its tenant is no target.
-        Target::Lease(..) | Target::Token(_) | Target::Other(_) => return None,
+        Target::Token(_) | Target::Other(_) => None,
     };
-    let (kind, what) = match (before, after) {
-        (None, Some(_)) => (created, "was created"),
-        (Some(before), Some(after)) if before != after => (changed, "was changed"),
-        (Some(_), None) => (deleted, "was deleted"),
+    event.map(|event| event.because(by))
+}
+
+fn daemon_event(
+    daemon: DaemonName,
+    adoption: bool,
+    before: Option<&serde_json::Value>,
+    after: Option<&serde_json::Value>,
+) -> Option<DomainEvent> {
+    let (gpus, operation) = (Vec::new(), None);
+    Some(match (before, after) {
+        (None, Some(_)) if adoption => DomainEvent::DaemonAdopted { daemon },
+        (None, Some(_)) => DomainEvent::DaemonCreated { daemon },
+        (Some(old), Some(new)) if old != new => {
+            DomainEvent::DaemonChanged { daemon, gpus, fields: changed_fields(before, after), operation }
+        }
+        (Some(_), None) if adoption => DomainEvent::DaemonReleased { daemon },
+        (Some(_), None) => DomainEvent::DaemonDeleted { daemon, gpus, operation },
         _ => return None,
-    };
-    let spec = after.or(before);
-    let daemon = spec.and_then(|spec| spec["daemon"].as_str());
-    let (subject, name) = match &attempt.target {
-        Target::Daemon(name) => (Subject::daemon(name), format!("daemon {name}")),
-        Target::Tenant(name) => {
-            let daemon = daemon.and_then(|daemon| daemon.parse().ok());
-            let subject = Subject { tenant: Some(name.clone()), daemon, ..Subject::default() };
-            (subject, format!("tenant {name}"))
+    })
+}
+
+fn tenant_event(
+    tenant: TenantName,
+    before: Option<&serde_json::Value>,
+    after: Option<&serde_json::Value>,
+) -> Option<DomainEvent> {
+    let daemon = after.or(before).and_then(|spec| spec["daemon"].as_str()?.parse().ok());
+    Some(match (before, after) {
+        (None, Some(_)) => DomainEvent::TenantCreated { tenant, daemon },
+        (Some(old), Some(new)) if old != new => {
+            let fields = changed_fields(before, after);
+            DomainEvent::TenantChanged(ChangedTenant { tenant, daemon, gpu: None, fields })
         }
-        Target::Layout(name) => {
-            let subject = Subject { layout: Some(name.clone()), ..Subject::default() };
-            (subject, format!("layout {name}"))
-        }
-        Target::Lease(..) | Target::Token(_) | Target::Other(_) => return None,
-    };
-    let details = match (&attempt.target, spec) {
-        (Target::Layout(_), Some(spec)) => Details::Layout {
-            version: spec["version"].as_u64().and_then(|version| u32::try_from(version).ok()),
-            drift: Vec::new(),
-            degraded: Vec::new(),
-        },
-        _ => Details::Changed { fields: changed_fields(before, after) },
-    };
-    Some(NewEvent::new(kind, subject, format!("{name} {what}")).because(by).with(details))
+        (Some(_), None) => DomainEvent::TenantDeleted { tenant, daemon },
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::access::{Actor, Grant, Origin, Role, Subject as Who};
+    use crate::domain::event::{Details, EventType};
 
     fn attempt_of(path: &str, action: &str) -> Attempt {
         let grant = Grant::Host(Role::Admin);
@@ -342,16 +329,16 @@ mod tests {
             serde_json::json!({ "daemon": "gpu0", "uid": 7, "sms": 16 }),
         );
         let event = |before, after| change_event(&attempt, Cause::Manager, before, after);
-        let created = event(None, Some(&small)).expect("an event");
+        let created = event(None, Some(&small)).expect("an event").event;
         assert_eq!(
-            (created.kind, created.details),
+            (created.kind(), created.details()),
             (EventType::TenantCreated, Some(Details::Changed { fields: vec![] }))
         );
-        let changed = event(Some(&small), Some(&large)).expect("an event");
-        assert_eq!(changed.details, Some(Details::Changed { fields: vec!["sms".to_owned()] }));
-        assert_eq!(changed.subject.daemon.as_ref().map(ToString::to_string), Some("gpu0".to_owned()));
+        let changed = event(Some(&small), Some(&large)).expect("an event").event;
+        assert_eq!(changed.details(), Some(Details::Changed { fields: vec!["sms".to_owned()] }));
+        assert_eq!(changed.subject().daemon.as_ref().map(ToString::to_string), Some("gpu0".to_owned()));
         assert!(event(Some(&small), Some(&small)).is_none());
-        assert_eq!(event(Some(&small), None).expect("an event").kind, EventType::TenantDeleted);
+        assert_eq!(event(Some(&small), None).expect("an event").event.kind(), EventType::TenantDeleted);
         assert!(super::change_event(&attempt_of("host", "POST"), Cause::Manager, None, None).is_none());
     }
 
@@ -361,7 +348,7 @@ mod tests {
         let adoption = Attempt { adoption: true, ..usual.clone() };
         let spec = serde_json::json!({ "gpus": ["0"] });
         let kind = |attempt: &Attempt, before, after| {
-            change_event(attempt, Cause::Manager, before, after).expect("an event").kind
+            change_event(attempt, Cause::Manager, before, after).expect("an event").event.kind()
         };
         assert_eq!(kind(&usual, None, Some(&spec)), EventType::DaemonCreated);
         assert_eq!(kind(&usual, Some(&spec), None), EventType::DaemonDeleted);

@@ -171,55 +171,132 @@ impl Redact for Verification {
     }
 }
 
-/// Whether events of this type, where they are about a tenant, concern nothing else.
-fn is_own(kind: EventType) -> bool {
-    matches!(
-        kind,
+/// What users bound to a tenant see of an event about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TenantView {
+    /// All: it concerns nothing else.
+    Full,
+    /// All, unless it is about a whole daemon.
+    FullWithoutDaemon,
+    /// The step, and its outcome if that is known to name no one else.
+    StepOutcome,
+    /// Which operation failed, and not why.
+    Failure,
+    /// Only the meaning of its type.
+    TypeOnly,
+}
+
+/// Decided type by type: a new one does not compile until it stands here.
+fn tenant_view(kind: EventType) -> TenantView {
+    match kind {
         EventType::ClientConnected
-            | EventType::ClientLeft
-            | EventType::ClientTerminated
-            | EventType::LeaseGranted
-            | EventType::LeaseRevoked
-            | EventType::TenantCreated
-            | EventType::TenantChanged
-            | EventType::TenantDeleted
-            | EventType::TenantVerified
-            | EventType::TenantVerificationFailed
-            | EventType::TokenCreated
-            | EventType::TokenRevoked
-            | EventType::SessionOpened
-            | EventType::SessionEnded
-            | EventType::OperationRequested
-            | EventType::OperationStarted
-            | EventType::OperationCancelRequested
-            | EventType::OperationFinished
-            | EventType::OperationCancelled
-            | EventType::EventsLost
-    )
+        | EventType::ClientLeft
+        | EventType::ClientTerminated
+        | EventType::TenantCreated
+        | EventType::TenantChanged
+        | EventType::TenantDeleted
+        | EventType::TenantVerified
+        | EventType::TenantVerificationFailed
+        | EventType::LeaseGranted
+        | EventType::LeaseRevoked
+        | EventType::OperationRequested
+        | EventType::OperationStarted
+        | EventType::OperationCancelRequested
+        | EventType::OperationFinished
+        | EventType::OperationCancelled
+        | EventType::TokenCreated
+        | EventType::TokenRevoked
+        | EventType::SessionOpened
+        | EventType::SessionEnded => TenantView::Full,
+        EventType::EventsLost => TenantView::FullWithoutDaemon,
+        EventType::OperationStep => TenantView::StepOutcome,
+        EventType::OperationFailed => TenantView::Failure,
+        EventType::DaemonCreated
+        | EventType::DaemonChanged
+        | EventType::DaemonDeleted
+        | EventType::DaemonStarted
+        | EventType::DaemonFound
+        | EventType::DaemonReady
+        | EventType::DaemonObserved
+        | EventType::DaemonDied
+        | EventType::DaemonBackOff
+        | EventType::DaemonCrashLoop
+        | EventType::DaemonUnreadable
+        | EventType::DaemonWedged
+        | EventType::DaemonReplaced
+        | EventType::DaemonBlocked
+        | EventType::DaemonStopped
+        | EventType::DaemonAdopted
+        | EventType::DaemonReleased
+        | EventType::SettingsApplied
+        | EventType::SettingsDrifted
+        | EventType::SettingsRepaired
+        | EventType::ServerStarted
+        | EventType::ServerExited
+        | EventType::ServerDied
+        | EventType::ServerReplaced
+        | EventType::ServerFault
+        | EventType::ServerRecovered
+        | EventType::ClientWaiting
+        | EventType::ClientRefused
+        | EventType::BypassAppeared
+        | EventType::BypassEnded
+        | EventType::LayoutVersionWritten
+        | EventType::LayoutDeleted
+        | EventType::LayoutApplied
+        | EventType::LayoutDegraded
+        | EventType::LayoutFailed
+        | EventType::LayoutDrifted
+        | EventType::LayoutRepaired
+        | EventType::GpuMissing
+        | EventType::GpuBack
+        | EventType::GpuReplaced
+        | EventType::ComputeModeChanged
+        | EventType::MaintenanceBegun
+        | EventType::MaintenanceActive
+        | EventType::MaintenanceEnded
+        | EventType::HostConfirmed
+        | EventType::ManagerStarted
+        | EventType::ManagerStopped
+        | EventType::DatabaseBackedUp
+        | EventType::DatabaseRestored
+        | EventType::DatabaseRowsLost
+        | EventType::EventUnknown => TenantView::TypeOnly,
+    }
 }
 
 impl Redact for Event {
     fn redact(self) -> Self {
-        let (message, details) = match (self.kind, self.details) {
-            (kind, details)
-                if is_own(kind) && !(kind == EventType::EventsLost && self.subject.daemon.is_some()) =>
-            {
+        let (message, details) = match (tenant_view(self.kind), self.details) {
+            (TenantView::Full, details) => (self.message, details),
+            (TenantView::FullWithoutDaemon, details) if self.subject.daemon.is_none() => {
                 (self.message, details)
             }
-            (EventType::OperationStep, Some(Details::Step { step, outcome: came })) => {
+            (TenantView::StepOutcome, Some(Details::Step { step, outcome: came })) => {
                 let came = outcome(came);
                 (format!("{step}: {came}"), Some(Details::Step { step, outcome: came }))
             }
-            (EventType::OperationFailed, Some(Details::Operation { operation, daemons, gpus, .. })) => {
+            (TenantView::Failure, Some(Details::Operation { operation, daemons, gpus, .. })) => {
                 let message = format!("{operation}: {FAILED}");
                 let error = Some(FAILED.to_owned());
                 (message, Some(Details::Operation { operation, daemons, gpus, error }))
             }
-            (kind, _) => (kind.meaning().to_owned(), None),
+            (
+                TenantView::FullWithoutDaemon
+                | TenantView::StepOutcome
+                | TenantView::Failure
+                | TenantView::TypeOnly,
+                _,
+            ) => (self.kind.meaning().to_owned(), None),
         };
         let cause = match self.cause {
             Cause::Outsider { .. } => Cause::Outsider { command: None },
-            cause => cause,
+            cause @ (Cause::Actor { .. }
+            | Cause::Event { .. }
+            | Cause::Mps
+            | Cause::Client
+            | Cause::Manager
+            | Cause::Host) => cause,
         };
         Self { cause, message, details, ..self }
     }
@@ -229,7 +306,7 @@ impl Redact for Event {
 mod tests {
     use super::*;
     use crate::domain::access::{Grant, Origin, Subject};
-    use crate::domain::event::{NewEvent, Subject as About};
+    use crate::domain::event::Subject as About;
     use crate::service::FieldError;
 
     /// What no tenant may see.
@@ -287,13 +364,12 @@ mod tests {
                 },
             ];
             for details in details {
-                let NewEvent { kind, severity, subject, .. } = NewEvent::new(*kind, About::default(), "");
                 let event = Event {
                     id: 1,
                     at: 1,
-                    kind,
-                    severity,
-                    subject,
+                    kind: *kind,
+                    severity: kind.severity(),
+                    subject: About::default(),
                     cause: Cause::Outsider { command: Some(SECRET.to_owned()) },
                     message: SECRET.to_owned(),
                     details: Some(details),
@@ -302,7 +378,7 @@ mod tests {
                 let redacted = event.redacted_for(&actor("tenant:web"));
                 assert_eq!(redacted.cause, Cause::Outsider { command: None });
                 // These concern only the tenant, by how they are written.
-                if !is_own(kind) {
+                if !matches!(tenant_view(*kind), TenantView::Full | TenantView::FullWithoutDaemon) {
                     assert!(!format!("{redacted:?}").contains("batch"), "{redacted:?}");
                 }
             }

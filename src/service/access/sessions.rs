@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right, Subject};
 use crate::domain::audit::Target;
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject as About};
+use crate::domain::event::{Cause, DomainEvent, SessionOwner, TokenFacts};
 use crate::domain::session::{Holder, Session};
 use crate::domain::throttle::Held;
-use crate::domain::token::{Digest, Secret, Token, TokenId};
+use crate::domain::token::{Digest, Secret, TokenId};
 use crate::metrics::wire::Limit;
 use crate::service::access::audit_log::{current_cause, with_target};
 use crate::service::access::tokens::{not_found, random};
@@ -100,8 +100,8 @@ impl Service {
                     Box::pin(async move {
                         end(&mut *db, &written.holder, &ended, &by, now).await?;
                         store::sessions::insert(&mut *db, &written, &admin).await?;
-                        let opened =
-                            session_event(&mut *db, EventType::SessionOpened, &written.holder).await?;
+                        let owner = session_owner(&mut *db, &written.holder).await?;
+                        let opened = DomainEvent::SessionOpened(owner);
                         store::events::append(db, &opened.because(by), now).await?;
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })
@@ -221,40 +221,25 @@ async fn end(
 ) -> Result<(), StoreError> {
     for digest in digests {
         if store::sessions::delete(&mut *db, digest).await? {
-            let over = session_event(&mut *db, EventType::SessionEnded, holder).await?;
+            let over = DomainEvent::SessionEnded(session_owner(&mut *db, holder).await?);
             store::events::append(&mut *db, &over.because(by.clone()), now).await?;
         }
     }
     Ok(())
 }
 
-/// The event for a session: whose it is, and nothing that identifies the session.
+/// Whose a session is, for its events.
 ///
 /// The token is read from the store, because an expired or revoked one is known only there.
-async fn session_event(
-    db: Transaction<'_>,
-    kind: EventType,
-    holder: &Holder,
-) -> Result<NewEvent, StoreError> {
-    let token = match holder {
-        Holder::Token(id) => store::tokens::get(db, id).await?,
-        Holder::AdminToken | Holder::User(_) => None,
-    };
-    let details = |id: &dyn ToString, name: &dyn ToString| {
-        Some(Details::Token { id: id.to_string(), name: name.to_string() })
-    };
-    let (whose, details, tenant) = match (holder, token) {
-        (Holder::AdminToken, _) => ("the admin token".to_owned(), details(&"admin", &"admin"), None),
-        (Holder::User(uid), _) => (format!("uid {uid}"), None, None),
-        (Holder::Token(_), Some(Token { id, name, grant, .. })) => {
-            (format!("token {id} ({name})"), details(&id, &name), grant.tenant().cloned())
-        }
-        (Holder::Token(id), None) => (format!("token {id}"), None, None),
-    };
-    let what = if kind == EventType::SessionOpened { "was opened" } else { "was ended" };
-    let about = About { tenant, ..About::default() };
-    let event = NewEvent::new(kind, about, format!("a session of {whose} {what}"));
-    Ok(NewEvent { details, ..event })
+async fn session_owner(db: Transaction<'_>, holder: &Holder) -> Result<SessionOwner, StoreError> {
+    Ok(match holder {
+        Holder::AdminToken => SessionOwner::AdminToken,
+        Holder::User(uid) => SessionOwner::User(*uid),
+        Holder::Token(id) => match store::tokens::get(db, id).await? {
+            Some(token) => SessionOwner::Token(TokenFacts::from(&token)),
+            None => SessionOwner::DeletedToken(id.clone()),
+        },
+    })
 }
 
 fn too_many(wait: i64) -> ServiceError {

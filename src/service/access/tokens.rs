@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right};
 use crate::domain::audit::Target;
-use crate::domain::event::{Cause, EventType};
+use crate::domain::event::{Cause, DomainEvent, TokenFacts};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::service::access::audit_log::{current_cause, with_target};
@@ -176,7 +176,7 @@ impl Service {
                         };
                         let now = unix_ms();
                         if store::tokens::revoke(&mut *db, &id, now).await? {
-                            let event = token.event(EventType::TokenRevoked).because(because);
+                            let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
                             store::events::append(db, &event, now).await?;
                         }
                         Ok(((), fate(&options)))
@@ -226,7 +226,7 @@ async fn make(db: Transaction<'_>, token: &Token, by: Cause, now: i64) -> Result
         )));
     }
     store::tokens::insert(&mut *db, token).await?;
-    let event = token.event(EventType::TokenCreated).because(by);
+    let event = DomainEvent::TokenCreated(TokenFacts::from(token)).because(by);
     store::events::append(db, &event, now).await?;
     Ok(token.id.clone())
 }
@@ -241,7 +241,7 @@ pub(in crate::service) async fn revoke_of(
     let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;
     for id in &revoked {
         if let Some(token) = store::tokens::get(&mut *db, id).await? {
-            let event = token.event(EventType::TokenRevoked).because(by.clone());
+            let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(by.clone());
             store::events::append(&mut *db, &event, now).await?;
         }
     }

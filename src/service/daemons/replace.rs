@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::{Details, EventType, NewEvent, Subject};
+use crate::domain::event::{ChangedTenant, DomainEvent};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
@@ -94,13 +94,9 @@ impl Service {
                     let tenants = exchange(db, &name, &old, &new.uuid, &gpus, ceiling).await?;
                     store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
                     let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
-                    let mut events = vec![replacement_event(&name, &old, &new.uuid)];
-                    events.extend(store::operations::daemon_changed(
-                        &name,
-                        &before,
-                        &daemon.spec,
-                        Subject::default(),
-                    )?);
+                    let mut events =
+                        vec![DomainEvent::GpuReplaced { daemon: name.clone(), old, new: new.uuid.clone() }];
+                    events.extend(store::operations::daemon_changed(&name, &before, &daemon.spec, None)?);
                     events.extend(tenants.iter().map(|tenant| tenant_changed(tenant, &name, &new.uuid)));
                     for event in events {
                         store::events::append(&mut *db, &event.because(by.clone()), unix_ms()).await?;
@@ -118,18 +114,14 @@ impl Service {
     }
 }
 
-/// The event for the daemon.
-fn replacement_event(daemon: &DaemonName, old: &GpuUuid, new: &GpuUuid) -> NewEvent {
-    let subject = Subject { gpu: Some(old.clone()), ..Subject::daemon(daemon) };
-    let message = format!("GPU {new} replaced {old} in daemon {daemon}");
-    NewEvent::new(EventType::GpuReplaced, subject, message)
-}
-
 /// The event for a tenant that named the old GPU.
-fn tenant_changed(tenant: &TenantName, daemon: &DaemonName, new: &GpuUuid) -> NewEvent {
-    let subject = Subject { gpu: Some(new.clone()), ..Subject::tenant(tenant, daemon) };
-    NewEvent::new(EventType::TenantChanged, subject, format!("tenant {tenant} was changed"))
-        .with(Details::Changed { fields: vec!["gpus".to_owned()] })
+fn tenant_changed(tenant: &TenantName, daemon: &DaemonName, new: &GpuUuid) -> DomainEvent {
+    DomainEvent::TenantChanged(ChangedTenant {
+        tenant: tenant.clone(),
+        daemon: Some(daemon.clone()),
+        gpu: Some(new.clone()),
+        fields: vec!["gpus".to_owned()],
+    })
 }
 
 /// The replacing GPU.

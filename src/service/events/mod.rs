@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::{Cause, Details, Event, EventFilter, EventType, Subject};
+use crate::domain::event::{Cause, Details, DomainEvent, Event, EventFilter, LostEvents};
 use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
 use crate::metrics::wire::Limit;
@@ -277,25 +277,16 @@ impl Following {
 
 /// The event for a gap: events were pruned before they were read; its ID is the one before the first that remains.
 fn lost(from: i64, whole_from: i64) -> Event {
-    let count = whole_from - from;
+    let event = DomainEvent::EventsLost(LostEvents::Pruned { from, whole_from });
     Event {
         id: whole_from - 1,
         at: unix_ms(),
-        kind: EventType::EventsLost,
-        severity: EventType::EventsLost.severity(),
-        subject: Subject::default(),
+        kind: event.kind(),
+        severity: event.severity(),
+        subject: event.subject(),
         cause: Cause::Manager,
-        message: format!(
-            "events {from} to {} were pruned before they were read, whether or not they match the filter: from event \
-             {whole_from} on nothing is missing",
-            whole_from - 1
-        ),
-        details: Some(Details::Lost {
-            count: u64::try_from(count).ok(),
-            from: None,
-            until: None,
-            whole_from: Some(whole_from),
-        }),
+        message: event.message(),
+        details: event.details(),
     }
 }
 

@@ -8,9 +8,10 @@ use crate::clock::unix_ms;
 use crate::domain::attribution::{AttributedBy, Signs, attribute};
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
-use crate::domain::count::counted;
-use crate::domain::event::{Because, Cause, Details, EventType, KnownFrom, NewEvent, Predecessor, Subject};
-use crate::domain::gpu::{ComputeMode, Gpu};
+use crate::domain::event::{
+    Because, ComputeModeChange, DomainEvent, EventType, LostEvents, ObservedClient, Predecessor,
+};
+use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::service::tenants::clients::candidates;
 use crate::service::{Service, ServiceError};
@@ -111,15 +112,8 @@ async fn write_part(store: &Store, journal: &EventQueue, boot_id: &str, items: V
 async fn write(db: Transaction<'_>, item: QueuedItem, boot_id: &str) -> Result<(), ServiceError> {
     match item {
         QueuedItem::Lost { count, from, until } => {
-            let message = format!(
-                "{} could not be written and {} lost",
-                counted(count, "event"),
-                if count == 1 { "was" } else { "were" }
-            );
-            let details =
-                Details::Lost { count: Some(count), from: Some(from), until: Some(until), whole_from: None };
-            let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
-            store::events::append(db, &event, unix_ms()).await?;
+            let event = DomainEvent::EventsLost(LostEvents::NotWritten { count, from, until });
+            store::events::append(db, &event.into(), unix_ms()).await?;
         }
         QueuedItem::Event { at, event } => {
             store::events::append(db, &event, at).await?;
@@ -142,7 +136,7 @@ async fn write_observation(
 ) -> Result<(), ServiceError> {
     match note {
         Observation::Event(mut event) => {
-            let affected = event.details.as_mut().map(Details::affected_clients_mut).unwrap_or_default();
+            let affected = event.event.affected_clients_mut();
             // Some clients were lost before they were ever listed.
             let leases = if affected.iter().any(|affected| affected.client.is_none()) {
                 store::leases::all(&mut *db, boot_id).await?
@@ -163,14 +157,16 @@ async fn write_observation(
             let (tenant, attributed_by) = attribute(&Signs::from(&*client), daemon, &leases, &candidates);
             let client = connected(&client, tenant, attributed_by);
             connected_clients::put(&mut *db, daemon, boot_id, &client).await?;
-            store::events::append(db, &connected_clients::connected(daemon, &client), at).await?;
+            let event = DomainEvent::ClientConnected(client.observed_on(daemon));
+            store::events::append(db, &event.into(), at).await?;
         }
         Observation::ClientLeft(client, why) => {
             if let Some(client) = connected_clients::remove(&mut *db, daemon, boot_id, client).await? {
-                let mut event = connected_clients::disconnected(daemon, &client);
-                if let Some(kind) = why {
-                    event = event.because(Because::Latest(kind));
-                }
+                let event = DomainEvent::ClientLeft(client.observed_on(daemon));
+                let event = match why {
+                    Some(kind) => event.because(Because::Latest(kind)),
+                    None => event.into(),
+                };
                 store::events::append(db, &event, at).await?;
             }
         }
@@ -179,7 +175,7 @@ async fn write_observation(
             if !connected_clients::has_disconnect_event(&mut *db, daemon, visit.pid, visit.left).await? {
                 let leases = store::leases::all(&mut *db, boot_id).await?;
                 for event in visited(daemon, visit, &leases) {
-                    store::events::append(&mut *db, &event, at).await?;
+                    store::events::append(&mut *db, &event.into(), at).await?;
                 }
             }
         }
@@ -218,48 +214,31 @@ fn tenant_by_lease(leases: &[Lease], pid: u32) -> Option<TenantName> {
 }
 
 /// The events of a client known only from server.log: its process is gone, so nothing else is known.
-fn visited(daemon: &DaemonName, visit: UnobservedClient, leases: &[Lease]) -> [NewEvent; 2] {
+fn visited(daemon: &DaemonName, visit: UnobservedClient, leases: &[Lease]) -> [DomainEvent; 2] {
     let tenant = tenant_by_lease(leases, visit.pid);
-    let attributed_by = if tenant.is_some() { AttributedBy::Lease } else { AttributedBy::Unattributed };
-    let event = |kind: EventType, what: &str, logged_at: Option<i64>| {
-        let subject =
-            Subject { server: Some(visit.server), tenant: tenant.clone(), ..Subject::daemon(daemon) };
-        let message = format!("process {} {what} of daemon {daemon}, known only from server.log", visit.pid);
-        NewEvent::new(kind, subject, message).because(Cause::Client).with(Details::Client {
-            pid: visit.pid,
-            uid: None,
-            program: None,
-            attributed_by,
-            known_from: KnownFrom::ServerLog,
-            logged_at,
-        })
+    let client = |logged_at: Option<i64>| ObservedClient {
+        daemon: daemon.clone(),
+        server: visit.server,
+        pid: visit.pid,
+        client: None,
+        uid: None,
+        program: None,
+        attributed_by: if tenant.is_some() { AttributedBy::Lease } else { AttributedBy::Unattributed },
+        tenant: tenant.clone(),
+        logged_at,
     };
-    [
-        event(EventType::ClientConnected, "was a client", visit.came),
-        event(EventType::ClientLeft, "disconnected as a client", visit.left),
-    ]
+    [DomainEvent::ClientConnected(client(visit.came)), DomainEvent::ClientLeft(client(visit.left))]
 }
 
 /// The event of a manager's start; `before` is the last event about a manager.
-pub(in crate::service) fn start_event(before: Option<EventType>) -> NewEvent {
+pub(in crate::service) fn start_event(before: Option<EventType>) -> DomainEvent {
     let predecessor = match before {
         None => Predecessor::None,
         Some(EventType::ManagerStopped) => Predecessor::Stopped,
         Some(EventType::DatabaseRestored) => Predecessor::Restored,
         Some(_) => Predecessor::Died,
     };
-    let message = match predecessor {
-        Predecessor::Died => {
-            "the manager started; its predecessor died, and what happened in between is reconstructed as far as possible"
-        }
-        Predecessor::Restored => "the manager started with a database that was restored from a backup",
-        Predecessor::Stopped | Predecessor::None => "the manager started",
-    };
-    NewEvent::new(EventType::ManagerStarted, Subject::default(), message).with(manager(predecessor))
-}
-
-fn manager(predecessor: Predecessor) -> Details {
-    Details::Manager { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), predecessor }
+    DomainEvent::ManagerStarted { pid: std::process::id(), predecessor }
 }
 
 /// Writes events for GPUs of daemons that are gone or back, compared with the last such event of each.
@@ -273,15 +252,12 @@ pub(in crate::service) async fn record_gpu_presence(
         let here = present.iter().any(|known| known.uuid == gpu && known.present);
         let was_missing =
             store::events::gpu_was_last(&mut *db, &gpu, EventType::GpuMissing, EventType::GpuBack).await?;
-        let (kind, what) = match (here, was_missing) {
-            (false, false) => (EventType::GpuMissing, "is not listed by the driver"),
-            (true, true) => (EventType::GpuBack, "is listed by the driver again"),
+        let event = match (here, was_missing) {
+            (false, false) => DomainEvent::GpuMissing { gpu, daemon },
+            (true, true) => DomainEvent::GpuBack { gpu, daemon },
             _ => continue,
         };
-        let message = format!("GPU {gpu} of daemon {daemon} {what}");
-        let subject = Subject { gpu: Some(gpu), ..Subject::daemon(&daemon) };
-        store::events::append(&mut *db, &NewEvent::new(kind, subject, message).because(Cause::Host), now)
-            .await?;
+        store::events::append(&mut *db, &event.into(), now).await?;
     }
     Ok(())
 }
@@ -301,33 +277,22 @@ pub async fn record_compute_mode_change(
     }
     let previous = held.or(before.as_ref()).map(|held| held.previous);
     let wanted = held.map(|held| held.wanted);
-    let word = |mode: Option<ComputeMode>| mode.map(|mode| format!("{mode:?}")).unwrap_or_default();
-    let message = match held {
-        Some(_) => format!(
-            "the compute mode of GPU {gpu} is set to {} for daemon {daemon}; it was {}",
-            word(wanted),
-            word(previous)
-        ),
-        None => format!("the compute mode of GPU {gpu} was restored to {}", word(previous)),
-    };
-    let subject = Subject { gpu: Some(gpu.clone()), ..Subject::daemon(daemon) };
-    let event = NewEvent::new(EventType::ComputeModeChanged, subject, message)
-        .with(Details::ComputeMode { previous, wanted });
-    store::events::append(db, &event, now).await?;
+    let (daemon, gpu) = (daemon.clone(), gpu.clone());
+    let event = DomainEvent::ComputeModeChanged(ComputeModeChange { daemon, gpu, previous, wanted });
+    store::events::append(db, &event.into(), now).await?;
     Ok(())
 }
 
 impl Service {
     /// Records that the manager stops as requested; no event follows.
     pub async fn record_stop(&self) {
-        let event = NewEvent::new(EventType::ManagerStopped, Subject::default(), "the manager stops")
-            .with(manager(Predecessor::Stopped));
+        let event = DomainEvent::ManagerStopped { pid: std::process::id() };
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::events::append(db, &event, unix_ms()).await?;
+                    store::events::append(db, &event.into(), unix_ms()).await?;
                     Ok(((), Fate::Commit))
                 })
             })

@@ -11,7 +11,7 @@ use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Attempt;
-use crate::domain::event::{Cause, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, DomainEvent, HostConfirmation};
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostFault;
 use crate::service::access::audit_log::{current_attempt, current_cause, inherit_attempt};
@@ -179,21 +179,21 @@ impl Service {
             return Ok(());
         }
         let (attempt, by) = (current_attempt(), current_cause());
-        let message = "the database was accepted as it is, without the lost rows of its audit log";
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
-                    put_confirmation_on_record(db, message, by, attempt, now).await?;
+                    let confirmed = HostConfirmation::LossAccepted;
+                    put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
                     Ok(((), Fate::Commit))
                 })
             })
             .await;
         written?;
         self.parts.health.set(HostFault::AuditTruncated, None);
-        tracing::info!("{message}");
+        tracing::info!("the database was accepted as it is, without the lost rows of its audit log");
         Ok(())
     }
 
@@ -207,8 +207,8 @@ impl Service {
                 Box::pin(async move {
                     let now = unix_ms();
                     store::host::move_to(&mut *db, &here, &boot_id, now).await?;
-                    let message = format!("the database was confirmed to belong to machine {here}");
-                    put_confirmation_on_record(db, message, by, attempt, now).await?;
+                    let confirmed = HostConfirmation::Machine(here);
+                    put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
                     Ok(((), Fate::Commit))
                 })
             })
@@ -250,13 +250,13 @@ impl Service {
         }
         let before = store::events::last_of_manager(&mut *self.parts.store.read().await?).await?;
         let (event, now) = (writer::start_event(before), unix_ms());
-        let again = event.clone();
+        let again = event.clone().into();
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::events::append(db, &event, now).await?;
+                    store::events::append(db, &event.into(), now).await?;
                     Ok(((), Fate::Commit))
                 })
             })
@@ -377,12 +377,12 @@ impl Service {
 /// Records a confirmation as an event and, if a caller did it, in the audit log.
 async fn put_confirmation_on_record(
     db: store::Transaction<'_>,
-    message: impl Into<String>,
+    confirmed: HostConfirmation,
     by: Cause,
     attempt: Option<Attempt>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let event = NewEvent::new(EventType::HostConfirmed, Subject::default(), message).because(by);
+    let event = DomainEvent::HostConfirmed(confirmed).because(by);
     store::events::append(&mut *db, &event, now).await?;
     if let Some(attempt) = attempt {
         store::audit::append(db, &attempt, Came::default(), 1, now).await?;

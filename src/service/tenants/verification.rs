@@ -12,13 +12,13 @@ use crate::domain::access::{Actor, Right};
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
-use crate::domain::event::{Cause, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, DomainEvent, VerificationFailure};
 use crate::domain::gpu::Gpu;
 use crate::domain::percentage::is_measured;
 use crate::domain::tenant::{Resolved, Tenant};
 use crate::domain::verification::{
     ClientSight, Expectation, ExpectedGpu, ObstacleCode, SeenGpu, SettingComparison, Staleness, Verification,
-    VerificationObstacle, VerificationOutcome, VerificationResult, VerifiedSetting, compare,
+    VerificationObstacle, VerificationOutcome, VerificationResult, compare,
 };
 use crate::domain::{GpuUuid, MemoryLimit, TenantName};
 use crate::gpu::probe::ProbeRequest;
@@ -187,7 +187,8 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     if store::verifications::end(&mut *db, &name, asked_at, &result).await? {
-                        store::events::append(db, &verification_event(&name, &result, by), unix_ms()).await?;
+                        let event = verification_event(&name, &result).because(by);
+                        store::events::append(db, &event, unix_ms()).await?;
                     }
                     Ok(((), Fate::Commit))
                 })
@@ -222,12 +223,8 @@ impl Service {
                             environment: BTreeMap::new(),
                         };
                         store::verifications::end(&mut *db, &name, asked_at, &result).await?;
-                        store::events::append(
-                            &mut *db,
-                            &verification_event(&name, &result, Cause::Manager),
-                            now,
-                        )
-                        .await?;
+                        let event = verification_event(&name, &result);
+                        store::events::append(&mut *db, &event.into(), now).await?;
                     }
                     Ok(((), Fate::Commit))
                 })
@@ -413,24 +410,14 @@ fn sight(report: Report) -> Result<ClientSight, VerificationObstacle> {
 }
 
 /// The event of a verification, which concerns only the tenant.
-fn verification_event(name: &TenantName, result: &VerificationResult, by: Cause) -> NewEvent {
-    let (kind, message) = match result.outcome {
-        VerificationOutcome::Verified => (
-            EventType::TenantVerified,
-            format!("tenant {name} was verified: a CUDA client saw what is configured"),
-        ),
-        VerificationOutcome::Differs => {
-            let settings: Vec<&str> = result.differing().into_iter().map(VerifiedSetting::as_str).collect();
-            let message = format!(
-                "a CUDA client of tenant {name} saw values that differ from the configuration: {}",
-                settings.join(", ")
-            );
-            (EventType::TenantVerificationFailed, message)
-        }
+fn verification_event(name: &TenantName, result: &VerificationResult) -> DomainEvent {
+    let (tenant, daemon) = (name.clone(), result.daemon.clone());
+    let failure = match result.outcome {
+        VerificationOutcome::Verified => return DomainEvent::TenantVerified { tenant, daemon },
+        VerificationOutcome::Differs => VerificationFailure::Differs(result.differing()),
         VerificationOutcome::NotVerified => {
-            let why = result.obstacle.as_ref().map_or("", |obstacle| obstacle.code.redacted_message());
-            (EventType::TenantVerificationFailed, format!("tenant {name} could not be verified: {why}"))
+            VerificationFailure::NotVerified(result.obstacle.as_ref().map(|obstacle| obstacle.code))
         }
     };
-    NewEvent::new(kind, Subject::tenant(name, &result.daemon), message).because(by)
+    DomainEvent::TenantVerificationFailed { tenant, daemon, failure }
 }

@@ -10,28 +10,30 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// Writes an event; gives its number.
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
+    let mut subject = event.subject();
     let cause = match &event.cause {
         Because::Known(cause) => cause.clone(),
-        Because::Latest(kind) => match latest(&mut *db, *kind, &event.subject).await? {
+        Because::Latest(kind) => match latest(&mut *db, *kind, &subject).await? {
             Some(id) => Cause::Event { id },
             None => Cause::Manager,
         },
     };
-    let mut subject = event.subject.clone();
     if subject.tenant.is_none()
         && let Some(client) = subject.client
     {
         subject.tenant = connected_clients::tenant_of(&mut *db, client).await?;
     }
     let subject = &subject;
-    let (kind, severity) = (event.kind.as_str(), event.severity.number());
+    let NewEvent { event, .. } = event;
+    let (kind, severity) = (event.kind().as_str(), event.severity().number());
     let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
     let client = subject.client.map(|client| client.to_string());
     let tenant = subject.tenant.as_ref().map(TenantName::as_str);
     let operation = subject.operation.map(|id| id.to_string());
     let (subject, cause) = (to_json(subject), to_json(&cause));
-    let details = event.details.as_ref().map(to_json);
+    let (message, details) = (event.message(), event.details());
+    let stored_details = details.as_ref().map(to_json);
     let id = sqlx::query!(
         "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -45,15 +47,16 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
         operation,
         subject,
         cause,
-        event.message,
-        details
+        message,
+        stored_details
     )
     .execute(&mut *db)
     .await?
     .last_insert_rowid();
-    let daemons = event.also.daemons.iter().map(|name| ("daemon", name.as_str()));
-    let gpus = event.also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
-    let tenants = event.details.iter().flat_map(Details::affected_tenants);
+    let also = event.also();
+    let daemons = also.daemons.iter().map(|name| ("daemon", name.as_str()));
+    let gpus = also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
+    let tenants = details.iter().flat_map(Details::affected_tenants);
     let tenants = tenants.map(|tenant| ("tenant", tenant.as_str()));
     for (kind, name) in daemons.chain(gpus).chain(tenants) {
         sqlx::query!(

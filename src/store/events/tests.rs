@@ -1,14 +1,22 @@
 use super::super::{Fate, Store};
 use super::*;
 use crate::domain::DaemonName;
-use crate::domain::event::{AffectedClient, EventType, KnownFrom};
+use crate::domain::event::{
+    AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReady,
+    OperationFacts, ServerFault,
+};
 
 fn daemon(name: &str) -> DaemonName {
     DaemonName::parse(name).expect("a name")
 }
 
-fn event(kind: EventType, name: &str) -> NewEvent {
-    NewEvent::new(kind, Subject::daemon(&daemon(name)), "it happened")
+fn started(name: &str) -> NewEvent {
+    DomainEvent::DaemonStarted { daemon: daemon(name), pid: 5 }.into()
+}
+
+fn died(name: &str) -> NewEvent {
+    let lost = LostWork { clients: Vec::new(), is_uncertain: false };
+    DomainEvent::DaemonDied { daemon: daemon(name), pid: 5, why: DaemonDeath::Unexplained, lost }.into()
 }
 
 async fn open() -> (tempfile::TempDir, Store) {
@@ -39,7 +47,7 @@ async fn event_ids_follow_commits_and_notify_watchers() {
     let (_dir, store) = open().await;
     let newest = store.newest_event();
     assert_eq!(*newest.borrow(), 0);
-    let started = || (event(EventType::DaemonStarted, "gpu0"), 5);
+    let started = || (started("gpu0"), 5);
     assert_eq!(write(&store, vec![started(), started()], Fate::Commit).await, [1, 2]);
     assert_eq!(*newest.borrow(), 2);
     // What was tried and not kept takes no number.
@@ -55,11 +63,12 @@ async fn event_ids_follow_commits_and_notify_watchers() {
 #[tokio::test]
 async fn events_are_filtered_by_subject_in_both_orders() {
     let (_dir, store) = open().await;
+    let crashes = NotReady { daemon: daemon("gpu0"), reason: String::new(), message: String::new() };
     let events = vec![
-        (event(EventType::DaemonStarted, "gpu0"), 10),
-        (event(EventType::DaemonDied, "gpu1"), 20),
-        (event(EventType::DaemonDied, "gpu0"), 30),
-        (event(EventType::DaemonCrashLoop, "gpu0"), 40),
+        (started("gpu0"), 10),
+        (died("gpu1"), 20),
+        (died("gpu0"), 30),
+        (DomainEvent::DaemonCrashLoop(crashes).into(), 40),
     ];
     write(&store, events, Fate::Commit).await;
     let all = EventFilter::default();
@@ -92,7 +101,16 @@ async fn event_with_several_subjects_is_found_by_each() {
     let gpus = gpus.map(|gpu| GpuUuid::parse(gpu).expect("uuid"));
     let daemons = [daemon("gpu0"), daemon("gpu1")];
     let about = |daemons: &[DaemonName], gpus: &[GpuUuid]| {
-        (NewEvent::new(EventType::OperationStarted, Subject::default(), "it began").about(daemons, gpus), 1)
+        let operation = OperationFacts {
+            id: uuid::Uuid::nil(),
+            kind: "begin_maintenance",
+            daemons: daemons.to_vec(),
+            gpus: gpus.to_vec(),
+            client: None,
+            tenant: None,
+            layout: None,
+        };
+        (DomainEvent::OperationStarted(operation).into(), 1)
     };
     let events = vec![
         about(&daemons, &gpus),
@@ -145,12 +163,11 @@ async fn death_is_found_by_each_affected_tenant() {
     let lost = |names: &[&str]| {
         let clients =
             names.iter().map(|name| AffectedClient { pid: 7, client: None, tenant: Some(tenant(name)) });
-        let details = Details::Death { pid: 5, clients: clients.collect(), waiting: Vec::new() };
-        (event(EventType::ServerDied, "gpu0").with(details), 1)
+        let lost = LostWork { clients: clients.collect(), is_uncertain: false };
+        (DomainEvent::ServerDied { daemon: daemon("gpu0"), pid: 5, lost }.into(), 1)
     };
-    let mut own = event(EventType::TenantChanged, "gpu0");
-    own.subject.tenant = Some(tenant("a"));
-    write(&store, vec![lost(&["a", "b", "a"]), lost(&["b"]), (own, 1), lost(&[])], Fate::Commit).await;
+    let own = DomainEvent::TenantCreated { tenant: tenant("a"), daemon: Some(daemon("gpu0")) };
+    write(&store, vec![lost(&["a", "b", "a"]), lost(&["b"]), (own.into(), 1), lost(&[])], Fate::Commit).await;
     for (name, on, expected) in [
         ("a", None, vec![1, 3]),
         ("b", None, vec![1, 2]),
@@ -170,8 +187,10 @@ async fn fault_from_log_alone_names_no_tenant() {
     let tenant = TenantName::parse("a").expect("a name");
     let fault = |known_from: KnownFrom| {
         let clients = vec![AffectedClient { pid: 7, client: None, tenant: Some(tenant.clone()) }];
-        let details = Details::Fault { reported: vec![7], affected: vec![7], clients, known_from };
-        (event(EventType::ServerFault, "gpu0").with(details), 1)
+        let (reported, affected) = (vec![7], vec![7]);
+        let fault =
+            ServerFault { daemon: daemon("gpu0"), server: 5, reported, affected, clients, known_from };
+        (DomainEvent::ServerFault(fault).into(), 1)
     };
     write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Look)], Fate::Commit).await;
     let filter = EventFilter { tenant: Some(tenant.clone()), ..EventFilter::default() };
@@ -181,9 +200,10 @@ async fn fault_from_log_alone_names_no_tenant() {
 #[tokio::test]
 async fn streams_report_lost_events_of_their_scope() {
     let (_dir, store) = open().await;
-    let lost = |subject: Subject| (NewEvent::new(EventType::EventsLost, subject, "lost"), 1);
-    let of_daemon = |name: &str| lost(Subject::daemon(&daemon(name)));
-    let events = vec![of_daemon("gpu0"), lost(Subject::default()), of_daemon("gpu1")];
+    let lost = |lost: LostEvents| (DomainEvent::EventsLost(lost).into(), 1);
+    let of_daemon = |name: &str| lost(LostEvents::LinesMissed { daemon: daemon(name) });
+    let whole = lost(LostEvents::NotWritten { count: 1, from: 1, until: 1 });
+    let events = vec![of_daemon("gpu0"), whole, of_daemon("gpu1")];
     write(&store, events, Fate::Commit).await;
     let mut reader = store.read().await.expect("a reader");
     for (tenant, of, from, expected) in [
@@ -207,14 +227,9 @@ async fn streams_report_lost_events_of_their_scope() {
 #[tokio::test]
 async fn event_names_the_event_that_caused_it() {
     let (_dir, store) = open().await;
-    let back =
-        || (event(EventType::DaemonStarted, "gpu0").because(Because::Latest(EventType::DaemonDied)), 1);
-    let events = vec![
-        back(),
-        (event(EventType::DaemonDied, "gpu0"), 1),
-        (event(EventType::DaemonDied, "gpu1"), 1),
-        back(),
-    ];
+    let cause = Because::Latest(EventType::DaemonDied);
+    let back = || (NewEvent { cause: cause.clone(), ..started("gpu0") }, 1);
+    let events = vec![back(), (died("gpu0"), 1), (died("gpu1"), 1), back()];
     write(&store, events, Fate::Commit).await;
     let mut reader = store.read().await.expect("a reader");
     let all = page(&mut reader, &EventFilter::default(), Order::OldestFirst, None, 9).await.expect("a page");
@@ -224,7 +239,7 @@ async fn event_names_the_event_that_caused_it() {
 #[tokio::test]
 async fn oldest_events_are_pruned_without_renumbering() {
     let (_dir, store) = open().await;
-    let events = (0..10).map(|at| (event(EventType::DaemonStarted, "gpu0"), at)).collect();
+    let events = (0..10).map(|at| (started("gpu0"), at)).collect();
     write(&store, events, Fate::Commit).await;
     let pruned = |before, last, most| {
         let store = store.clone();
@@ -248,7 +263,7 @@ async fn oldest_events_are_pruned_without_renumbering() {
     );
     drop(reader);
     assert_eq!(pruned(100, 100, 100).await, 1);
-    assert_eq!(write(&store, vec![(event(EventType::DaemonDied, "gpu0"), 1)], Fate::Commit).await, [11]);
+    assert_eq!(write(&store, vec![(died("gpu0"), 1)], Fate::Commit).await, [11]);
 }
 
 #[tokio::test]
@@ -294,7 +309,7 @@ async fn filtered_event_pages_use_an_index() {
 #[tokio::test]
 async fn event_of_later_version_hides_no_other() {
     let (_dir, store) = open().await;
-    let started = || (event(EventType::DaemonStarted, "gpu0"), 5);
+    let started = || (started("gpu0"), 5);
     write(&store, vec![started(), started(), started()], Fate::Commit).await;
     let changed: Result<(), StoreError> = store
         .write(|db| {
@@ -316,11 +331,14 @@ async fn event_of_later_version_hides_no_other() {
     let seen: Vec<_> = events.iter().map(|event| (event.id, event.kind)).collect();
     let (unknown, known) = (EventType::EventUnknown, EventType::DaemonStarted);
     assert_eq!(seen, [(1, unknown), (2, known), (3, known)]);
-    assert_eq!(events[0].message, "daemon.teleported: it happened (this version cannot read its type)");
+    assert_eq!(
+        events[0].message,
+        "daemon.teleported: started process 5 as control daemon of gpu0 (this version cannot read its type)"
+    );
     assert_eq!(events[0].subject, Subject::daemon(&daemon("gpu0")));
     assert_eq!(
         events[1].message,
-        "daemon.started: it happened (this version cannot read its cause, details)"
+        "daemon.started: started process 5 as control daemon of gpu0 (this version cannot read its cause, details)"
     );
     assert_eq!((events[1].cause.clone(), events[1].details.clone()), (Cause::Manager, None));
     let followed = follow(&mut reader, &all, 0, 10).await.expect("followed");

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::super::{StoreError, daemons, events, from_json, parsed, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec};
-use crate::domain::event::{Because, Cause, Details, EventType, NewEvent, Subject, changed_fields};
+use crate::domain::event::{Cause, Details, DomainEvent, EventType, OperationFacts, Subject, changed_fields};
 use crate::domain::operation::{OperationRequest, OperationState};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -78,33 +78,25 @@ impl About {
         Ok(())
     }
 
-    /// An event about it.
-    fn event(&self, kind: EventType, message: String) -> Result<NewEvent, StoreError> {
-        Ok(NewEvent::new(kind, self.subject()?, message).about(&self.daemons, &self.gpus))
-    }
-
-    fn subject(&self) -> Result<Subject, StoreError> {
-        let client = match &self.request {
-            OperationRequest::TerminateClient { client, .. } => Some(*client),
-            _ => None,
-        };
-        let layout = match &self.request {
+    /// The same, as its events report it.
+    fn facts(self) -> Result<OperationFacts, StoreError> {
+        let kind = self.request.kind();
+        let (client, layout) = match self.request {
+            OperationRequest::TerminateClient { client, .. } => (Some(client), None),
             OperationRequest::ApplyLayout { layout, .. } | OperationRequest::ReplayLayout { layout, .. } => {
-                Some(layout.clone())
+                (None, Some(layout))
             }
-            _ => None,
+            _ => (None, None),
         };
-        let operation = Some(parsed("an operation's ID", self.id.parse())?);
-        Ok(Subject { client, tenant: self.tenant.clone(), layout, operation, ..Subject::default() })
-    }
-
-    fn details(&self, error: Option<&str>) -> Details {
-        Details::Operation {
-            operation: self.request.kind().to_owned(),
-            daemons: self.daemons.clone(),
-            gpus: self.gpus.clone(),
-            error: error.map(str::to_owned),
-        }
+        Ok(OperationFacts {
+            id: parsed("an operation's ID", self.id.parse())?,
+            kind,
+            daemons: self.daemons,
+            gpus: self.gpus,
+            client,
+            tenant: self.tenant,
+            layout,
+        })
     }
 }
 
@@ -115,7 +107,7 @@ pub async fn requested(
     by: Cause,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_event(db, &id.to_string(), EventType::OperationRequested, by.into(), None, now).await
+    append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationRequested).await
 }
 
 /// Records that a running operation was asked to stop.
@@ -125,7 +117,7 @@ pub async fn stop_requested(
     by: Cause,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_event(db, &id.to_string(), EventType::OperationCancelRequested, by.into(), None, now).await
+    append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelRequested).await
 }
 
 /// Records that an operation was cancelled before it began.
@@ -135,13 +127,12 @@ pub async fn record_cancelled(
     by: Cause,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_event(db, &id.to_string(), EventType::OperationCancelled, by.into(), None, now).await
+    append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelled).await
 }
 
 /// Tells that an operation began.
 pub(super) async fn started(db: &mut SqliteConnection, id: &str, now: i64) -> Result<(), StoreError> {
-    let requested = Because::Latest(EventType::OperationRequested);
-    append_event(db, id, EventType::OperationStarted, requested, None, now).await
+    append_event(db, id, None, now, DomainEvent::OperationStarted).await
 }
 
 /// Tells how an operation ended.
@@ -152,12 +143,14 @@ pub(super) async fn ended(
     error: Option<&str>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (kind, cause) = match state {
-        OperationState::Failed => (EventType::OperationFailed, EventType::OperationStarted),
-        OperationState::Cancelled => (EventType::OperationCancelled, EventType::OperationCancelRequested),
-        _ => (EventType::OperationFinished, EventType::OperationStarted),
+    let event = |operation| match state {
+        OperationState::Failed => {
+            DomainEvent::OperationFailed { operation, error: error.unwrap_or_default().to_owned() }
+        }
+        OperationState::Cancelled => DomainEvent::OperationCancelled(operation),
+        _ => DomainEvent::OperationFinished(operation),
     };
-    append_event(db, id, kind, Because::Latest(cause), error, now).await
+    append_event(db, id, None, now, event).await
 }
 
 /// Tells what came of a step.
@@ -167,7 +160,6 @@ pub(super) async fn step(
     ordinal: i64,
     now: i64,
 ) -> Result<(), StoreError> {
-    let Some(about) = About::of(&mut *db, id).await? else { return Ok(()) };
     let row = sqlx::query!(
         "SELECT name, outcome FROM operation_steps WHERE operation = ? AND ordinal = ?",
         id,
@@ -177,13 +169,7 @@ pub(super) async fn step(
     .await?;
     let Some(row) = row else { return Ok(()) };
     let (step, outcome) = (row.name, row.outcome.unwrap_or_default());
-    let message = format!("{}: {step}: {outcome}", about.request.kind());
-    let event = about
-        .event(EventType::OperationStep, message)?
-        .because(Because::Latest(EventType::OperationStarted))
-        .with(Details::Step { step, outcome });
-    events::append(db, &event, now).await?;
-    Ok(())
+    append_event(db, id, None, now, |operation| DomainEvent::OperationStep { operation, step, outcome }).await
 }
 
 /// Writes the spec of a daemon as an operation leaves it, and reports the change; nothing where it is the same.
@@ -195,9 +181,8 @@ pub async fn put_spec(
     now: i64,
 ) -> Result<(), StoreError> {
     daemons::put(&mut *db, &before.name, spec, now).await?;
-    let subject = Subject { operation: Some(id), ..Subject::default() };
-    if let Some(event) = daemon_changed(&before.name, &before.spec, spec, subject)? {
-        events::append(db, &event.because(Because::Latest(EventType::OperationStarted)), now).await?;
+    if let Some(event) = daemon_changed(&before.name, &before.spec, spec, Some(id))? {
+        events::append(db, &event.into(), now).await?;
     }
     Ok(())
 }
@@ -209,60 +194,42 @@ pub async fn daemon_deleted(
     daemon: &Daemon,
     now: i64,
 ) -> Result<(), StoreError> {
-    let subject = Subject { operation: Some(id), ..Subject::default() };
-    let message = format!("daemon {} was deleted", daemon.name);
-    let event = NewEvent::new(EventType::DaemonDeleted, subject, message)
-        .about(std::slice::from_ref(&daemon.name), &daemon.spec.gpus)
-        .because(Because::Latest(EventType::OperationStarted));
-    events::append(db, &event, now).await?;
+    let (name, gpus) = (daemon.name.clone(), daemon.spec.gpus.clone());
+    let event = DomainEvent::DaemonDeleted { daemon: name, gpus, operation: Some(id) };
+    events::append(db, &event.into(), now).await?;
     Ok(())
 }
 
-/// The event for a daemon whose spec was changed; nothing where it is the same. `subject` is what it is about beside the
-/// daemon and its GPUs.
+/// The event for a daemon whose spec was changed, by an operation or not; nothing where it is the same.
 pub fn daemon_changed(
     name: &DaemonName,
     before: &DaemonSpec,
     after: &DaemonSpec,
-    subject: Subject,
-) -> Result<Option<NewEvent>, StoreError> {
+    operation: Option<uuid::Uuid>,
+) -> Result<Option<DomainEvent>, StoreError> {
     if before == after {
         return Ok(None);
     }
     let json = |spec: &DaemonSpec| from_json::<serde_json::Value>("a spec", &to_json(spec));
     let fields = changed_fields(Some(&json(before)?), Some(&json(after)?));
-    let message = format!("daemon {name} was changed");
-    let event = NewEvent::new(EventType::DaemonChanged, subject, message);
-    let name = std::slice::from_ref(name);
-    Ok(Some(event.about(name, &after.gpus).with(Details::Changed { fields })))
+    let (daemon, gpus) = (name.clone(), after.gpus.clone());
+    Ok(Some(DomainEvent::DaemonChanged { daemon, gpus, fields, operation }))
 }
 
+/// Writes an event of an operation, with its usual cause if there is no other; nothing for one that is not there.
 async fn append_event(
     db: &mut SqliteConnection,
     id: &str,
-    kind: EventType,
-    cause: Because,
-    error: Option<&str>,
+    by: Option<Cause>,
     now: i64,
+    event: impl FnOnce(OperationFacts) -> DomainEvent,
 ) -> Result<(), StoreError> {
     let Some(about) = About::of(&mut *db, id).await? else { return Ok(()) };
-    let what = about.request.kind();
-    let on = match about.daemons.as_slice() {
-        [] => String::new(),
-        daemons => {
-            let names: Vec<&str> = daemons.iter().map(DaemonName::as_str).collect();
-            format!(" on {}", names.join(", "))
-        }
+    let event = event(about.facts()?);
+    let event = match by {
+        Some(cause) => event.because(cause),
+        None => event.into(),
     };
-    let message = match (kind, error) {
-        (EventType::OperationRequested, _) => format!("{what}{on} was requested"),
-        (EventType::OperationStarted, _) => format!("{what}{on} began"),
-        (EventType::OperationCancelRequested, _) => format!("{what}{on} was asked to stop"),
-        (EventType::OperationCancelled, _) => format!("{what}{on} was cancelled"),
-        (_, Some(error)) => format!("{what}{on} failed: {error}"),
-        _ => format!("{what}{on} succeeded"),
-    };
-    let event = about.event(kind, message)?.because(cause).with(about.details(error));
     events::append(db, &event, now).await?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::schema::{self, Schema};
 use super::{StoreError, audit, events, host, inspect, maintenance, options, parsed, sessions, tokens};
 use crate::domain::audit::{Attempt, Broken, Target};
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::event::{Cause, DomainEvent, LostEvents, TokenFacts};
 use crate::domain::token::{Token, TokenId, TokenState};
 
 /// Why a backup was not put in place; nothing was changed.
@@ -140,8 +140,7 @@ pub async fn restore(
             ));
         }
     }
-    let message = format!("{} was put in the place of the database", attempt.target);
-    let event = NewEvent::new(EventType::DatabaseRestored, Subject::default(), message);
+    let event = DomainEvent::DatabaseRestored { file: attempt.target.to_string() };
     let by = Cause::Actor { subject: attempt.actor.clone() };
     events::append(&mut *db, &event.because(by), now).await?;
     audit::append(&mut *db, attempt, audit::Came::default(), 1, now).await?;
@@ -336,17 +335,8 @@ async fn carry_events(db: &mut SqliteConnection, now: i64) -> Result<(), StoreEr
         return Ok(());
     }
     events::begin_after(&mut *db, given).await?;
-    let message = format!(
-        "a backup was restored that ends with event {kept}: what was written after it, up to event {given}, is gone"
-    );
-    let details = Details::Lost {
-        count: u64::try_from(given - kept).ok(),
-        from: None,
-        until: None,
-        whole_from: Some(given + 1),
-    };
-    let event = NewEvent::new(EventType::EventsLost, Subject::default(), message).with(details);
-    events::append(db, &event, now).await?;
+    let event = DomainEvent::EventsLost(LostEvents::Restored { kept, given });
+    events::append(db, &event.into(), now).await?;
     Ok(())
 }
 
@@ -359,7 +349,8 @@ async fn revoke(
 ) -> Result<(), StoreError> {
     tokens::revoke(&mut *db, &token.id, now).await?;
     let by = Cause::Actor { subject: attempt.actor.clone() };
-    events::append(&mut *db, &token.event(EventType::TokenRevoked).because(by), now).await?;
+    let event = DomainEvent::TokenRevoked(TokenFacts::from(token));
+    events::append(&mut *db, &event.because(by), now).await?;
     let after = tokens::get(&mut *db, &token.id).await?;
     let came = audit::Came {
         problem: None,

@@ -10,6 +10,7 @@ use crate::domain::client::ClientFacts;
 use crate::domain::daemon::FaultHolder;
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::Desired;
+use crate::domain::wedge::ReplacedProcess;
 use crate::host::process::death;
 use crate::host::signal::{Grounds, send};
 use crate::host::{self, Identity, Signal};
@@ -21,7 +22,7 @@ use crate::supervisor::observe::log_state::died_in_session;
 use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::observe::poll;
 use crate::supervisor::reconcile::daemon::{Blocker, PollOutcome};
-use crate::supervisor::reconcile::wedge::{Remedy, Replacement, remedy};
+use crate::supervisor::reconcile::wedge::{Remedy, remedy};
 use crate::supervisor::report::diagnosis;
 use crate::supervisor::report::diagnosis::{Diagnosis, Evidence, Pipes, log_disk_full, pipes_lost};
 
@@ -151,7 +152,7 @@ impl Driver {
             let grounds = if is_daemon { Grounds::ControlDaemon } else { Grounds::Server };
             match send(process, Signal::KILL, grounds) {
                 Ok(_) => {
-                    let replaced = Replacement {
+                    let replaced = ReplacedProcess {
                         at: unix_ms(),
                         pid: process.pid,
                         is_daemon,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::Driver;
 use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
+use crate::domain::bypass::Bypass;
 use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::process::is_server;
-use crate::supervisor::observe::bypass::Bypass;
 use crate::supervisor::observe::evidence;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
@@ -125,6 +125,7 @@ fn outside_mps(
             let Some(identity) = host::process::identify(process.pid) else { continue };
             let program = host::process::command(process.pid).and_then(|words| words.into_iter().next());
             found.entry(identity).or_insert_with(|| Bypass {
+                pid: process.pid,
                 gpu: gpu.clone(),
                 uid: host::process::uid(process.pid),
                 program: program.map(|program| program.chars().take(120).collect()),

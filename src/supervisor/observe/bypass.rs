@@ -7,29 +7,17 @@
 
 use std::collections::BTreeMap;
 
+use crate::domain::DaemonName;
+use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::daemon::Condition;
-use crate::domain::event::{Cause, Details, EventType, NewEvent, Subject};
+use crate::domain::event::DomainEvent;
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, GpuUuid};
 use crate::host::Identity;
 
-/// The most processes that a message names.
-const NAMED: usize = 4;
 /// The most that wait to be named; the others are counted.
 const UNNAMED: usize = 256;
 /// The shortest time between two events about processes that appeared, in milliseconds.
 const QUIET_MS: i64 = 60_000;
-
-/// A process that uses a GPU outside MPS.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bypass {
-    /// The GPU.
-    pub(crate) gpu: GpuUuid,
-    /// Its user.
-    pub(crate) uid: Option<u32>,
-    /// Its program, without arguments.
-    pub(crate) program: Option<String>,
-}
 
 /// The processes that use the GPUs of one daemon outside MPS.
 #[derive(Debug, Default)]
@@ -58,7 +46,7 @@ impl Bypasses {
         daemon: &DaemonName,
         mut now: BTreeMap<Identity, Bypass>,
         at: i64,
-    ) -> Vec<NewEvent> {
+    ) -> Vec<DomainEvent> {
         now.retain(|identity, _| self.present.contains_key(&(identity.pid, identity.start_time)));
         self.observe(daemon, now, at)
     }
@@ -69,7 +57,7 @@ impl Bypasses {
         daemon: &DaemonName,
         now: BTreeMap<Identity, Bypass>,
         at: i64,
-    ) -> Vec<NewEvent> {
+    ) -> Vec<DomainEvent> {
         let now: BTreeMap<(u32, u64), Bypass> =
             now.into_iter().map(|(identity, bypass)| ((identity.pid, identity.start_time), bypass)).collect();
         for (process, bypass) in now.iter().filter(|(process, _)| !self.present.contains_key(process)) {
@@ -83,36 +71,21 @@ impl Bypasses {
         let mut events = Vec::new();
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
         if !self.unnamed.is_empty() && !quiet {
-            let (named, more) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
-            events.push(self.appeared(daemon, &named, more));
+            let (named, unnamed) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
+            let have_ended = named.iter().all(|(process, _)| !self.present.contains_key(process));
+            let processes = named.into_iter().map(|(_, bypass)| bypass).collect();
+            events.push(DomainEvent::BypassAppeared {
+                daemon: daemon.clone(),
+                processes,
+                unnamed,
+                have_ended,
+            });
             (self.named_at, self.announced) = (Some(at), true);
         }
         if self.present.is_empty() && std::mem::take(&mut self.announced) {
-            let message = format!("the processes that used a GPU of daemon {daemon} outside MPS have ended");
-            events.push(NewEvent::new(EventType::BypassEnded, Subject::daemon(daemon), message));
+            events.push(DomainEvent::BypassEnded { daemon: daemon.clone() });
         }
         events
-    }
-
-    fn appeared(&self, daemon: &DaemonName, named: &[((u32, u64), Bypass)], more: usize) -> NewEvent {
-        let first = named.first();
-        let is_over = named.iter().all(|(process, _)| !self.present.contains_key(process));
-        let who = match (named.len() + more, is_over) {
-            (1, false) => "a process uses",
-            (1, true) => "a process that has ended used",
-            (_, false) => "processes use",
-            (_, true) => "processes that have ended used",
-        };
-        let described = describe(named.iter().map(|(process, bypass)| (process, bypass)), more);
-        let message = format!("{who} a GPU of daemon {daemon} outside MPS: {described}");
-        let gpu = first.map(|(_, bypass)| bypass.gpu.clone());
-        let subject = Subject { gpu, ..Subject::daemon(daemon) };
-        let event = NewEvent::new(EventType::BypassAppeared, subject, message)
-            .because(Cause::Outsider { command: None });
-        match first {
-            Some(((pid, _), bypass)) => event.with(Details::Process { pid: *pid, uid: bypass.uid }),
-            None => event,
-        }
     }
 
     /// That there are some, for the daemon's status.
@@ -131,34 +104,16 @@ impl Bypasses {
             "Bypass",
             true,
             "ProcessOutsideMps",
-            format!("no limit holds {}: {remedy}", describe(self.present.iter(), 0)),
+            format!("no limit holds {}: {remedy}", describe_bypasses(self.present.values(), 0)),
         ))
     }
-}
-
-/// Processes in words, the first few by name; `more` are counted only.
-fn describe<'p>(
-    processes: impl ExactSizeIterator<Item = (&'p (u32, u64), &'p Bypass)>,
-    more: usize,
-) -> String {
-    let more = processes.len().saturating_sub(NAMED) + more;
-    let mut named: Vec<String> = processes
-        .take(NAMED)
-        .map(|((pid, _), Bypass { gpu, uid, program })| {
-            let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
-            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
-            format!("process {pid}{uid}{program} on GPU {gpu}")
-        })
-        .collect();
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::GpuUuid;
+    use crate::domain::event::{Details, EventType};
 
     fn name() -> DaemonName {
         DaemonName::parse("gpu0").expect("a name")
@@ -166,12 +121,12 @@ mod tests {
 
     fn listed(pids: &[u32]) -> BTreeMap<Identity, Bypass> {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let bypass = Bypass { gpu, uid: Some(7), program: Some("train".into()) };
-        pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass.clone())).collect()
+        let bypass = |pid| Bypass { pid, gpu: gpu.clone(), uid: Some(7), program: Some("train".into()) };
+        pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass(*pid))).collect()
     }
 
-    fn kinds(events: &[NewEvent]) -> Vec<EventType> {
-        events.iter().map(|event| event.kind).collect()
+    fn kinds(events: &[DomainEvent]) -> Vec<EventType> {
+        events.iter().map(DomainEvent::kind).collect()
     }
 
     #[test]
@@ -181,9 +136,9 @@ mod tests {
         let events = bypasses.observe(&name(), listed(&[11, 12]), 1_000);
         assert_eq!(kinds(&events), [EventType::BypassAppeared]);
         assert!(
-            events[0].message.contains("process 11 of uid 7 (train) on GPU GPU-514466a0"),
+            events[0].message().contains("process 11 of uid 7 (train) on GPU GPU-514466a0"),
             "{}",
-            events[0].message
+            events[0].message()
         );
         assert!(bypasses.observe(&name(), listed(&[11, 12]), 2_000).is_empty(), "the same ones");
         assert!(bypasses.observe(&name(), listed(&[12]), 3_000).is_empty(), "one is left");
@@ -217,13 +172,13 @@ mod tests {
         let events = bypasses.observe(&name(), listed(&[]), 60_000);
         assert_eq!(kinds(&events), [EventType::BypassAppeared, EventType::BypassEnded]);
         assert!(
-            events[0].message.contains("that has ended used")
-                && events[0].message.contains("process 12 of uid 7"),
+            events[0].message().contains("that has ended used")
+                && events[0].message().contains("process 12 of uid 7"),
             "{}",
-            events[0].message
+            events[0].message()
         );
         let shown = Details::Process { pid: 12, uid: Some(7) };
-        assert_eq!(events[0].details, Some(shown));
+        assert_eq!(events[0].details(), Some(shown));
         assert!(bypasses.is_empty());
         assert!(bypasses.observe(&name(), listed(&[]), 200_000).is_empty());
     }
@@ -237,7 +192,7 @@ mod tests {
         }
         assert_eq!((bypasses.unnamed.len(), bypasses.further), (UNNAMED, 1_000 - UNNAMED));
         let events = bypasses.observe(&name(), listed(&[]), 60_000);
-        assert!(events[0].message.ends_with("and 996 more"), "{}", events[0].message);
+        assert!(events[0].message().ends_with("and 996 more"), "{}", events[0].message());
     }
 
     #[test]
@@ -249,7 +204,7 @@ mod tests {
         assert!(!bypasses.is_empty());
         let events = bypasses.follow(&name(), listed(&[13]), 2_000);
         assert_eq!(kinds(&events), [EventType::BypassEnded]);
-        assert!(events[0].message.contains("have ended"), "{}", events[0].message);
+        assert!(events[0].message().contains("have ended"), "{}", events[0].message());
         assert!(bypasses.is_empty());
     }
 }

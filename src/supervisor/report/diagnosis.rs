@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::wedge::WedgeSettings;
+use crate::domain::wedge::{WedgeSettings, processes};
 use crate::host::Identity;
 use crate::mps::process::Caller;
 use crate::supervisor::reconcile::daemon::PollOutcome;
-use crate::supervisor::reconcile::wedge::{Remedy, patience_ms, processes};
+use crate::supervisor::reconcile::wedge::{Remedy, patience_ms};
 
 /// The most processes that a message names.
 const NAMED: usize = 4;

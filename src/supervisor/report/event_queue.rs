@@ -155,12 +155,12 @@ impl EventQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::{EventType, Subject};
+    use crate::domain::event::DomainEvent;
 
     fn entry(at: i64) -> DaemonObservations {
         let daemon = DaemonName::parse("gpu0").expect("a name");
-        let event = NewEvent::new(EventType::DaemonReady, Subject::daemon(&daemon), "ready");
-        DaemonObservations { daemon, at, observations: vec![Observation::Event(Box::new(event))] }
+        let event = DomainEvent::DaemonReady { daemon: daemon.clone() };
+        DaemonObservations { daemon, at, observations: vec![Observation::Event(Box::new(event.into()))] }
     }
 
     #[tokio::test]

@@ -178,13 +178,9 @@ impl ServerLogEvents {
         self.disconnected.contains(&pid)
     }
 
-    /// What a list of clients that lost work has to say, where some of them may have left before.
-    pub(crate) fn doubt_of_lost_work(&self) -> &'static str {
-        if self.missed_disconnects {
-            "; lines of server.log were missed, so some of the clients listed here may have left before and lost nothing"
-        } else {
-            ""
-        }
+    /// Whether some clients that are taken to be connected may have left, since lines were missed.
+    pub(crate) fn has_missed_disconnects(&self) -> bool {
+        self.missed_disconnects
     }
 
     /// Forgets goodbyes but those of processes of which more is to be reported.

@@ -16,13 +16,14 @@
 
 use super::partitions::{PartitionLayoutState, PartitionReconciler};
 use super::percentage_layout::{PercentageReconciler, remaining_step};
-use super::wedge::{Replacement, WedgeDetector};
+use super::wedge::WedgeDetector;
 use crate::domain::ThreadPercentage;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
 use crate::domain::drift::{DriftPolicy, DriftStatus, Drifted, drifted};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::{Desired, Difference, differences};
 use crate::domain::timings::Timings;
+use crate::domain::wedge::ReplacedProcess;
 use crate::host::Identity;
 use crate::supervisor::observe::debounce::PollDebounce;
 use crate::supervisor::observe::evidence::ResourceShortages;
@@ -91,7 +92,7 @@ pub struct DaemonReconciler {
     /// How long it has not answered, and what was done about it.
     pub silence: WedgeDetector,
     /// What was replaced last since it did not answer.
-    pub replaced: Option<Replacement>,
+    pub replaced: Option<ReplacedProcess>,
     /// The last death or failed start: one word for why, and the tail of the log.
     pub last_failure: Option<Diagnosis>,
     /// When that was.

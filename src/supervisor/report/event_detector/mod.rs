@@ -15,8 +15,8 @@ use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::drift::DriftStatus;
-use crate::domain::event::{Because, Cause, Details, EventType, NewEvent, Subject};
-use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::event::{Because, DaemonLayout, DomainEvent, EventType, LostEvents, NewEvent, NotReady};
+use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
 
 /// What is published of a daemon at one time.
@@ -84,53 +84,41 @@ impl EventDetector {
     }
 
     /// Adds an event that cannot be derived from what is published.
-    pub(crate) fn emit(&mut self, event: NewEvent) {
-        self.observations.push(Observation::Event(Box::new(event)));
+    pub(crate) fn emit(&mut self, event: impl Into<NewEvent>) {
+        self.observations.push(Observation::Event(Box::new(event.into())));
     }
 
     /// The control process of an earlier manager, or of another program, was taken on.
     pub(crate) fn found(&mut self, daemon: &DaemonName, pid: u32, uid: Option<u32>) {
         (self.found, self.layout_found) = (true, true);
-        let message =
-            format!("process {pid} runs as control daemon of {daemon}, and is managed from here on");
-        self.emit(
-            NewEvent::new(EventType::DaemonFound, Subject::daemon(daemon), message)
-                .with(Details::Process { pid, uid }),
-        );
+        self.emit(DomainEvent::DaemonFound { daemon: daemon.clone(), pid, uid });
     }
 
     /// A control process was started.
     pub(crate) fn started(&mut self, daemon: &DaemonName, pid: u32) {
         (self.found, self.layout_found) = (false, false);
-        let mut event = NewEvent::new(
-            EventType::DaemonStarted,
-            Subject::daemon(daemon),
-            format!("started process {pid} as control daemon of {daemon}"),
-        )
-        .with(Details::Process { pid, uid: None });
+        let event = DomainEvent::DaemonStarted { daemon: daemon.clone(), pid };
         if std::mem::take(&mut self.died) {
-            event = event.because(Because::Latest(EventType::DaemonDied));
+            self.emit(event.because(Because::Latest(EventType::DaemonDied)));
+        } else {
+            self.emit(event);
         }
-        self.emit(event);
     }
 
     /// The control process was stopped.
     pub(crate) fn stopped(&mut self, daemon: &DaemonName, pid: u32) {
-        let message = format!("stopped process {pid}, the control daemon of {daemon}");
-        self.emit(
-            NewEvent::new(EventType::DaemonStopped, Subject::daemon(daemon), message)
-                .with(Details::Process { pid, uid: None }),
-        );
+        self.emit(DomainEvent::DaemonStopped { daemon: daemon.clone(), pid });
     }
 
     /// A client was ended.
-    pub(crate) fn terminated(&mut self, daemon: &DaemonName, client: ClientId, server: u32, how: &str) {
-        let subject = Subject { client: Some(client), server: Some(server), ..Subject::daemon(daemon) };
-        let message = format!("client {client} of daemon {daemon} was terminated: {how}");
-        self.emit(
-            NewEvent::new(EventType::ClientTerminated, subject, message)
-                .because(Because::Latest(EventType::OperationStarted)),
-        );
+    pub(crate) fn terminated(
+        &mut self,
+        daemon: &DaemonName,
+        client: ClientId,
+        server: u32,
+        outcome: &'static str,
+    ) {
+        self.emit(DomainEvent::ClientTerminated { daemon: daemon.clone(), server, client, outcome });
     }
 
     /// What is new since the last time.
@@ -156,16 +144,10 @@ impl EventDetector {
         let mut observations = arrivals_first(std::mem::take(&mut self.observations));
         for observation in &mut observations {
             if let Observation::Event(event) = observation {
-                event.subject.gpu = event.subject.gpu.take().or_else(|| gpu.clone());
+                event.gpu.clone_from(&gpu);
             }
         }
         observations
-    }
-
-    fn daemon(&mut self, seen: &Snapshot<'_>, kind: EventType, message: String, details: Option<Details>) {
-        let mut event = NewEvent::new(kind, Subject::daemon(&seen.desired.name), message);
-        event.details = details;
-        self.emit(event);
     }
 
     fn detect_phase(&mut self, seen: &Snapshot<'_>) {
@@ -176,40 +158,38 @@ impl EventDetector {
             self.ready = false;
         }
         let is_new = self.phase != Some(status.phase);
-        let why = || Some(Details::Reason { reason: reason.to_owned() });
+        let daemon = || name.clone();
+        let why = || NotReady { daemon: daemon(), reason: reason.to_owned(), message: said.to_owned() };
         let other_reason = self.reason.as_deref() != Some(reason);
         match status.phase {
             Phase::Ready if !self.ready => {
-                self.daemon(seen, EventType::DaemonReady, format!("daemon {name} is ready"), None);
+                self.emit(DomainEvent::DaemonReady { daemon: daemon() });
                 (self.ready, self.applied) = (true, status.observed_generation);
             }
             Phase::Ready if status.observed_generation > self.applied => {
                 let generation = status.observed_generation;
-                let message =
-                    format!("generation {generation} of daemon {name} was read back to be in force");
-                let details = Some(Details::Generation { generation });
-                self.daemon(seen, EventType::SettingsApplied, message, details);
+                self.emit(DomainEvent::SettingsApplied { daemon: daemon(), generation });
                 self.applied = generation;
             }
             Phase::Observed if is_new => {
-                self.daemon(seen, EventType::DaemonObserved, format!("daemon {name} is observed"), None);
+                self.emit(DomainEvent::DaemonObserved { daemon: daemon() });
             }
             Phase::BackOff if is_new => {
-                self.daemon(seen, EventType::DaemonBackOff, format!("daemon {name}: {said}"), why());
+                self.emit(DomainEvent::DaemonBackOff(why()));
             }
             Phase::CrashLoop if is_new => {
-                self.daemon(seen, EventType::DaemonCrashLoop, format!("daemon {name}: {said}"), why());
+                self.emit(DomainEvent::DaemonCrashLoop(why()));
             }
             Phase::Wedged if is_new => {
-                self.daemon(seen, EventType::DaemonWedged, format!("daemon {name}: {said}"), why());
+                self.emit(DomainEvent::DaemonWedged(why()));
             }
             Phase::Blocked if is_new || other_reason => {
-                self.daemon(seen, EventType::DaemonBlocked, format!("daemon {name}: {said}"), why());
+                self.emit(DomainEvent::DaemonBlocked(why()));
             }
             Phase::Applying | Phase::Observed
                 if seen.poll_failure.is_some() && (other_reason || self.phase == Some(Phase::Ready)) =>
             {
-                self.daemon(seen, EventType::DaemonUnreadable, format!("daemon {name}: {said}"), why());
+                self.emit(DomainEvent::DaemonUnreadable(why()));
             }
             _ => {}
         }
@@ -270,42 +250,28 @@ impl EventDetector {
         let known: BTreeSet<u32> = self.clients.keys().map(|client| client.pid).collect();
         server_log.forget_disconnected(|pid| known.contains(&pid));
         for refusal in server_log.take_refused() {
-            let subject = Subject { server: Some(refusal.server), ..Subject::daemon(&seen.desired.name) };
-            let message = format!(
-                "server {} of daemon {} refused a client: {}",
-                refusal.server, seen.desired.name, refusal.reason
-            );
-            let details = Details::Refused { reason: refusal.reason, logged_at: refusal.at };
-            let event = NewEvent::new(EventType::ClientRefused, subject, message);
-            self.emit(event.because(Cause::Mps).with(details));
+            self.emit(DomainEvent::ClientRefused {
+                daemon: seen.desired.name.clone(),
+                server: refusal.server,
+                reason: refusal.reason,
+                logged_at: refusal.at,
+            });
         }
         if server_log.take_missed() {
-            let message = format!(
-                "lines of server.log of daemon {} were missed, or there were too many: who came and went between two polls is not known",
-                seen.desired.name
-            );
-            let lost = Details::Lost { count: None, from: None, until: None, whole_from: None };
-            self.daemon(seen, EventType::EventsLost, message, Some(lost));
+            let daemon = seen.desired.name.clone();
+            self.emit(DomainEvent::EventsLost(LostEvents::LinesMissed { daemon }));
         }
     }
 
     fn detect_drift(&mut self, seen: &Snapshot<'_>) {
         let (drift, name) = (&seen.status.drift, &seen.desired.name);
-        let what =
-            |drift: &DriftStatus| drift.last.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let same_process = self.pid == seen.status.pid;
         if drift.count > self.drift.count {
-            let subject = Subject::daemon(name);
-            let message = format!("another program changed daemon {name}: {}", what(drift));
-            let event = NewEvent::new(EventType::SettingsDrifted, subject, message)
-                .because(Cause::Outsider { command: drift.command.clone() })
-                .with(Details::Settings { drifted: drift.last.clone() });
-            self.emit(event);
+            let (drifted, command) = (drift.last.clone(), drift.command.clone());
+            self.emit(DomainEvent::SettingsDrifted { daemon: name.clone(), drifted, command });
         }
         if (self.drift.present || drift.count > self.drift.count) && !drift.present && same_process {
-            let message = format!("the settings of daemon {name} are as wanted again");
-            let event = NewEvent::new(EventType::SettingsRepaired, Subject::daemon(name), message);
-            self.emit(event.because(Because::Latest(EventType::SettingsDrifted)));
+            self.emit(DomainEvent::SettingsRepaired { daemon: name.clone() });
         }
         self.drift = drift.clone();
     }
@@ -325,39 +291,27 @@ impl EventDetector {
                 repairs: 0,
             };
         }
-        let name = &seen.desired.name;
-        let subject = Subject { layout: status.name.clone(), ..Subject::daemon(name) };
-        let details = |status: &LayoutStatus| Details::Layout {
+        let layout = || DaemonLayout {
+            daemon: seen.desired.name.clone(),
+            layout: status.name.clone(),
             version: status.version,
             drift: status.drift_seen.last.clone(),
             degraded: status.degraded.clone(),
         };
-        let which = match (&status.name, status.version) {
-            (Some(layout), Some(version)) => format!("layout {layout} version {version} of daemon {name}"),
-            _ => format!("the layout of daemon {name}"),
-        };
-        let layout_event = |kind: EventType, message: String| {
-            NewEvent::new(kind, subject.clone(), message).with(details(status))
-        };
         let mut reported = std::mem::take(&mut self.layout);
         if status.drift_seen.count > reported.drifts {
-            let what: Vec<String> = status.drift_seen.last.iter().map(ToString::to_string).collect();
-            let event = layout_event(
-                EventType::LayoutDrifted,
-                format!("another program changed {which}: {}", what.join(", ")),
-            );
-            self.emit(event.because(Cause::Outsider { command: seen.status.drift.command.clone() }));
+            let command = seen.status.drift.command.clone();
+            self.emit(DomainEvent::LayoutDrifted { layout: layout(), command });
         }
         if status.drift_seen.repairs > reported.repairs {
-            let event = layout_event(EventType::LayoutRepaired, format!("{which} was put back"));
-            self.emit(event.because(Because::Latest(EventType::LayoutDrifted)));
+            self.emit(DomainEvent::LayoutRepaired(layout()));
         }
         (reported.drifts, reported.repairs) = (status.drift_seen.count, status.drift_seen.repairs);
         let version = status.version_ref().map(|version| (version.name.to_string(), version.version));
         match status.state {
             LayoutState::Applied | LayoutState::Drifted => {
                 if reported.applied != version && version.is_some() {
-                    self.emit(layout_event(EventType::LayoutApplied, format!("{which} is in force")));
+                    self.emit(DomainEvent::LayoutApplied(layout()));
                     reported.applied = version;
                 }
                 reported.failed = None;
@@ -366,10 +320,7 @@ impl EventDetector {
                 let failure =
                     status.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
                 if reported.failed.as_ref() != Some(&failure) {
-                    self.emit(layout_event(
-                        EventType::LayoutFailed,
-                        format!("{which} is not in force: {failure}"),
-                    ));
+                    self.emit(DomainEvent::LayoutFailed { layout: layout(), failure: failure.clone() });
                 }
                 (reported.failed, reported.applied) = (Some(failure), None);
             }
@@ -377,11 +328,7 @@ impl EventDetector {
             LayoutState::Degraded => {}
         }
         if status.degraded.len() > reported.degraded {
-            let what: Vec<String> = status.degraded.iter().map(ToString::to_string).collect();
-            self.emit(layout_event(
-                EventType::LayoutDegraded,
-                format!("{which} is degraded: {}", what.join(", ")),
-            ));
+            self.emit(DomainEvent::LayoutDegraded(layout()));
         }
         reported.degraded = status.degraded.len();
         self.layout = reported;
@@ -393,21 +340,13 @@ impl EventDetector {
             for client in &waiting.waiting {
                 if now.insert((waiting.uid, client.pid)) && !self.waiting.contains(&(waiting.uid, client.pid))
                 {
-                    let message = format!(
-                        "process {} of uid {} waits until the clients of uid {} are gone",
-                        client.pid, waiting.uid, waiting.behind.uid
-                    );
-                    let subject = Subject {
-                        server: Some(waiting.behind.server),
-                        ..Subject::daemon(&seen.desired.name)
-                    };
-                    let details = Details::Waiting {
+                    self.emit(DomainEvent::ClientWaiting {
+                        daemon: seen.desired.name.clone(),
+                        server: waiting.behind.server,
                         pid: client.pid,
                         uid: waiting.uid,
                         behind_uid: waiting.behind.uid,
-                    };
-                    let event = NewEvent::new(EventType::ClientWaiting, subject, message);
-                    self.emit(event.because(Cause::Mps).with(details));
+                    });
                 }
             }
         }
@@ -420,10 +359,10 @@ fn arrivals_first(observations: Vec<Observation>) -> Vec<Observation> {
     let named: BTreeSet<ClientId> = observations
         .iter()
         .filter_map(|observation| match observation {
-            Observation::Event(event) => event.details.as_ref(),
+            Observation::Event(event) => Some(&event.event),
             _ => None,
         })
-        .flat_map(Details::affected_clients)
+        .flat_map(DomainEvent::affected_clients)
         .filter_map(|affected| affected.client)
         .collect();
     let is_named = |observation: &Observation| matches!(observation, Observation::ClientArrived(client) if named.contains(&client.id));

@@ -9,9 +9,9 @@ use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Phase, Server};
 use crate::domain::event::{
-    AffectedClient, Because, Cause, Details, EventType, KnownFrom, NewEvent, Subject,
+    AffectedClient, Because, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, ServerFault,
 };
-use crate::supervisor::reconcile::wedge::Replacement;
+use crate::domain::wedge::ReplacedProcess;
 use crate::supervisor::report::diagnosis::Diagnosis;
 use crate::supervisor::report::server_log_events::{LoggedFault, ServerLogEvents};
 
@@ -37,15 +37,16 @@ impl ServerEnd {
 
 impl EventDetector {
     /// A server that hung, or a control process that hung on without it, was killed.
-    pub(in crate::supervisor) fn replaced(&mut self, daemon: &DaemonName, what: &Replacement) {
-        let kind = if what.is_daemon { EventType::DaemonReplaced } else { EventType::ServerReplaced };
-        let server = (!what.is_daemon).then_some(what.pid);
-        self.killed.insert(what.pid);
-        let working = what.working.iter().flatten().map(|pid| self.affected_client(*pid, &[])).collect();
-        let details = Details::Death { pid: what.pid, clients: working, waiting: what.waiting.clone() };
-        let subject = Subject { server, ..Subject::daemon(daemon) };
-        let event = NewEvent::new(kind, subject, format!("daemon {daemon}: {what}"));
-        self.emit(event.because(Because::Latest(EventType::DaemonWedged)).with(details));
+    pub(in crate::supervisor) fn replaced(&mut self, daemon: &DaemonName, process: &ReplacedProcess) {
+        self.killed.insert(process.pid);
+        let working = process.working.iter().flatten();
+        let clients = working.map(|pid| self.affected_client(*pid, &[])).collect();
+        let (daemon, process) = (daemon.clone(), process.clone());
+        self.emit(if process.is_daemon {
+            DomainEvent::DaemonReplaced { daemon, process, clients }
+        } else {
+            DomainEvent::ServerReplaced { daemon, process, clients }
+        });
     }
 
     /// A control process was found dead.
@@ -57,26 +58,16 @@ impl EventDetector {
         server_log: &ServerLogEvents,
     ) {
         self.died = true;
-        // What its log says stays in the status: anybody may have written it.
-        let (why, cause) = match failure.reason {
-            _ if self.killed.remove(&pid) => ("", Because::Latest(EventType::DaemonReplaced)),
-            "DiedInSession" => {
-                (", while a session of another program was open", Cause::Outsider { command: None }.into())
-            }
-            "QuitByOthers" => {
-                (", since another program sent it a quit", Cause::Outsider { command: None }.into())
-            }
-            _ => ("", Cause::Mps.into()),
+        let why = match failure.reason {
+            _ if self.killed.remove(&pid) => DaemonDeath::Killed,
+            "DiedInSession" => DaemonDeath::ForeignSession,
+            "QuitByOthers" => DaemonDeath::ForeignQuit,
+            _ => DaemonDeath::Unexplained,
         };
         let connected = self.clients.keys().filter(|client| !server_log.has_disconnected(client.pid));
-        let clients: Vec<_> = connected.map(|client| affected_client(*client)).collect();
-        let doubt = if clients.is_empty() { "" } else { server_log.doubt_of_lost_work() };
-        let message = format!("process {pid}, the control daemon of {daemon}, died{why}{doubt}");
-        self.emit(
-            NewEvent::new(EventType::DaemonDied, Subject::daemon(daemon), message)
-                .because(cause)
-                .with(Details::Death { pid, clients, waiting: Vec::new() }),
-        );
+        let clients = connected.map(|client| affected_client(*client)).collect();
+        let lost = LostWork { clients, is_uncertain: server_log.has_missed_disconnects() };
+        self.emit(DomainEvent::DaemonDied { daemon: daemon.clone(), pid, why, lost });
     }
 
     /// What is known of a client by its process ID.
@@ -131,38 +122,31 @@ impl EventDetector {
         pid: u32,
         server_ends: &mut BTreeMap<u32, ServerEnd>,
     ) {
-        let name = &seen.desired.name;
-        let subject = Subject { server: Some(pid), ..Subject::daemon(name) };
+        let daemon = seen.desired.name.clone();
         let killed = self.killed.remove(&pid);
-        let lost = self.connected_to(pid, seen, server_log);
+        let clients = self.connected_to(pid, seen, server_log);
         self.faulty.remove(&pid);
         self.affected.remove(&pid);
-        if !lost.is_empty() && seen.status.pid.is_some() && seen.status.phase != Phase::Stopping {
-            let clients =
-                if lost.len() == 1 { "a client".to_owned() } else { format!("{} clients", lost.len()) };
-            let message = format!(
-                "server {pid} of daemon {name} ended while it had {clients}: what they had on the GPU is lost{}",
-                server_log.doubt_of_lost_work()
-            );
-            let cause = if killed { Because::Latest(EventType::ServerReplaced) } else { Cause::Mps.into() };
-            let event = NewEvent::new(EventType::ServerDied, subject, message).because(cause);
-            self.emit(event.with(Details::Death { pid, clients: lost, waiting: Vec::new() }));
+        let cause = match (seen.status.pid, seen.status.phase) {
+            _ if killed => Some(EventType::ServerReplaced),
+            (None, Phase::Stopped | Phase::Stopping) => Some(EventType::DaemonStopped),
+            (None, _) => Some(EventType::DaemonDied),
+            _ => None,
+        };
+        let lost_work =
+            !clients.is_empty() && seen.status.pid.is_some() && seen.status.phase != Phase::Stopping;
+        let event = if lost_work {
             self.dead.insert(pid);
             server_ends.insert(pid, ServerEnd::Died);
-            return;
-        }
-        let cause = match (seen.status.pid, seen.status.phase) {
-            _ if killed => Because::Latest(EventType::ServerReplaced),
-            (None, Phase::Stopped | Phase::Stopping) => Because::Latest(EventType::DaemonStopped),
-            (None, _) => Because::Latest(EventType::DaemonDied),
-            _ => Cause::Mps.into(),
+            let lost = LostWork { clients, is_uncertain: server_log.has_missed_disconnects() };
+            DomainEvent::ServerDied { daemon, pid, lost }
+        } else {
+            DomainEvent::ServerExited { daemon, pid }
         };
-        let message = format!("server {pid} of daemon {name} is gone");
-        self.emit(
-            NewEvent::new(EventType::ServerExited, subject, message)
-                .because(cause)
-                .with(Details::Process { pid, uid: None }),
-        );
+        match cause {
+            Some(kind) => self.emit(event.because(Because::Latest(kind))),
+            None => self.emit(event),
+        }
     }
 
     /// Who was connected to a server when it ended.
@@ -191,19 +175,13 @@ impl EventDetector {
         server: &Server,
         server_ends: &mut BTreeMap<u32, ServerEnd>,
     ) {
-        let (name, pid) = (&seen.desired.name, server.pid);
-        let subject = || Subject { server: Some(pid), ..Subject::daemon(name) };
+        let (daemon, pid) = (|| seen.desired.name.clone(), server.pid);
         let before = self.servers.get(&(pid, server.start_time));
         let was_faulty = before.is_some_and(|status| status == "FAULT");
         let is_faulty = server.status == "FAULT";
         // What a process that was found has was there before.
         if before.is_none() && !self.found {
-            let message = format!("server {pid} of daemon {name} was started");
-            self.emit(
-                NewEvent::new(EventType::ServerStarted, subject(), message)
-                    .because(Cause::Mps)
-                    .with(Details::Process { pid, uid: server.uid }),
-            );
+            self.emit(DomainEvent::ServerStarted { daemon: daemon(), pid, uid: server.uid });
         }
         if is_faulty && !was_faulty {
             self.faulty.insert(pid, false);
@@ -228,9 +206,7 @@ impl EventDetector {
             server_ends.insert(pid, ServerEnd::Fault(affected));
         }
         if was_faulty && server.status == "ACTIVE" {
-            let message = format!("server {pid} of daemon {name} takes clients again");
-            let event = NewEvent::new(EventType::ServerRecovered, subject(), message);
-            self.emit(event.because(Cause::Mps));
+            self.emit(DomainEvent::ServerRecovered { daemon: daemon(), pid });
             self.affected.remove(&pid);
         }
     }
@@ -244,25 +220,15 @@ impl EventDetector {
     }
 
     fn fault(&mut self, seen: &Snapshot<'_>, server: u32, fault: &LoggedFault, known_from: KnownFrom) {
-        let name = &seen.desired.name;
-        let subject = Subject { server: Some(server), ..Subject::daemon(name) };
-        let message = match known_from {
-            KnownFrom::Look => format!(
-                "server {server} of daemon {name} had a fatal GPU error: the clients it affects have lost their work, and no other \
-                 gets in until they are gone"
-            ),
-            KnownFrom::ServerLog => format!(
-                "server.log reports a fatal GPU error of server {server} of daemon {name}, of which nothing else was seen"
-            ),
-        };
-        let details = Details::Fault {
+        let clients = fault.affected.iter().map(|pid| self.affected_client(*pid, seen.clients)).collect();
+        self.emit(DomainEvent::ServerFault(ServerFault {
+            daemon: seen.desired.name.clone(),
+            server,
             reported: fault.reported.iter().copied().collect(),
             affected: fault.affected.iter().copied().collect(),
-            clients: fault.affected.iter().map(|pid| self.affected_client(*pid, seen.clients)).collect(),
+            clients,
             known_from,
-        };
-        let event = NewEvent::new(EventType::ServerFault, subject, message);
-        self.emit(event.because(Cause::Mps).with(details));
+        }));
     }
 }
 

@@ -5,11 +5,11 @@ use crate::domain::daemon::{
     Condition, Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient,
 };
 use crate::domain::drift::Drifted;
-use crate::domain::event::{Cause, KnownFrom};
+use crate::domain::event::{Cause, Details, KnownFrom};
 use crate::domain::gpu::GpuUuid;
+use crate::domain::wedge::ReplacedProcess;
 use crate::mps::log;
 use crate::supervisor::reconcile::daemon::tests::desired as managed;
-use crate::supervisor::reconcile::wedge::Replacement;
 
 fn uuid() -> GpuUuid {
     GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
@@ -82,7 +82,7 @@ fn short(observations: &[Observation]) -> Vec<String> {
     observations
         .iter()
         .map(|observation| match observation {
-            Observation::Event(event) => event.kind.as_str().to_owned(),
+            Observation::Event(event) => event.event.kind().as_str().to_owned(),
             Observation::ClientArrived(client) => format!("+{}", client.id.pid),
             Observation::ClientLeft(client, None) => format!("-{}", client.pid),
             Observation::ClientLeft(client, Some(why)) => format!("-{} after {}", client.pid, why.as_str()),
@@ -127,7 +127,7 @@ fn read_record(server_log: &mut ServerLogEvents, texts: &[&str]) {
 /// The clients that the only event of this type names.
 fn named(observations: &[Observation], kind: EventType) -> Vec<u32> {
     let mut found = observations.iter().filter_map(|observation| match observation {
-        Observation::Event(event) if event.kind == kind => event.details.as_ref(),
+        Observation::Event(event) if event.event.kind() == kind => Some(&event.event),
         _ => None,
     });
     let details = found.next().unwrap_or_else(|| panic!("no {kind:?} in {:?}", short(observations)));
@@ -241,7 +241,7 @@ fn thousands_of_disconnects_are_remembered() {
     let observations = death_after_goodbyes(5_000);
     assert_eq!(named(&observations, EventType::ServerDied), [6]);
     let Observation::Event(died) = &observations[0] else { panic!("{observations:?}") };
-    assert!(died.message.ends_with("is lost"), "{}", died.message);
+    assert!(died.event.message().ends_with("is lost"), "{}", died.event.message());
 }
 
 #[test]
@@ -249,7 +249,8 @@ fn missed_disconnects_make_lost_work_uncertain() {
     let observations = death_after_goodbyes(70_000);
     assert_eq!(named(&observations, EventType::ServerDied), [5, 6], "the goodbye of 5 could not be kept");
     let Observation::Event(died) = &observations[0] else { panic!("{observations:?}") };
-    assert!(died.message.ends_with("may have left before and lost nothing"), "{}", died.message);
+    let message = died.event.message();
+    assert!(message.ends_with("may have left before and lost nothing"), "{message}");
 }
 
 #[test]
@@ -266,7 +267,7 @@ fn client_missed_by_polls_can_lose_work() {
 fn replaced_server_event_names_waiting_clients() {
     let mut event_detector = EventDetector::default();
     reported(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5)]);
-    let what = Replacement { at: 0, pid: 20, is_daemon: false, waiting: vec![9], working: Some(vec![5]) };
+    let what = ReplacedProcess { at: 0, pid: 20, is_daemon: false, waiting: vec![9], working: Some(vec![5]) };
     event_detector.replaced(&desired().name, &what);
     let observations =
         detect(&mut event_detector, &ready(&[]), &[client(5)], &mut ServerLogEvents::default());
@@ -277,7 +278,7 @@ fn replaced_server_event_names_waiting_clients() {
     );
     let Observation::Event(replaced) = &observations[0] else { panic!("{observations:?}") };
     assert!(
-        matches!(&replaced.details, Some(Details::Death { waiting, .. }) if waiting == &[9]),
+        matches!(replaced.event.details(), Some(Details::Death { waiting, .. }) if waiting == [9]),
         "{replaced:?}"
     );
     let Observation::Event(died) = &observations[1] else { panic!("{observations:?}") };
@@ -353,7 +354,7 @@ fn daemon_start_death_and_return_are_reported() {
     let serves = ready(&[(20, "ACTIVE")]);
     let first = detect(&mut event_detector, &serves, &[], &mut ServerLogEvents::default());
     assert_eq!(short(&first), ["daemon.ready", "server.started"]);
-    let about_gpu = |observation: &Observation| matches!(observation, Observation::Event(event) if event.subject.gpu == Some(uuid()));
+    let about_gpu = |observation: &Observation| matches!(observation, Observation::Event(event) if event.subject().gpu == Some(uuid()));
     assert!(first.iter().all(about_gpu), "{first:?}");
     assert!(reported(&mut event_detector, &serves, &[]).is_empty(), "once");
     assert_eq!(reported(&mut event_detector, &serves, &[client(5)]), ["+5"]);
@@ -475,8 +476,8 @@ fn fault_event_names_its_source() {
     reported(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[]);
     let read_record = |server_log: &mut ServerLogEvents| read_record(server_log, &[FAULT, STICKY, "5"]);
     let from = |observations: &[Observation]| match &observations[0] {
-        Observation::Event(event) => match &event.details {
-            Some(Details::Fault { known_from, reported, .. }) => (*known_from, reported.clone()),
+        Observation::Event(event) => match event.event.details() {
+            Some(Details::Fault { known_from, reported, .. }) => (known_from, reported),
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -515,7 +516,7 @@ fn drift_event_names_the_external_command() {
         &mut ServerLogEvents::default(),
     );
     let Observation::Event(event) = &changed[0] else { panic!("{changed:?}") };
-    assert_eq!(event.kind, EventType::SettingsDrifted);
+    assert_eq!(event.event.kind(), EventType::SettingsDrifted);
     let by = Cause::Outsider { command: Some("set_default_client_priority 1".into()) };
     assert_eq!(event.cause, by.into());
     assert_eq!(

@@ -1,0 +1,421 @@
+//! What is stored of an event beside its message: type, severity, subject, details, and the usual cause.
+
+use super::domain_event::{
+    ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
+    NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+};
+use super::{Also, Because, Cause, Details, EventType, KnownFrom, Predecessor, Severity, Subject};
+
+/// The type of a variant, which has its name.
+macro_rules! same_name {
+    ($event:ident, $($variant:ident)*) => {
+        match $event {
+            $(Self::$variant { .. } => EventType::$variant,)*
+        }
+    };
+}
+
+impl NewEvent {
+    /// To what it happened.
+    pub fn subject(&self) -> Subject {
+        let subject = self.event.subject();
+        Subject { gpu: subject.gpu.or_else(|| self.gpu.clone()), ..subject }
+    }
+}
+
+impl DomainEvent {
+    /// The type.
+    pub fn kind(&self) -> EventType {
+        same_name! { self,
+            DaemonCreated DaemonChanged DaemonDeleted DaemonAdopted DaemonReleased DaemonStarted DaemonFound
+            DaemonReady DaemonObserved DaemonDied DaemonBackOff DaemonCrashLoop DaemonUnreadable
+            DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
+            SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
+            ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
+            BypassAppeared BypassEnded TenantCreated TenantChanged TenantDeleted TenantVerified
+            TenantVerificationFailed LeaseGranted LeaseRevoked LayoutVersionWritten LayoutDeleted
+            LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted LayoutRepaired OperationRequested
+            OperationStarted OperationStep OperationCancelRequested OperationFinished OperationFailed
+            OperationCancelled GpuMissing GpuBack GpuReplaced ComputeModeChanged MaintenanceBegun
+            MaintenanceActive MaintenanceEnded HostConfirmed ManagerStarted ManagerStopped DatabaseBackedUp
+            DatabaseRestored DatabaseRowsLost TokenCreated TokenRevoked SessionOpened SessionEnded
+            EventsLost
+        }
+    }
+
+    /// How much it matters.
+    pub fn severity(&self) -> Severity {
+        self.kind().severity()
+    }
+
+    /// To what it happened.
+    pub fn subject(&self) -> Subject {
+        self.about().0
+    }
+
+    /// What it is about beside its subject, which names one of each: it is found by these too.
+    pub fn also(&self) -> Also {
+        self.about().1
+    }
+
+    #[allow(clippy::too_many_lines, reason = "one arm for each type")]
+    fn about(&self) -> (Subject, Also) {
+        let mut also = Also::default();
+        let subject = match self {
+            Self::DaemonCreated { daemon }
+            | Self::DaemonAdopted { daemon }
+            | Self::DaemonReleased { daemon }
+            | Self::DaemonStarted { daemon, .. }
+            | Self::DaemonFound { daemon, .. }
+            | Self::DaemonReady { daemon }
+            | Self::DaemonObserved { daemon }
+            | Self::DaemonDied { daemon, .. }
+            | Self::DaemonBackOff(NotReady { daemon, .. })
+            | Self::DaemonCrashLoop(NotReady { daemon, .. })
+            | Self::DaemonUnreadable(NotReady { daemon, .. })
+            | Self::DaemonWedged(NotReady { daemon, .. })
+            | Self::DaemonBlocked(NotReady { daemon, .. })
+            | Self::DaemonStopped { daemon, .. }
+            | Self::DaemonReplaced { daemon, .. }
+            | Self::SettingsApplied { daemon, .. }
+            | Self::SettingsDrifted { daemon, .. }
+            | Self::SettingsRepaired { daemon }
+            | Self::BypassEnded { daemon }
+            | Self::EventsLost(LostEvents::LinesMissed { daemon }) => Subject::daemon(daemon),
+            Self::DaemonChanged { daemon, gpus, operation, .. }
+            | Self::DaemonDeleted { daemon, gpus, operation } => {
+                also.gpus = several(gpus);
+                Subject { operation: *operation, gpu: only(gpus), ..Subject::daemon(daemon) }
+            }
+            Self::ServerReplaced { daemon, process, .. } => {
+                Subject { server: Some(process.pid), ..Subject::daemon(daemon) }
+            }
+            Self::ServerStarted { daemon, pid: server, .. }
+            | Self::ServerExited { daemon, pid: server }
+            | Self::ServerDied { daemon, pid: server, .. }
+            | Self::ServerFault(ServerFault { daemon, server, .. })
+            | Self::ServerRecovered { daemon, pid: server }
+            | Self::ClientWaiting { daemon, server, .. }
+            | Self::ClientRefused { daemon, server, .. } => {
+                Subject { server: Some(*server), ..Subject::daemon(daemon) }
+            }
+            Self::ClientConnected(client) | Self::ClientLeft(client) => Subject {
+                client: client.client,
+                server: Some(client.server),
+                tenant: client.tenant.clone(),
+                ..Subject::daemon(&client.daemon)
+            },
+            Self::ClientTerminated { daemon, server, client, .. } => {
+                Subject { client: Some(*client), server: Some(*server), ..Subject::daemon(daemon) }
+            }
+            Self::BypassAppeared { daemon, processes, .. } => {
+                let gpu = processes.first().map(|bypass| bypass.gpu.clone());
+                Subject { gpu, ..Subject::daemon(daemon) }
+            }
+            Self::TenantCreated { tenant, daemon } | Self::TenantDeleted { tenant, daemon } => {
+                Subject { tenant: Some(tenant.clone()), daemon: daemon.clone(), ..Subject::default() }
+            }
+            Self::TenantChanged(ChangedTenant { tenant, daemon, gpu, .. }) => Subject {
+                tenant: Some(tenant.clone()),
+                daemon: daemon.clone(),
+                gpu: gpu.clone(),
+                ..Subject::default()
+            },
+            Self::TenantVerified { tenant, daemon }
+            | Self::TenantVerificationFailed { tenant, daemon, .. } => {
+                Subject { tenant: Some(tenant.clone()), ..Subject::daemon(daemon) }
+            }
+            Self::LeaseGranted(lease) | Self::LeaseRevoked(lease) => Subject {
+                tenant: Some(lease.tenant.clone()),
+                client: Some(lease.holder),
+                ..Subject::default()
+            },
+            Self::LayoutVersionWritten { layout, .. } | Self::LayoutDeleted { layout, .. } => {
+                Subject { layout: Some(layout.clone()), ..Subject::default() }
+            }
+            Self::LayoutApplied(layout)
+            | Self::LayoutDegraded(layout)
+            | Self::LayoutRepaired(layout)
+            | Self::LayoutFailed { layout, .. }
+            | Self::LayoutDrifted { layout, .. } => {
+                Subject { layout: layout.layout.clone(), ..Subject::daemon(&layout.daemon) }
+            }
+            Self::OperationRequested(operation)
+            | Self::OperationStarted(operation)
+            | Self::OperationCancelRequested(operation)
+            | Self::OperationFinished(operation)
+            | Self::OperationCancelled(operation)
+            | Self::OperationFailed { operation, .. }
+            | Self::OperationStep { operation, .. } => {
+                also = Also { daemons: several(&operation.daemons), gpus: several(&operation.gpus) };
+                Subject {
+                    daemon: only(&operation.daemons),
+                    gpu: only(&operation.gpus),
+                    client: operation.client,
+                    tenant: operation.tenant.clone(),
+                    layout: operation.layout.clone(),
+                    operation: Some(operation.id),
+                    ..Subject::default()
+                }
+            }
+            Self::GpuMissing { gpu, daemon }
+            | Self::GpuBack { gpu, daemon }
+            | Self::GpuReplaced { old: gpu, daemon, .. }
+            | Self::ComputeModeChanged(ComputeModeChange { gpu, daemon, .. }) => {
+                Subject { gpu: Some(gpu.clone()), ..Subject::daemon(daemon) }
+            }
+            Self::MaintenanceBegun(maintenance)
+            | Self::MaintenanceActive(maintenance)
+            | Self::MaintenanceEnded(maintenance) => Subject {
+                operation: Some(maintenance.operation),
+                gpu: only(&maintenance.gpus),
+                ..Subject::default()
+            },
+            Self::TokenCreated(token)
+            | Self::TokenRevoked(token)
+            | Self::SessionOpened(SessionOwner::Token(token))
+            | Self::SessionEnded(SessionOwner::Token(token)) => {
+                Subject { tenant: token.grant.tenant().cloned(), ..Subject::default() }
+            }
+            Self::SessionOpened(_)
+            | Self::SessionEnded(_)
+            | Self::HostConfirmed(_)
+            | Self::ManagerStarted { .. }
+            | Self::ManagerStopped { .. }
+            | Self::DatabaseBackedUp { .. }
+            | Self::DatabaseRestored { .. }
+            | Self::DatabaseRowsLost(_)
+            | Self::EventsLost(_) => Subject::default(),
+        };
+        (subject, also)
+    }
+
+    /// What else is reported.
+    pub fn details(&self) -> Option<Details> {
+        Some(match self {
+            Self::DaemonCreated { .. }
+            | Self::DaemonAdopted { .. }
+            | Self::DaemonReleased { .. }
+            | Self::DaemonDeleted { operation: None, .. }
+            | Self::TenantCreated { .. }
+            | Self::TenantDeleted { .. } => Details::Changed { fields: Vec::new() },
+            Self::DaemonChanged { fields, .. } | Self::TenantChanged(ChangedTenant { fields, .. }) => {
+                Details::Changed { fields: fields.clone() }
+            }
+            Self::DaemonStarted { pid, .. }
+            | Self::DaemonStopped { pid, .. }
+            | Self::ServerExited { pid, .. } => Details::Process { pid: *pid, uid: None },
+            Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => {
+                Details::Process { pid: *pid, uid: *uid }
+            }
+            Self::BypassAppeared { processes, .. } => {
+                let first = processes.first()?;
+                Details::Process { pid: first.pid, uid: first.uid }
+            }
+            Self::DaemonDied { pid, lost, .. } | Self::ServerDied { pid, lost, .. } => {
+                Details::Death { pid: *pid, clients: lost.clients.clone(), waiting: Vec::new() }
+            }
+            Self::DaemonReplaced { process, clients, .. } | Self::ServerReplaced { process, clients, .. } => {
+                Details::Death {
+                    pid: process.pid,
+                    clients: clients.clone(),
+                    waiting: process.waiting.clone(),
+                }
+            }
+            Self::DaemonBackOff(why)
+            | Self::DaemonCrashLoop(why)
+            | Self::DaemonUnreadable(why)
+            | Self::DaemonWedged(why)
+            | Self::DaemonBlocked(why) => Details::Reason { reason: why.reason.clone() },
+            Self::SettingsApplied { generation, .. } => Details::Generation { generation: *generation },
+            Self::SettingsDrifted { drifted, .. } => Details::Settings { drifted: drifted.clone() },
+            Self::ServerFault(fault) => Details::Fault {
+                reported: fault.reported.clone(),
+                affected: fault.affected.clone(),
+                clients: fault.clients.clone(),
+                known_from: fault.known_from,
+            },
+            Self::ClientConnected(client) | Self::ClientLeft(client) => client.details(),
+            Self::ClientWaiting { pid, uid, behind_uid, .. } => {
+                Details::Waiting { pid: *pid, uid: *uid, behind_uid: *behind_uid }
+            }
+            Self::ClientRefused { reason, logged_at, .. } => {
+                Details::Refused { reason: reason.clone(), logged_at: *logged_at }
+            }
+            Self::LeaseGranted(lease) | Self::LeaseRevoked(lease) => lease.details(),
+            Self::LayoutVersionWritten { version, .. } => layout_details(Some(*version)),
+            Self::LayoutDeleted { version, .. } => layout_details(*version),
+            Self::LayoutApplied(layout)
+            | Self::LayoutDegraded(layout)
+            | Self::LayoutRepaired(layout)
+            | Self::LayoutFailed { layout, .. }
+            | Self::LayoutDrifted { layout, .. } => layout.details(),
+            Self::OperationRequested(operation)
+            | Self::OperationStarted(operation)
+            | Self::OperationCancelRequested(operation)
+            | Self::OperationFinished(operation)
+            | Self::OperationCancelled(operation) => operation.details(None),
+            Self::OperationFailed { operation, error } => operation.details(Some(error)),
+            Self::OperationStep { step, outcome, .. } => {
+                Details::Step { step: step.clone(), outcome: outcome.clone() }
+            }
+            Self::ComputeModeChanged(change) => {
+                Details::ComputeMode { previous: change.previous, wanted: change.wanted }
+            }
+            Self::ManagerStarted { pid, predecessor } => manager(*pid, *predecessor),
+            Self::ManagerStopped { pid } => manager(*pid, Predecessor::Stopped),
+            Self::TokenCreated(token) | Self::TokenRevoked(token) => token.details(),
+            Self::SessionOpened(owner) | Self::SessionEnded(owner) => return owner.details(),
+            Self::EventsLost(lost) => lost.details(),
+            Self::DaemonDeleted { operation: Some(_), .. }
+            | Self::DaemonReady { .. }
+            | Self::DaemonObserved { .. }
+            | Self::SettingsRepaired { .. }
+            | Self::ServerRecovered { .. }
+            | Self::ClientTerminated { .. }
+            | Self::BypassEnded { .. }
+            | Self::TenantVerified { .. }
+            | Self::TenantVerificationFailed { .. }
+            | Self::GpuMissing { .. }
+            | Self::GpuBack { .. }
+            | Self::GpuReplaced { .. }
+            | Self::MaintenanceBegun(_)
+            | Self::MaintenanceActive(_)
+            | Self::MaintenanceEnded(_)
+            | Self::HostConfirmed(_)
+            | Self::DatabaseBackedUp { .. }
+            | Self::DatabaseRestored { .. }
+            | Self::DatabaseRowsLost(_) => return None,
+        })
+    }
+
+    /// What makes it happen, where nothing else is known.
+    pub(super) fn usual_cause(&self) -> Because {
+        let outsider = |command: &Option<String>| Cause::Outsider { command: command.clone() }.into();
+        match self {
+            Self::DaemonDied { why: DaemonDeath::Killed, .. } => Because::Latest(EventType::DaemonReplaced),
+            Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
+            | Self::BypassAppeared { .. } => outsider(&None),
+            Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
+            Self::SettingsRepaired { .. } => Because::Latest(EventType::SettingsDrifted),
+            Self::LayoutRepaired(_) => Because::Latest(EventType::LayoutDrifted),
+            Self::DaemonReplaced { .. } | Self::ServerReplaced { .. } => {
+                Because::Latest(EventType::DaemonWedged)
+            }
+            Self::DaemonDied { why: DaemonDeath::Unexplained, .. }
+            | Self::ServerStarted { .. }
+            | Self::ServerExited { .. }
+            | Self::ServerDied { .. }
+            | Self::ServerFault(_)
+            | Self::ServerRecovered { .. }
+            | Self::ClientWaiting { .. }
+            | Self::ClientRefused { .. } => Cause::Mps.into(),
+            Self::ClientConnected(_) | Self::ClientLeft(_) => Cause::Client.into(),
+            Self::GpuMissing { .. } | Self::GpuBack { .. } => Cause::Host.into(),
+            Self::OperationStarted(_) => Because::Latest(EventType::OperationRequested),
+            Self::OperationCancelled(_) => Because::Latest(EventType::OperationCancelRequested),
+            Self::OperationStep { .. }
+            | Self::OperationFinished(_)
+            | Self::OperationFailed { .. }
+            | Self::DaemonChanged { operation: Some(_), .. }
+            | Self::DaemonDeleted { operation: Some(_), .. }
+            | Self::MaintenanceBegun(_)
+            | Self::MaintenanceActive(_)
+            | Self::MaintenanceEnded(_)
+            | Self::ClientTerminated { .. } => Because::Latest(EventType::OperationStarted),
+            _ => Cause::Manager.into(),
+        }
+    }
+}
+
+/// The one of these, if there is one alone.
+fn only<T: Clone>(all: &[T]) -> Option<T> {
+    match all {
+        [one] => Some(one.clone()),
+        _ => None,
+    }
+}
+
+/// These, unless there is one alone.
+fn several<T: Clone>(all: &[T]) -> Vec<T> {
+    if all.len() == 1 { Vec::new() } else { all.to_vec() }
+}
+
+fn layout_details(version: Option<u32>) -> Details {
+    Details::Layout { version, drift: Vec::new(), degraded: Vec::new() }
+}
+
+fn manager(pid: u32, predecessor: Predecessor) -> Details {
+    Details::Manager { version: env!("CARGO_PKG_VERSION").to_owned(), pid, predecessor }
+}
+
+impl ObservedClient {
+    fn details(&self) -> Details {
+        Details::Client {
+            pid: self.pid,
+            uid: self.uid,
+            program: self.program.clone(),
+            attributed_by: self.attributed_by,
+            known_from: if self.client.is_some() { KnownFrom::Look } else { KnownFrom::ServerLog },
+            logged_at: self.logged_at,
+        }
+    }
+}
+
+impl GrantedLease {
+    fn details(&self) -> Details {
+        Details::Lease {
+            pid: self.holder.pid,
+            start_time: self.holder.start_time,
+            lease: self.kind,
+            program: self.program.clone(),
+        }
+    }
+}
+
+impl DaemonLayout {
+    fn details(&self) -> Details {
+        Details::Layout { version: self.version, drift: self.drift.clone(), degraded: self.degraded.clone() }
+    }
+}
+
+impl OperationFacts {
+    fn details(&self, error: Option<&String>) -> Details {
+        Details::Operation {
+            operation: self.kind.to_owned(),
+            daemons: self.daemons.clone(),
+            gpus: self.gpus.clone(),
+            error: error.cloned(),
+        }
+    }
+}
+
+impl TokenFacts {
+    fn details(&self) -> Details {
+        Details::Token { id: self.id.to_string(), name: self.name.to_string() }
+    }
+}
+
+impl SessionOwner {
+    fn details(&self) -> Option<Details> {
+        match self {
+            Self::AdminToken => Some(Details::Token { id: "admin".to_owned(), name: "admin".to_owned() }),
+            Self::Token(token) => Some(token.details()),
+            Self::DeletedToken(_) | Self::User(_) => None,
+        }
+    }
+}
+
+impl LostEvents {
+    fn details(&self) -> Details {
+        let (count, from, until, whole_from) = match *self {
+            Self::NotWritten { count, from, until } => (Some(count), Some(from), Some(until), None),
+            Self::LinesMissed { .. } => (None, None, None, None),
+            Self::Restored { kept, given } => (u64::try_from(given - kept).ok(), None, None, Some(given + 1)),
+            Self::Pruned { from, whole_from } => {
+                (u64::try_from(whole_from - from).ok(), None, None, Some(whole_from))
+            }
+        };
+        Details::Lost { count, from, until, whole_from }
+    }
+}

@@ -1,0 +1,381 @@
+//! What can happen, as a closed enum with typed payloads.
+//!
+//! Code that does or detects something returns a [`DomainEvent`]; everything stored about it is derived from it in this folder.
+
+use uuid::Uuid;
+
+use super::{AffectedClient, Because, KnownFrom, Predecessor};
+use crate::domain::access::Grant;
+use crate::domain::attribution::AttributedBy;
+use crate::domain::bypass::Bypass;
+use crate::domain::client::{ClientId, LeaseKind};
+use crate::domain::drift::Drifted;
+use crate::domain::gpu::ComputeMode;
+use crate::domain::layout::record::{Degraded, PartitionDrift};
+use crate::domain::maintenance::Maintenance;
+use crate::domain::token::{Token, TokenId};
+use crate::domain::verification::{ObstacleCode, VerifiedSetting};
+use crate::domain::wedge::ReplacedProcess;
+use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
+
+/// Something that happened: one variant per type, of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "`EventType` documents the types, and `Subject` and `Details` the fields")]
+pub enum DomainEvent {
+    DaemonCreated { daemon: DaemonName },
+    DaemonChanged { daemon: DaemonName, gpus: Vec<GpuUuid>, fields: Vec<String>, operation: Option<Uuid> },
+    DaemonDeleted { daemon: DaemonName, gpus: Vec<GpuUuid>, operation: Option<Uuid> },
+    DaemonAdopted { daemon: DaemonName },
+    DaemonReleased { daemon: DaemonName },
+    DaemonStarted { daemon: DaemonName, pid: u32 },
+    DaemonFound { daemon: DaemonName, pid: u32, uid: Option<u32> },
+    DaemonReady { daemon: DaemonName },
+    DaemonObserved { daemon: DaemonName },
+    DaemonDied { daemon: DaemonName, pid: u32, why: DaemonDeath, lost: LostWork },
+    DaemonBackOff(NotReady),
+    DaemonCrashLoop(NotReady),
+    DaemonUnreadable(NotReady),
+    DaemonWedged(NotReady),
+    DaemonBlocked(NotReady),
+    DaemonStopped { daemon: DaemonName, pid: u32 },
+    DaemonReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
+    SettingsApplied { daemon: DaemonName, generation: i64 },
+    SettingsDrifted { daemon: DaemonName, drifted: Vec<Drifted>, command: Option<String> },
+    SettingsRepaired { daemon: DaemonName },
+    ServerStarted { daemon: DaemonName, pid: u32, uid: Option<u32> },
+    ServerExited { daemon: DaemonName, pid: u32 },
+    ServerDied { daemon: DaemonName, pid: u32, lost: LostWork },
+    ServerFault(ServerFault),
+    ServerReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
+    ServerRecovered { daemon: DaemonName, pid: u32 },
+    ClientConnected(ObservedClient),
+    ClientLeft(ObservedClient),
+    ClientTerminated { daemon: DaemonName, server: u32, client: ClientId, outcome: &'static str },
+    ClientWaiting { daemon: DaemonName, server: u32, pid: u32, uid: u32, behind_uid: u32 },
+    ClientRefused { daemon: DaemonName, server: u32, reason: String, logged_at: Option<i64> },
+    BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, have_ended: bool },
+    BypassEnded { daemon: DaemonName },
+    TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },
+    TenantChanged(ChangedTenant),
+    TenantDeleted { tenant: TenantName, daemon: Option<DaemonName> },
+    TenantVerified { tenant: TenantName, daemon: DaemonName },
+    TenantVerificationFailed { tenant: TenantName, daemon: DaemonName, failure: VerificationFailure },
+    LeaseGranted(GrantedLease),
+    LeaseRevoked(GrantedLease),
+    LayoutVersionWritten { layout: LayoutName, version: u32 },
+    LayoutDeleted { layout: LayoutName, version: Option<u32> },
+    LayoutApplied(DaemonLayout),
+    LayoutDegraded(DaemonLayout),
+    LayoutFailed { layout: DaemonLayout, failure: String },
+    LayoutDrifted { layout: DaemonLayout, command: Option<String> },
+    LayoutRepaired(DaemonLayout),
+    OperationRequested(OperationFacts),
+    OperationStarted(OperationFacts),
+    OperationStep { operation: OperationFacts, step: String, outcome: String },
+    OperationCancelRequested(OperationFacts),
+    OperationFinished(OperationFacts),
+    OperationFailed { operation: OperationFacts, error: String },
+    OperationCancelled(OperationFacts),
+    GpuMissing { gpu: GpuUuid, daemon: DaemonName },
+    GpuBack { gpu: GpuUuid, daemon: DaemonName },
+    GpuReplaced { daemon: DaemonName, old: GpuUuid, new: GpuUuid },
+    ComputeModeChanged(ComputeModeChange),
+    MaintenanceBegun(Maintenance),
+    MaintenanceActive(Maintenance),
+    MaintenanceEnded(Maintenance),
+    HostConfirmed(HostConfirmation),
+    ManagerStarted { pid: u32, predecessor: Predecessor },
+    ManagerStopped { pid: u32 },
+    DatabaseBackedUp { file: String },
+    DatabaseRestored { file: String },
+    DatabaseRowsLost(AuditDamage),
+    TokenCreated(TokenFacts),
+    TokenRevoked(TokenFacts),
+    SessionOpened(SessionOwner),
+    SessionEnded(SessionOwner),
+    EventsLost(LostEvents),
+}
+
+/// Why a daemon is not ready: its condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotReady {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// One word, as `ForeignDaemon`.
+    pub reason: String,
+    /// The condition's message.
+    pub message: String,
+}
+
+/// What is known of why a control process died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonDeath {
+    /// The manager killed it, since it hung.
+    Killed,
+    /// It died while another program had a session open.
+    ForeignSession,
+    /// Another program sent it a quit.
+    ForeignQuit,
+    /// Nothing.
+    Unexplained,
+}
+
+/// The clients that were connected to a process that died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostWork {
+    /// The clients.
+    pub clients: Vec<AffectedClient>,
+    /// Whether some may have left before, since lines of server.log were missed.
+    pub is_uncertain: bool,
+}
+
+/// A fatal GPU error of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of `Details::Fault`")]
+pub struct ServerFault {
+    pub daemon: DaemonName,
+    pub server: u32,
+    pub reported: Vec<u32>,
+    pub affected: Vec<u32>,
+    pub clients: Vec<AffectedClient>,
+    pub known_from: KnownFrom,
+}
+
+/// A client that connected or left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedClient {
+    /// Its daemon.
+    pub daemon: DaemonName,
+    /// Its server.
+    pub server: u32,
+    /// Its process ID.
+    pub pid: u32,
+    /// Its process for ever; `None` where server.log alone reports it.
+    pub client: Option<ClientId>,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Its program, without arguments.
+    pub program: Option<String>,
+    /// Its tenant.
+    pub tenant: Option<TenantName>,
+    /// How that is known.
+    pub attributed_by: AttributedBy,
+    /// When, by server.log, in unix milliseconds.
+    pub logged_at: Option<i64>,
+}
+
+/// A tenant whose spec was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedTenant {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// Its daemon.
+    pub daemon: Option<DaemonName>,
+    /// The GPU that it got instead of another.
+    pub gpu: Option<GpuUuid>,
+    /// The fields that are otherwise.
+    pub fields: Vec<String>,
+}
+
+/// Why a tenant could not be verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VerificationFailure {
+    /// A client saw other values of these.
+    Differs(Vec<VerifiedSetting>),
+    /// No client could run.
+    NotVerified(Option<ObstacleCode>),
+}
+
+/// A lease, as its events report it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantedLease {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// The process.
+    pub holder: ClientId,
+    /// How it is known that the process is the tenant's.
+    pub kind: LeaseKind,
+    /// Its program when the lease was granted, without arguments.
+    pub program: Option<String>,
+}
+
+/// The layout of a daemon, as it is in force or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonLayout {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The layout; `None` if its partitions are not one's of a name.
+    pub layout: Option<LayoutName>,
+    /// Its version.
+    pub version: Option<u32>,
+    /// Partitions that another program made or removed.
+    pub drift: Vec<PartitionDrift>,
+    /// Partitions that are not as they were.
+    pub degraded: Vec<Degraded>,
+}
+
+/// An operation, as its events report it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationFacts {
+    /// Its ID.
+    pub id: Uuid,
+    /// What it does, as `drain_daemon`.
+    pub kind: &'static str,
+    /// The daemons that it works on.
+    pub daemons: Vec<DaemonName>,
+    /// The GPUs that it works on.
+    pub gpus: Vec<GpuUuid>,
+    /// The client that it ends.
+    pub client: Option<ClientId>,
+    /// Whose that is.
+    pub tenant: Option<TenantName>,
+    /// The layout that it applies or replays.
+    pub layout: Option<LayoutName>,
+}
+
+/// A compute mode that is about to be set, or was put back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComputeModeChange {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// What it was before; where it is put back, what it is again.
+    pub previous: Option<ComputeMode>,
+    /// What the daemon wants; `None` where it is put back.
+    pub wanted: Option<ComputeMode>,
+}
+
+/// What an operator confirmed of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostConfirmation {
+    /// The database belongs to the machine of this ID.
+    Machine(String),
+    /// The database is accepted without the rows that its audit log lost.
+    LossAccepted,
+}
+
+/// How the end of the audit differs from the one on the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditDamage {
+    /// It ends too early.
+    Truncated {
+        /// The last row that was on the disk.
+        known: i64,
+        /// The last row now.
+        found: i64,
+    },
+    /// The row of this number is another one.
+    RowReplaced(i64),
+    /// The file of this name, which says where the audit ended, is not readable.
+    HeadChanged(&'static str),
+}
+
+/// A token without its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenFacts {
+    /// Its ID.
+    pub id: TokenId,
+    /// Its name.
+    pub name: TokenName,
+    /// What it grants.
+    pub grant: Grant,
+}
+
+impl From<&Token> for TokenFacts {
+    fn from(Token { id, name, grant, .. }: &Token) -> Self {
+        Self { id: id.clone(), name: name.clone(), grant: grant.clone() }
+    }
+}
+
+/// Whose a session is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionOwner {
+    /// The holder of the admin token.
+    AdminToken,
+    /// The holder of this token.
+    Token(TokenFacts),
+    /// The holder of a token of which only the ID is known.
+    DeletedToken(TokenId),
+    /// A user of this host.
+    User(u32),
+}
+
+/// Which events are missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LostEvents {
+    /// They could not be written.
+    NotWritten {
+        /// How many.
+        count: u64,
+        /// When the first of them happened, in unix milliseconds.
+        from: i64,
+        /// When the last of them did.
+        until: i64,
+    },
+    /// Lines of server.log of this daemon were missed.
+    LinesMissed {
+        /// The daemon.
+        daemon: DaemonName,
+    },
+    /// A backup was restored.
+    Restored {
+        /// The last event that the backup has.
+        kept: i64,
+        /// The last event that was written.
+        given: i64,
+    },
+    /// They were pruned before they were read.
+    Pruned {
+        /// The first of them.
+        from: i64,
+        /// The first that is there.
+        whole_from: i64,
+    },
+}
+
+/// An event that is not written yet, and what made it happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEvent {
+    /// What happened.
+    pub event: DomainEvent,
+    /// What made it happen.
+    pub cause: Because,
+    /// The GPU, where the event names none: the only one of its daemon.
+    pub gpu: Option<GpuUuid>,
+}
+
+impl From<DomainEvent> for NewEvent {
+    fn from(event: DomainEvent) -> Self {
+        Self { cause: event.usual_cause(), event, gpu: None }
+    }
+}
+
+impl DomainEvent {
+    /// The event with another cause than the usual one.
+    pub fn because(self, cause: impl Into<Because>) -> NewEvent {
+        NewEvent { event: self, cause: cause.into(), gpu: None }
+    }
+
+    /// The clients that lost their work by it.
+    pub fn affected_clients(&self) -> &[AffectedClient] {
+        match self {
+            Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &lost.clients,
+            Self::DaemonReplaced { clients, .. }
+            | Self::ServerReplaced { clients, .. }
+            | Self::ServerFault(ServerFault { clients, .. }) => clients,
+            _ => &[],
+        }
+    }
+
+    /// The same, to complete what is known of them.
+    pub fn affected_clients_mut(&mut self) -> &mut [AffectedClient] {
+        match self {
+            Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &mut lost.clients,
+            Self::DaemonReplaced { clients, .. }
+            | Self::ServerReplaced { clients, .. }
+            | Self::ServerFault(ServerFault { clients, .. }) => clients,
+            _ => &mut [],
+        }
+    }
+}

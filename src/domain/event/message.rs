@@ -1,0 +1,342 @@
+//! The message of each event: the only place where events are put into words.
+
+use super::KnownFrom;
+use super::Predecessor;
+use super::domain_event::{
+    AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, HostConfirmation,
+    LostEvents, LostWork, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    VerificationFailure,
+};
+use crate::domain::bypass::describe_bypasses;
+use crate::domain::client::LeaseKind;
+use crate::domain::count::counted;
+use crate::domain::maintenance::Maintenance;
+use crate::domain::verification::VerifiedSetting;
+
+impl DomainEvent {
+    /// The event in one sentence.
+    #[allow(clippy::too_many_lines, reason = "one arm for each type")]
+    pub fn message(&self) -> String {
+        match self {
+            Self::DaemonCreated { daemon } | Self::DaemonAdopted { daemon } => {
+                format!("daemon {daemon} was created")
+            }
+            Self::DaemonChanged { daemon, .. } => format!("daemon {daemon} was changed"),
+            Self::DaemonDeleted { daemon, .. } | Self::DaemonReleased { daemon } => {
+                format!("daemon {daemon} was deleted")
+            }
+            Self::DaemonStarted { daemon, pid } => {
+                format!("started process {pid} as control daemon of {daemon}")
+            }
+            Self::DaemonFound { daemon, pid, .. } => {
+                format!("process {pid} runs as control daemon of {daemon}, and is managed from here on")
+            }
+            Self::DaemonReady { daemon } => format!("daemon {daemon} is ready"),
+            Self::DaemonObserved { daemon } => format!("daemon {daemon} is observed"),
+            Self::DaemonDied { daemon, pid, why, lost } => {
+                format!("process {pid}, the control daemon of {daemon}, died{}{}", why.words(), lost.doubt())
+            }
+            Self::DaemonBackOff(NotReady { daemon, message, .. })
+            | Self::DaemonCrashLoop(NotReady { daemon, message, .. })
+            | Self::DaemonUnreadable(NotReady { daemon, message, .. })
+            | Self::DaemonWedged(NotReady { daemon, message, .. })
+            | Self::DaemonBlocked(NotReady { daemon, message, .. }) => format!("daemon {daemon}: {message}"),
+            Self::DaemonStopped { daemon, pid } => {
+                format!("stopped process {pid}, the control daemon of {daemon}")
+            }
+            Self::DaemonReplaced { daemon, process, .. } | Self::ServerReplaced { daemon, process, .. } => format!("daemon {daemon}: {process}"),
+            Self::SettingsApplied { daemon, generation } => {
+                format!("generation {generation} of daemon {daemon} was read back to be in force")
+            }
+            Self::SettingsDrifted { daemon, drifted, .. } => {
+                format!("another program changed daemon {daemon}: {}", joined(drifted))
+            }
+            Self::SettingsRepaired { daemon } => {
+                format!("the settings of daemon {daemon} are as wanted again")
+            }
+            Self::ServerStarted { daemon, pid, .. } => format!("server {pid} of daemon {daemon} was started"),
+            Self::ServerExited { daemon, pid } => format!("server {pid} of daemon {daemon} is gone"),
+            Self::ServerDied { daemon, pid, lost } => {
+                let clients = match lost.clients.len() {
+                    1 => "a client".to_owned(),
+                    several => format!("{several} clients"),
+                };
+                format!(
+                    "server {pid} of daemon {daemon} ended while it had {clients}: what they had on the GPU is lost{}",
+                    lost.doubt()
+                )
+            }
+            Self::ServerFault(ServerFault { daemon, server, known_from, .. }) => match known_from {
+                KnownFrom::Look => format!(
+                    "server {server} of daemon {daemon} had a fatal GPU error: the clients it affects have lost their work, and \
+                     no other gets in until they are gone"
+                ),
+                KnownFrom::ServerLog => format!(
+                    "server.log reports a fatal GPU error of server {server} of daemon {daemon}, of which nothing else was seen"
+                ),
+            },
+            Self::ServerRecovered { daemon, pid } => {
+                format!("server {pid} of daemon {daemon} takes clients again")
+            }
+            Self::ClientConnected(client) => client.connected(),
+            Self::ClientLeft(client) => client.left(),
+            Self::ClientTerminated { daemon, client, outcome, .. } => {
+                format!("client {client} of daemon {daemon} was terminated: {outcome}")
+            }
+            Self::ClientWaiting { pid, uid, behind_uid, .. } => {
+                format!("process {pid} of uid {uid} waits until the clients of uid {behind_uid} are gone")
+            }
+            Self::ClientRefused { daemon, server, reason, .. } => {
+                format!("server {server} of daemon {daemon} refused a client: {reason}")
+            }
+            Self::BypassAppeared { daemon, processes, unnamed, have_ended } => {
+                let who = match (processes.len() + unnamed, have_ended) {
+                    (1, false) => "a process uses",
+                    (1, true) => "a process that has ended used",
+                    (_, false) => "processes use",
+                    (_, true) => "processes that have ended used",
+                };
+                let named = describe_bypasses(processes.iter(), *unnamed);
+                format!("{who} a GPU of daemon {daemon} outside MPS: {named}")
+            }
+            Self::BypassEnded { daemon } => {
+                format!("the processes that used a GPU of daemon {daemon} outside MPS have ended")
+            }
+            Self::TenantCreated { tenant, .. } => format!("tenant {tenant} was created"),
+            Self::TenantChanged(ChangedTenant { tenant, .. }) => format!("tenant {tenant} was changed"),
+            Self::TenantDeleted { tenant, .. } => format!("tenant {tenant} was deleted"),
+            Self::TenantVerified { tenant, .. } => {
+                format!("tenant {tenant} was verified: a CUDA client saw what is configured")
+            }
+            Self::TenantVerificationFailed { tenant, failure, .. } => match failure {
+                VerificationFailure::Differs(settings) => {
+                    let settings: Vec<&str> =
+                        settings.iter().copied().map(VerifiedSetting::as_str).collect();
+                    format!(
+                        "a CUDA client of tenant {tenant} saw values that differ from the configuration: {}",
+                        settings.join(", ")
+                    )
+                }
+                VerificationFailure::NotVerified(obstacle) => {
+                    let why = obstacle.map_or("", |code| code.redacted_message());
+                    format!("tenant {tenant} could not be verified: {why}")
+                }
+            },
+            Self::LeaseGranted(lease) => {
+                let (pid, tenant) = (lease.holder.pid, &lease.tenant);
+                match lease.kind {
+                    LeaseKind::Own => format!("process {pid} took a lease of tenant {tenant}"),
+                    LeaseKind::Recorded => {
+                        format!("process {pid} was recorded as a process of tenant {tenant}")
+                    }
+                }
+            }
+            Self::LeaseRevoked(lease) => format!(
+                "the lease of process {} for tenant {} was revoked; the process was left as it is",
+                lease.holder.pid, lease.tenant
+            ),
+            Self::LayoutVersionWritten { layout, version } => {
+                format!("layout {layout} has a version {version}")
+            }
+            Self::LayoutDeleted { layout, .. } => format!("layout {layout} was deleted"),
+            Self::LayoutApplied(layout) => format!("{} is in force", layout.words()),
+            Self::LayoutDegraded(layout) => {
+                format!("{} is degraded: {}", layout.words(), joined(&layout.degraded))
+            }
+            Self::LayoutFailed { layout, failure } => {
+                format!("{} is not in force: {failure}", layout.words())
+            }
+            Self::LayoutDrifted { layout, .. } => {
+                format!("another program changed {}: {}", layout.words(), joined(&layout.drift))
+            }
+            Self::LayoutRepaired(layout) => format!("{} was put back", layout.words()),
+            Self::OperationRequested(operation) => format!("{} was requested", operation.words()),
+            Self::OperationStarted(operation) => format!("{} began", operation.words()),
+            Self::OperationStep { operation, step, outcome } => {
+                format!("{}: {step}: {outcome}", operation.kind)
+            }
+            Self::OperationCancelRequested(operation) => {
+                format!("{} was asked to stop", operation.words())
+            }
+            Self::OperationFinished(operation) => format!("{} succeeded", operation.words()),
+            Self::OperationFailed { operation, error } => format!("{} failed: {error}", operation.words()),
+            Self::OperationCancelled(operation) => format!("{} was cancelled", operation.words()),
+            Self::GpuMissing { gpu, daemon } => {
+                format!("GPU {gpu} of daemon {daemon} is not listed by the driver")
+            }
+            Self::GpuBack { gpu, daemon } => {
+                format!("GPU {gpu} of daemon {daemon} is listed by the driver again")
+            }
+            Self::GpuReplaced { daemon, old, new } => format!("GPU {new} replaced {old} in daemon {daemon}"),
+            Self::ComputeModeChanged(change) => change.words(),
+            Self::MaintenanceBegun(Maintenance { gpus, .. }) => {
+                format!("maintenance of {} began: its daemons take no new clients", joined(gpus))
+            }
+            Self::MaintenanceActive(Maintenance { gpus, .. }) => {
+                format!("maintenance of {} continues without the driver: its daemons are down", joined(gpus))
+            }
+            Self::MaintenanceEnded(Maintenance { gpus, .. }) => {
+                format!("maintenance of {} is over", joined(gpus))
+            }
+            Self::HostConfirmed(HostConfirmation::Machine(id)) => {
+                format!("the database was confirmed to belong to machine {id}")
+            }
+            Self::HostConfirmed(HostConfirmation::LossAccepted) => {
+                "the database was accepted as it is, without the lost rows of its audit log".to_owned()
+            }
+            Self::ManagerStarted { predecessor, .. } => match predecessor {
+                Predecessor::Died => {
+                    "the manager started; its predecessor died, and what happened in between is reconstructed as far as possible"
+                }
+                Predecessor::Restored => "the manager started with a database that was restored from a backup",
+                Predecessor::Stopped | Predecessor::None => "the manager started",
+            }
+            .to_owned(),
+            Self::ManagerStopped { .. } => "the manager stops".to_owned(),
+            Self::DatabaseBackedUp { file } => format!("the database was backed up to {file}"),
+            Self::DatabaseRestored { file } => format!("{file} was put in the place of the database"),
+            Self::DatabaseRowsLost(damage) => damage.to_string(),
+            Self::TokenCreated(token) => format!("{token}, which grants {}, was made", token.grant),
+            Self::TokenRevoked(token) => format!("{token}, which grants {}, was revoked", token.grant),
+            Self::SessionOpened(owner) => format!("a session of {owner} was opened"),
+            Self::SessionEnded(owner) => format!("a session of {owner} was ended"),
+            Self::EventsLost(lost) => lost.words(),
+        }
+    }
+}
+
+fn joined<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl ComputeModeChange {
+    fn words(&self) -> String {
+        let Self { daemon, gpu, previous, wanted } = self;
+        let previous = previous.map(|mode| format!("{mode:?}")).unwrap_or_default();
+        match wanted {
+            Some(wanted) => format!(
+                "the compute mode of GPU {gpu} is set to {wanted:?} for daemon {daemon}; it was {previous}"
+            ),
+            None => format!("the compute mode of GPU {gpu} was restored to {previous}"),
+        }
+    }
+}
+
+impl DaemonDeath {
+    fn words(self) -> &'static str {
+        match self {
+            Self::ForeignSession => ", while a session of another program was open",
+            Self::ForeignQuit => ", since another program sent it a quit",
+            // What its log says stays in the status: anybody may have written it.
+            Self::Killed | Self::Unexplained => "",
+        }
+    }
+}
+
+impl LostWork {
+    fn doubt(&self) -> &'static str {
+        if self.is_uncertain && !self.clients.is_empty() {
+            "; lines of server.log were missed, so some of the clients listed here may have left before and lost nothing"
+        } else {
+            ""
+        }
+    }
+}
+
+impl ObservedClient {
+    fn connected(&self) -> String {
+        let Self { daemon, pid, .. } = self;
+        if self.client.is_none() {
+            return format!("process {pid} was a client of daemon {daemon}, known only from server.log");
+        }
+        let whose = self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+        format!("process {pid}{whose} became a client of daemon {daemon}")
+    }
+
+    fn left(&self) -> String {
+        let Self { daemon, pid, .. } = self;
+        match self.client {
+            Some(_) => format!("process {pid} disconnected from daemon {daemon}"),
+            None => {
+                format!(
+                    "process {pid} disconnected as a client of daemon {daemon}, known only from server.log"
+                )
+            }
+        }
+    }
+}
+
+impl DaemonLayout {
+    fn words(&self) -> String {
+        let daemon = &self.daemon;
+        match (&self.layout, self.version) {
+            (Some(layout), Some(version)) => format!("layout {layout} version {version} of daemon {daemon}"),
+            _ => format!("the layout of daemon {daemon}"),
+        }
+    }
+}
+
+impl OperationFacts {
+    fn words(&self) -> String {
+        match self.daemons.as_slice() {
+            [] => self.kind.to_owned(),
+            daemons => format!("{} on {}", self.kind, joined(daemons)),
+        }
+    }
+}
+
+impl LostEvents {
+    fn words(&self) -> String {
+        match self {
+            Self::NotWritten { count, .. } => {
+                let verb = if *count == 1 { "was" } else { "were" };
+                format!("{} could not be written and {verb} lost", counted(*count, "event"))
+            }
+            Self::LinesMissed { daemon } => format!(
+                "lines of server.log of daemon {daemon} were missed, or there were too many: who came and went between two polls \
+                 is not known"
+            ),
+            Self::Restored { kept, given } => format!(
+                "a backup was restored that ends with event {kept}: what was written after it, up to event {given}, is gone"
+            ),
+            Self::Pruned { from, whole_from } => format!(
+                "events {from} to {} were pruned before they were read, whether or not they match the filter: from event \
+                 {whole_from} on nothing is missing",
+                whole_from - 1
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for AuditDamage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Truncated { known, found } => {
+                write!(f, "the audit ends with row {found}, and row {known} was on the disk before")
+            }
+            Self::RowReplaced(row) => {
+                write!(f, "row {row} of the audit is another one than was on the disk before")
+            }
+            Self::HeadChanged(file) => {
+                write!(f, "{file} in the state directory, which says where the audit ended, was changed")
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for TokenFacts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "token {} ({})", self.id, self.name)
+    }
+}
+
+impl std::fmt::Display for SessionOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AdminToken => f.write_str("the admin token"),
+            Self::Token(token) => token.fmt(f),
+            Self::DeletedToken(id) => write!(f, "token {id}"),
+            Self::User(uid) => write!(f, "uid {uid}"),
+        }
+    }
+}
