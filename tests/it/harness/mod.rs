@@ -11,6 +11,7 @@ mod foreign;
 mod in_process;
 mod outsider;
 mod process;
+pub(crate) mod scratch;
 mod stream;
 mod trap;
 mod wal;
@@ -67,7 +68,7 @@ pub(crate) fn setting(name: &str) -> Option<u64> {
 /// A directory of a test's own, for a simulated host with a faster clock; what runs in it ends with the test.
 fn simulated_directory() -> TempDir {
     process::become_subreaper();
-    let dir = tempfile::Builder::new().prefix("m").tempdir_in("/tmp").expect("a directory");
+    let dir = scratch::directory("m");
     process::own(dir.path());
     // Tenants of other users have to reach the pipes.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
@@ -110,7 +111,11 @@ impl Served {
     }
 
     pub(crate) fn await_ready(&self) {
-        eventually("every daemon is ready", || (self.api.get("/readyz").status == 200).then_some(()));
+        let deadline = Instant::now() + PATIENCE;
+        while self.api.get("/readyz").status != 200 {
+            assert!(Instant::now() < deadline, "not ready: {}", self.api.get("/api/v1/daemons").text);
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// A daemon as the API shows it now.

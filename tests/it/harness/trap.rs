@@ -29,7 +29,7 @@ pub(crate) enum Spring {
 
 impl Trap {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::Builder::new().prefix("t").tempdir_in("/tmp").expect("a directory") }
+        Self { dir: super::scratch::directory("t") }
     }
 
     /// What the manager's configuration needs to say.

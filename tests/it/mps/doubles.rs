@@ -10,6 +10,7 @@ use mps_manager::mps::{Command, Control, SessionError};
 use tokio::time::Instant;
 
 use super::host::{deadline, eventually};
+use crate::harness::scratch;
 
 /// Echoes words it does not know, as the control program does; `$1` of `case` decides about the others.
 const ECHO: &str = r#"zz-*) printf 'Unknown command "%s"\n' "$line" ;;"#;
@@ -21,7 +22,7 @@ struct Double {
 
 impl Double {
     fn new(script: &str) -> Self {
-        let dir = tempfile::tempdir_in("/tmp").expect("a directory");
+        let dir = scratch::directory("p");
         let (source, program) = (dir.path().join("source"), dir.path().join("control"));
         std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
         // Another process makes the copy: a file that a fork of this one still has open for writing cannot be run.

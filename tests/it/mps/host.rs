@@ -13,6 +13,8 @@ use mps_manager::mps::{self, Binaries, Control, parse};
 use mps_manager::sim::world::create_for;
 use tokio::time::Instant;
 
+use crate::harness::scratch;
+
 /// How long anything may take before a test says that it never will.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -34,7 +36,7 @@ pub(crate) struct Host {
 impl Host {
     /// Makes a host of a profile, such as `h200x2`, in a short directory.
     pub(crate) fn new(profile: &str) -> Self {
-        let dir = tempfile::Builder::new().prefix("mps").tempdir_in("/tmp").expect("a directory");
+        let dir = scratch::directory("mps");
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .expect("mode");
         let world = dir.path().join("w");

@@ -1,4 +1,4 @@
-//! A simulated host of one test: a world, a pipe and a log directory under /tmp, and every process in it.
+//! A simulated host of one test: a world, a pipe and a log directory, and every process in it.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -14,6 +14,8 @@ use mps_manager::host::process;
 use mps_manager::sim::world::{World, create_for};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use tempfile::TempDir;
+
+use crate::harness::scratch;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
 /// The simulated MPS programs.
@@ -42,7 +44,7 @@ pub(super) struct Done {
 impl Host {
     pub(super) fn new(profile: &str) -> Self {
         set_child_subreaper(Some(getpid())).unwrap();
-        let dir = tempfile::Builder::new().prefix("ms").rand_bytes(5).tempdir_in("/tmp").unwrap();
+        let dir = scratch::directory("ms");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         let world = create_for(&dir.path().join("w"), profile, Path::new(PROGRAMS)).unwrap();
         Self { dir, world, place: Mutex::new("a".to_owned()) }

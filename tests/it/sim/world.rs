@@ -5,6 +5,7 @@ use std::path::Path;
 use mps_manager::sim::world::{WorldError, create_for};
 
 use super::host::{Host, PROGRAMS};
+use crate::harness::scratch;
 
 #[test]
 fn a_world_is_made_once_and_opened_again() {
@@ -26,7 +27,7 @@ fn two_worlds_of_one_profile_have_different_gpus() {
 
 #[test]
 fn unknown_profile_is_refused_with_known_ones() {
-    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let dir = scratch::directory("w");
     for profile in ["h200", "h300x1", "h200x0", "h200x1@12.0", "h200x1:gpcs=9.9", "h200x1:x=1"] {
         let error = create_for(&dir.path().join("w"), profile, Path::new(PROGRAMS)).unwrap_err();
         assert!(error.to_string().contains("l40sx1@12.8"), "{profile}: {error}");
