@@ -14,6 +14,7 @@ pub mod client;
 pub mod compute_mode;
 pub mod count;
 pub mod daemon;
+pub mod difference;
 pub mod drift;
 pub mod environment;
 pub mod event;

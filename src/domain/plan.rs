@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::daemon::{DaemonSpec, DesiredState, Effective, Management, Mode};
+use super::daemon::{DaemonSpec, DesiredState, Management, Mode};
 use super::drift::DriftPolicy;
 use super::gpu::{ComputeMode, Gpu};
 use super::layout::active::DesiredLayout;
@@ -191,65 +191,6 @@ pub fn beside(
     let resolved: Vec<Resolved> =
         others.map(|tenant| resolve(&tenant.spec, daemon, gpus)).collect::<Result<_, _>>()?;
     Ok(resolved.iter().map(|tenant| tenant.percentage).max())
-}
-
-/// One setting that was read back otherwise than it should be.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Difference {
-    /// The percentage for servers to come.
-    DefaultPercentage,
-    /// The priority for clients to come.
-    DefaultPriority,
-    /// The memory limit for servers to come, on the GPU with this ordinal.
-    DefaultMemory(usize),
-    /// The percentage of the server with this PID.
-    ServerPercentage(u32),
-    /// The memory limit of the server with this PID on the GPU with this ordinal.
-    ServerMemory(u32, usize),
-}
-
-impl std::fmt::Display for Difference {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::DefaultPercentage => write!(f, "default active thread percentage"),
-            Self::DefaultPriority => write!(f, "default client priority"),
-            Self::DefaultMemory(ordinal) => write!(f, "default memory limit of device {ordinal}"),
-            Self::ServerPercentage(pid) => write!(f, "active thread percentage of server {pid}"),
-            Self::ServerMemory(pid, ordinal) => write!(f, "memory limit of server {pid} on device {ordinal}"),
-        }
-    }
-}
-
-/// The settings that differ between what should be and what was read.
-pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
-    let mut found = Vec::new();
-    if seen.default_active_thread_percentage != Some(desired.percentage) {
-        found.push(Difference::DefaultPercentage);
-    }
-    if seen.default_priority != Some(desired.priority) {
-        found.push(Difference::DefaultPriority);
-    }
-    let differs = |readings: &[super::daemon::MemoryReading], ordinal: usize, limit: &Option<MemoryLimit>| {
-        readings
-            .get(ordinal)
-            .is_none_or(|reading| !reading.exact || reading.bytes != limit.map(MemoryLimit::bytes))
-    };
-    for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
-        if differs(&seen.default_memory_limits, ordinal, limit) {
-            found.push(Difference::DefaultMemory(ordinal));
-        }
-    }
-    for server in &seen.servers {
-        if server.active_thread_percentage != Some(desired.percentage) {
-            found.push(Difference::ServerPercentage(server.pid));
-        }
-        for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
-            if differs(&server.memory_limits, ordinal, limit) {
-                found.push(Difference::ServerMemory(server.pid, ordinal));
-            }
-        }
-    }
-    found
 }
 
 #[cfg(test)]

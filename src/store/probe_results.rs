@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::VersionRef;
-use crate::domain::layout::percentage::ProvenLayout;
+use crate::domain::layout::active::ProvenLayout;
 use crate::domain::{DaemonName, GpuUuid, LayoutName};
 
 /// The chunks of all GPUs of which they were counted.
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::domain::ThreadPercentage;
     use crate::domain::daemon::DaemonSpec;
-    use crate::domain::layout::percentage::ProvenShare;
+    use crate::domain::layout::percentage::proof::ProvenShare;
     use crate::domain::tenant::tests::h200;
 
     #[tokio::test]

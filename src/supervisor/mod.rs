@@ -35,7 +35,7 @@ use crate::clock::unix_ms;
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
-use crate::domain::layout::percentage::ProvenLayout;
+use crate::domain::layout::active::ProvenLayout;
 use crate::domain::layout::record::PartitionRun;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::plan::Desired;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::percentage::{ProvenShare, Share};
+use super::percentage::Share;
+use super::percentage::proof::ProvenShare;
 use super::record::{PartitionRun, Record};
-use super::{Enforcement, GpuMap, Layout, ResolvedStep, VersionRef};
+use super::{AddStep, Enforcement, GpuMap, Layout, ResolvedStep, VersionRef, document};
 use crate::domain::gpu::Gpu;
 use crate::domain::{
     GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage,
@@ -137,6 +138,33 @@ impl AppliedLayout {
     /// Whether it is of this layout on these GPUs.
     pub fn is_of(&self, active: &ActiveLayout) -> bool {
         self.version == active.version_ref() && self.gpu_map == active.gpu_map
+    }
+}
+
+/// What was proven of a version of a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvenLayout {
+    /// Which version of which layout.
+    pub version: VersionRef,
+    /// One for each size of its partitions.
+    pub shares: Vec<ProvenShare>,
+}
+
+impl ProvenLayout {
+    /// What was seen in each partition of a layout; `None` where it is not of that version on these GPUs.
+    pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::Share>> {
+        if self.version != active.version_ref() {
+            return None;
+        }
+        let share = |add: &AddStep| {
+            let gpu = active.gpu_map.get(&add.gpu)?;
+            let mut proven = self.shares.iter().filter(|proven| proven.chunks == add.chunks);
+            let (percentage, sms) =
+                proven.find_map(|proven| Some((proven.percentage, *proven.seen.get(gpu)?)))?;
+            let partition = add.partition.clone();
+            Some(document::Share { partition, active_thread_percentage: percentage, sms })
+        };
+        layout.adds().map(share).collect()
     }
 }
 

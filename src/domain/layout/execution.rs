@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::percentage::ShareFailure;
+use super::percentage::proof::ShareFailure;
 use super::plan::{Action, Plan, Reason, add_command, remove_command};
-use super::record::{Degraded, Record, RecordedStep};
+use super::record::{Degraded, ExecutedStep, Record, RecordedStep};
 use super::{PartitionChange, ResolvedStep};
 use crate::domain::count::counted;
 use crate::domain::partitions::GpuPartitions;
@@ -92,35 +92,6 @@ pub enum CommandAnswer {
     Refused(String),
     /// No whole reply came; the command may have been done.
     Lost(String),
-}
-
-/// One command that was sent and what came of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ExecutedStep {
-    /// The step of the layout, counted from 0; `null` for the removal of what the layout does not have, and on the way back.
-    pub step: Option<usize>,
-    /// What was done.
-    pub change: PartitionChange,
-    /// The GPU.
-    pub gpu: GpuUuid,
-    /// The partition; `null` for one that no layout of ours made.
-    pub partition: Option<PartitionName>,
-    /// Its chunks.
-    pub chunks: u32,
-    /// The command.
-    pub command: String,
-    /// The ID on record.
-    pub expected: Option<PartitionId>,
-    /// The ID that it gave or took away; `null` where it did nothing.
-    pub id: Option<PartitionId>,
-    /// SMs that the daemon lists for it.
-    pub sms: Option<u32>,
-    /// Whether it was sent on the way back.
-    pub undo: bool,
-    /// What was wrong with it.
-    pub trouble: Option<String>,
-    /// Microseconds from the command to the list that shows what it did.
-    pub duration_us: u64,
 }
 
 /// Why a run did not come to its end.

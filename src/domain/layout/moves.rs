@@ -1,12 +1,40 @@
-//! Tenants that a plan moves to other partitions: a change though no command may be sent for it.
+//! What each tenant would see after a plan, and whom it moves to another partition: a change though no command may be sent
+//! for it.
 
 use serde::{Deserialize, Serialize};
 
-use super::outlook::TenantPrediction;
 use super::status::PartitionStatus;
 use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId, PartitionName, TenantName};
+
+/// What a tenant would see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantPrediction {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// Whether there is such a tenant.
+    pub known: bool,
+    /// Its partition of each GPU.
+    pub partitions: Vec<TenantPartition>,
+    /// Why it would not be admitted, where that is so.
+    pub remark: Option<String>,
+}
+
+/// The partition of a tenant on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TenantPartition {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The partition.
+    pub partition: PartitionName,
+    /// Its chunks.
+    pub chunks: u32,
+    /// The SMs that its chunks make.
+    pub sms: u32,
+    /// The ID that it has, or is to have by what is on record; `null` where that is not known.
+    pub id: Option<PartitionId>,
+}
 
 /// A tenant whose partition of a GPU becomes another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -97,6 +125,12 @@ fn is_same(from: Option<Binding<'_>>, to: Option<Binding<'_>>) -> bool {
     }
 }
 
+impl std::fmt::Display for TenantPartition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} SMs of {} in {}", self.sms, self.gpu, self.partition)
+    }
+}
+
 impl std::fmt::Display for PartitionHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.tenant {
@@ -134,7 +168,6 @@ impl std::fmt::Display for TenantMove {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::layout::outlook::TenantPartition;
 
     fn gpu() -> GpuUuid {
         GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")

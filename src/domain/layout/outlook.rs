@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::moves::TenantMove;
+use super::moves::{TenantMove, TenantPartition, TenantPrediction};
 use super::plan::{Action, Blocked, GpuTotals, Plan, PlannedStep, Reason};
 use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
 use crate::domain::count::counted;
 use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId, PartitionName, TenantName};
+use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionName, TenantName};
 
 /// What putting a layout on a daemon would come to, planned on a poll that was taken for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -70,34 +70,6 @@ pub struct LayoutObstacle {
     pub what: Blocked,
     /// The same in words, with the remedy.
     pub message: String,
-}
-
-/// What a tenant would see.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TenantPrediction {
-    /// The tenant.
-    pub tenant: TenantName,
-    /// Whether there is such a tenant.
-    pub known: bool,
-    /// Its partition of each GPU.
-    pub partitions: Vec<TenantPartition>,
-    /// Why it would not be admitted, where that is so.
-    pub remark: Option<String>,
-}
-
-/// The partition of a tenant on a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TenantPartition {
-    /// The GPU.
-    pub gpu: GpuUuid,
-    /// The partition.
-    pub partition: PartitionName,
-    /// Its chunks.
-    pub chunks: u32,
-    /// The SMs that its chunks make.
-    pub sms: u32,
-    /// The ID that it has, or is to have by what is on record; `null` where that is not known.
-    pub id: Option<PartitionId>,
 }
 
 /// What an outlook is made of.
@@ -305,12 +277,6 @@ impl LayoutPlanStep {
             write!(text, "  [used {} -> {}]", step.before.used, step.after.used)?;
         }
         writeln!(text)
-    }
-}
-
-impl std::fmt::Display for TenantPartition {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} SMs of {} in {}", self.sms, self.gpu, self.partition)
     }
 }
 

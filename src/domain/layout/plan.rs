@@ -11,13 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::percentage::OwnShare;
 use super::record::{Record, RecordedStep};
 use super::{Enforcement, PartitionChange, ResolvedStep};
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
-use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
+use crate::domain::{GpuUuid, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What a plan is made of.
 #[derive(Debug, Clone, Copy)]
@@ -141,6 +140,21 @@ pub struct GpuTotals {
     pub after: Chunks,
     /// SMs that make no whole chunk.
     pub left_over_sms: u32,
+}
+
+/// A tenant that is bound to a partition and says itself how many SMs it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, utoipa::ToSchema)]
+#[error(
+    "tenant {tenant} has {field} of its own and is bound to partition {partition}, whose chunks say how many SMs it has: take \
+     {field} away from the tenant, or the tenant out of the layout"
+)]
+pub struct OwnShare {
+    /// The tenant.
+    pub tenant: TenantName,
+    /// The field of its spec.
+    pub field: String,
+    /// The partition.
+    pub partition: PartitionName,
 }
 
 /// What blocks a plan.

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::active::{ActiveLayout, AppliedLayout, Source};
 use super::document::{Difference, Provenance, Share};
-use super::execution::{Cause, ExecutedStep};
-use super::percentage::ShareFailure;
-use super::record::{Record, RecordedStep};
+use super::execution::Cause;
+use super::percentage::proof::ShareFailure;
+use super::record::{ExecutedStep, Record, RecordedStep};
 use super::status::LayoutStatus;
 use super::{GpuMap, Layout, VersionRef};
 use crate::domain::count::counted;

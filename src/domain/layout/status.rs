@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::execution::{Cause, ExecutedStep};
-use super::percentage::ShareFailure;
-use super::record::{Degraded, PartitionDrift};
+use super::execution::Cause;
+use super::percentage::proof::ShareFailure;
+use super::record::{Degraded, ExecutedStep, PartitionDrift};
 use super::{Enforcement, VersionRef};
 use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 

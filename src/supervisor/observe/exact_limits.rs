@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use super::external_writes::{ExternalLimit, ExternalWrites};
 use crate::domain::MemoryLimit;
 use crate::domain::daemon::{Effective, MemoryReading};
+use crate::domain::difference::Difference;
 use crate::domain::memory::MIB;
-use crate::domain::plan::{Desired, Difference};
+use crate::domain::plan::Desired;
 
 const GIB: u64 = 1024 * MIB;
 

@@ -5,8 +5,8 @@
 //! in which the daemon took them; a write of the manager after it ends the doubt. The log is a hint, since anybody may
 //! write there: a forged line costs one write of the desired value.
 
+use crate::domain::difference::Difference;
 use crate::domain::memory::MIB;
-use crate::domain::plan::Difference;
 
 /// The most settings that are remembered: the log is anybody's to write, and memory is not.
 const KEPT: usize = 256;

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::diagnosis::{Diagnosis, log_disk_full};
 use crate::domain::daemon::{Condition, DaemonStatus, Effective, Phase, Server, SessionCounts, Waiting};
+use crate::domain::difference::differences;
 use crate::domain::drift::DriftPolicy;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::maintenance::MaintenanceState;
-use crate::domain::plan::{Desired, differences};
+use crate::domain::plan::Desired;
 use crate::host;
 use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
 use crate::supervisor::reconcile::partitions;

@@ -1,5 +1,11 @@
+use std::collections::BTreeMap;
+
+use super::own_share::own_shares;
+use super::plan::plan;
+use super::proof::{ProvenShare, Proving, ShareFailure};
 use super::*;
-use crate::domain::gpu::ComputeCapability;
+use crate::domain::gpu::{ChunkCensus, ComputeCapability};
+use crate::domain::layout::plan::{Action, Blocked, Chunks, PlannedStep, Reason};
 use crate::domain::percentage::sms_for;
 use crate::domain::tenant::tests::{h200, spec};
 
@@ -105,7 +111,7 @@ fn unchanged_shares_are_kept_others_recreated() {
     assert_eq!(plan.taken, [0]);
     let reasons: Vec<_> = plan.steps.iter().map(|step| step.reason).collect();
     assert_eq!(reasons, [Reason::Layout, Reason::NotInLayout, Reason::MadeAgain, Reason::Layout]);
-    assert!(super::plan(&of(&[7]), &of(&[7]), &census()).is_empty());
+    assert!(super::plan::plan(&of(&[7]), &of(&[7]), &census()).is_empty());
 }
 
 #[test]
@@ -117,7 +123,7 @@ fn too_many_chunks_name_the_fitting_number() {
         text.contains("partition b (step 2) asks for 7 chunks") && text.contains("give at most 6"),
         "{text}"
     );
-    let uncounted = super::plan(&of(&[1]), &[], &BTreeMap::new());
+    let uncounted = super::plan::plan(&of(&[1]), &[], &BTreeMap::new());
     assert_eq!(uncounted.blocked, [Blocked::NotListed { gpu: h200(0).uuid }]);
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::diff::line;
 use crate::domain::access::Actor;
 use crate::domain::count::counted;
-use crate::domain::layout::execution::ExecutedStep;
+use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::{PartitionChange, Step};
 use crate::http::AppState;

@@ -1,7 +1,6 @@
 //! What others do to the partitions of one daemon: remembered, and put back ever more slowly while they undo it.
 
-use crate::domain::layout::execution::ExecutedStep;
-use crate::domain::layout::record::PartitionDrift;
+use crate::domain::layout::record::{ExecutedStep, PartitionDrift};
 use crate::domain::layout::status::DriftSeen;
 
 /// Repairs in a row that begin at once.

@@ -1,0 +1,206 @@
+//! What a daemon was read to hold otherwise than it should, and which of it another program must have changed.
+
+use super::daemon::{Effective, MemoryReading};
+use super::drift::Drifted;
+use super::memory::MIB;
+use super::plan::Desired;
+use super::{MemoryLimit, ThreadPercentage};
+
+const GIB: u64 = 1024 * MIB;
+
+/// One setting that was read back otherwise than it should be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Difference {
+    /// The percentage for servers to come.
+    DefaultPercentage,
+    /// The priority for clients to come.
+    DefaultPriority,
+    /// The memory limit for servers to come, on the GPU with this ordinal.
+    DefaultMemory(usize),
+    /// The percentage of the server with this PID.
+    ServerPercentage(u32),
+    /// The memory limit of the server with this PID on the GPU with this ordinal.
+    ServerMemory(u32, usize),
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::DefaultPercentage => write!(f, "default active thread percentage"),
+            Self::DefaultPriority => write!(f, "default client priority"),
+            Self::DefaultMemory(ordinal) => write!(f, "default memory limit of device {ordinal}"),
+            Self::ServerPercentage(pid) => write!(f, "active thread percentage of server {pid}"),
+            Self::ServerMemory(pid, ordinal) => write!(f, "memory limit of server {pid} on device {ordinal}"),
+        }
+    }
+}
+
+/// The settings that differ between what should be and what was read.
+pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
+    let mut found = Vec::new();
+    if seen.default_active_thread_percentage != Some(desired.percentage) {
+        found.push(Difference::DefaultPercentage);
+    }
+    if seen.default_priority != Some(desired.priority) {
+        found.push(Difference::DefaultPriority);
+    }
+    let differs = |readings: &[MemoryReading], ordinal: usize, limit: &Option<MemoryLimit>| {
+        readings
+            .get(ordinal)
+            .is_none_or(|reading| !reading.exact || reading.bytes != limit.map(MemoryLimit::bytes))
+    };
+    for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
+        if differs(&seen.default_memory_limits, ordinal, limit) {
+            found.push(Difference::DefaultMemory(ordinal));
+        }
+    }
+    for server in &seen.servers {
+        if server.active_thread_percentage != Some(desired.percentage) {
+            found.push(Difference::ServerPercentage(server.pid));
+        }
+        for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
+            if differs(&server.memory_limits, ordinal, limit) {
+                found.push(Difference::ServerMemory(server.pid, ordinal));
+            }
+        }
+    }
+    found
+}
+
+/// Of these differences those that another program must have made, with what was read.
+///
+/// A memory limit that is only not known exactly is none: the getter prints whole GiB, and nobody vouches for the rest.
+pub fn drifted(
+    desired: &Desired,
+    seen: &Effective,
+    differences: &[Difference],
+) -> Vec<(Difference, Drifted)> {
+    differences
+        .iter()
+        .filter_map(|difference| {
+            let (wanted, read) = values(desired, seen, difference)?;
+            Some((difference.clone(), Drifted { setting: difference.to_string(), wanted, read }))
+        })
+        .collect()
+}
+
+fn values(desired: &Desired, seen: &Effective, difference: &Difference) -> Option<(String, String)> {
+    let percent = |read: Option<ThreadPercentage>| {
+        (
+            show(Some(desired.percentage)),
+            read.map_or_else(|| "not to be read".to_owned(), |read| show(Some(read))),
+        )
+    };
+    let server = |pid: u32| seen.servers.iter().find(|server| server.pid == pid);
+    match *difference {
+        Difference::DefaultPercentage => Some(percent(seen.default_active_thread_percentage)),
+        Difference::DefaultPriority => Some((show(Some(desired.priority)), show(seen.default_priority))),
+        Difference::ServerPercentage(pid) => Some(percent(server(pid)?.active_thread_percentage)),
+        Difference::DefaultMemory(ordinal) => memory(desired, &seen.default_memory_limits, ordinal),
+        Difference::ServerMemory(pid, ordinal) => memory(desired, &server(pid)?.memory_limits, ordinal),
+    }
+}
+
+fn memory(desired: &Desired, readings: &[MemoryReading], ordinal: usize) -> Option<(String, String)> {
+    let wanted = desired.memory_limits.get(ordinal).copied().flatten();
+    let reading = readings.get(ordinal)?;
+    let bytes = wanted.map(MemoryLimit::bytes);
+    let could_be = !reading.exact
+        && reading.unreadable.is_none()
+        && reading.bytes.is_some_and(|read| bytes.is_some_and(|bytes| bytes / GIB == read / GIB));
+    if could_be {
+        return None;
+    }
+    let read = match (&reading.unreadable, reading.bytes) {
+        (Some(text), _) => text.clone(),
+        (None, Some(bytes)) => mib(bytes),
+        (None, None) => "none".to_owned(),
+    };
+    Some((bytes.map_or_else(|| "none".to_owned(), mib), read))
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes / MIB)
+}
+
+fn show<T: serde::Serialize>(value: Option<T>) -> String {
+    match value.map(|value| serde_json::to_value(value)) {
+        Some(Ok(serde_json::Value::String(text))) => text,
+        Some(Ok(value)) => value.to_string(),
+        _ => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{DaemonName, GpuUuid, Priority};
+
+    fn uuid() -> GpuUuid {
+        GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
+    }
+
+    fn wanted(limit: Option<&str>) -> Desired {
+        let daemon = serde_json::from_value(serde_json::json!({"gpus": [uuid()]})).expect("spec");
+        let name = DaemonName::parse("gpu0").expect("name");
+        let mut desired = crate::domain::plan::desired(&name, 1, &daemon, &[], &[], 0, None).expect("plan");
+        desired.memory_limits = vec![limit.map(|limit| MemoryLimit::parse(limit).expect("limit"))];
+        desired
+    }
+
+    fn seen(bytes: Option<u64>, exact: bool, unreadable: Option<&str>) -> Effective {
+        Effective {
+            observed_at: 0,
+            control_processes: 1,
+            default_active_thread_percentage: Some(ThreadPercentage::FULL),
+            default_priority: Some(Priority::Normal),
+            default_memory_limits: vec![MemoryReading {
+                gpu: uuid(),
+                bytes,
+                exact,
+                unreadable: unreadable.map(str::to_owned),
+                in_server_log: None,
+            }],
+            servers: Vec::new(),
+            partitions: None,
+        }
+    }
+
+    fn found(desired: &Desired, seen: &Effective) -> Vec<String> {
+        let differences = differences(desired, seen);
+        drifted(desired, seen, &differences).iter().map(|(_, drifted)| drifted.to_string()).collect()
+    }
+
+    #[test]
+    fn drifted_value_is_named_with_desired_one() {
+        let desired = wanted(Some("4G"));
+        let mut other = seen(Some(1 << 30), true, None);
+        other.default_priority = Some(Priority::BelowNormal);
+        other.default_active_thread_percentage =
+            Some(serde_json::from_value(serde_json::json!(30.0)).expect("30"));
+        assert_eq!(
+            found(&desired, &other),
+            [
+                "default active thread percentage is 30.0 instead of 100.0",
+                "default client priority is below_normal instead of normal",
+                "default memory limit of device 0 is 1024 MiB instead of 4096 MiB",
+            ]
+        );
+        assert_eq!(
+            found(&desired, &seen(None, true, None)),
+            ["default memory limit of device 0 is none instead of 4096 MiB"]
+        );
+        assert_eq!(
+            found(&wanted(None), &seen(None, false, Some("17179869183G"))),
+            ["default memory limit of device 0 is 17179869183G instead of none"]
+        );
+    }
+
+    #[test]
+    fn unconfirmed_limit_drifts_only_by_whole_gib() {
+        let desired = wanted(Some("1536M"));
+        assert_eq!(differences(&desired, &seen(Some(1 << 30), false, None)).len(), 1, "written once more");
+        assert!(found(&desired, &seen(Some(1 << 30), false, None)).is_empty());
+        assert_eq!(found(&desired, &seen(Some(2 << 30), false, None)).len(), 1);
+    }
+}

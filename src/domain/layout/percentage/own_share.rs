@@ -1,0 +1,22 @@
+//! Tenants whose share of SMs would be said twice: by their spec and by their partition.
+
+use crate::domain::TenantName;
+use crate::domain::layout::Layout;
+use crate::domain::layout::plan::OwnShare;
+use crate::domain::tenant::TenantSpec;
+
+/// The tenants that say themselves what their partition says.
+pub fn own_shares<'t>(
+    layout: &Layout,
+    tenants: impl IntoIterator<Item = (&'t TenantName, &'t TenantSpec)>,
+) -> impl Iterator<Item = OwnShare> {
+    tenants.into_iter().filter_map(|(tenant, spec)| {
+        let field = match (spec.sms, spec.active_thread_percentage) {
+            (Some(_), _) => "sms",
+            (None, Some(_)) => "active_thread_percentage",
+            (None, None) => return None,
+        };
+        let add = layout.partitions().find(|add| add.tenants.contains(tenant))?;
+        Some(OwnShare { tenant: tenant.clone(), field: field.to_owned(), partition: add.partition.clone() })
+    })
+}
