@@ -1,12 +1,14 @@
 //! Leases: who may hold one, who is ended for one, and how one is revoked.
 
+use std::process::Command;
+
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Api, Host, Served, eventually, is_alive, said};
+use crate::harness::{Api, Host, Served, command_line, eventually, is_alive, said};
 
 const LEASES: &str = "/api/v1/tenants/demo/leases";
 
@@ -15,7 +17,7 @@ struct Sleeper(std::process::Child);
 
 impl Sleeper {
     fn new() -> Self {
-        Self(std::process::Command::new("sleep").arg("600").spawn().expect("sleep"))
+        Self(Command::new("sleep").arg("600").spawn().expect("sleep"))
     }
 
     fn pid(&self) -> u32 {
@@ -228,7 +230,7 @@ print(s.recv(65536).split()[1].decode(), flush=True)
 time.sleep(600)",
         host.runtime("api.sock").display()
     );
-    let mut python = std::process::Command::new("python3");
+    let mut python = Command::new("python3");
     let mut child =
         python.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().expect("python3");
     let mut answered = String::new();
@@ -280,9 +282,8 @@ fn drain_spares_process_with_revoked_lease() {
     commands.sort_by_key(Sleeper::pid);
     let leases = eventually("both have leases and are commands", || {
         let held = host.api().get(LEASES).ok()["items"].as_array().expect("items").clone();
-        let are_commands = commands
-            .iter()
-            .all(|one| crate::harness::command_line(one.pid()).first().is_some_and(|word| word == "sleep"));
+        let are_commands =
+            commands.iter().all(|one| command_line(one.pid()).first().is_some_and(|word| word == "sleep"));
         (held.len() == 2 && are_commands).then_some(held)
     });
     let last = leases.iter().find(|lease| lease["pid"] == commands[1].pid()).expect("its lease");
@@ -324,4 +325,42 @@ fn client_is_recorded_though_no_place_is_free() {
     host.listed(client.pid());
     assert_eq!(host.api().post(LEASES, &recorded(client.pid())).status, 201, "it has the place already");
     host.api().post(LEASES, &recorded(sleeper.pid())).problem(409, "conflict");
+}
+
+/// The command in PID and mount namespaces of its own, where it is process 1; `None` where this test may make none.
+fn in_namespaces(command: &Command) -> Option<Command> {
+    let namespaces = ["--pid", "--mount-proc", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(namespaces).arg("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: a PID namespace cannot be made here, which takes root");
+        return None;
+    }
+    let mut inside = Command::new("unshare");
+    inside.args(namespaces).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    Some(inside)
+}
+
+#[test]
+fn process_in_pid_namespace_is_leased_by_host_pid() {
+    let host = Host::ready();
+    let Some(mut command) = in_namespaces(&host.run_command("demo", &["sleep", "600"])) else { return };
+    let _outside = Sleeper(command.spawn().expect("it starts"));
+    let pid = eventually("it holds a lease and became its command", || {
+        let pid = host.api().get(LEASES).ok()["items"][0]["pid"].as_u64()?;
+        let pid = u32::try_from(pid).expect("a PID");
+        command_line(pid).first().is_some_and(|word| word == "sleep").then_some(pid)
+    });
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).expect("its numbers");
+    assert_eq!(numbers.split_whitespace().last(), Some("1"), "{numbers}");
+    // Its number inside is another process of the host, which is refused.
+    let refused = host.api().post(LEASES, &recorded(1)).problem(422, "invalid-request");
+    assert_eq!(refused["errors"][0]["pointer"], "/pid", "{refused}");
+    assert_eq!(last_outcome(&drained(&host)), "1 ended");
+    eventually("it has ended", || (!is_alive(pid)).then_some(()));
 }
