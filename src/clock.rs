@@ -1,12 +1,60 @@
-//! The wall clock, read at the edges only: everything below takes the time as an argument.
+//! What time it is, passed to whatever needs it: only this file reads the wall clock.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
-/// Unix time in milliseconds; 0 while the clock is before 1970, as on a host whose battery is empty.
+/// Where the time comes from; cheap to copy.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    System,
+    Tokio { epoch: SystemTime, began: Instant },
+}
+
+impl Clock {
+    /// The wall clock.
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that starts at this Unix time and advances with tokio's, which tests can pause.
+    pub fn on_tokio_time(epoch_ms: u64) -> Self {
+        Self(Source::Tokio { epoch: UNIX_EPOCH + Duration::from_millis(epoch_ms), began: Instant::now() })
+    }
+
+    /// Unix time in milliseconds; 0 while the clock is before 1970, as on a host whose battery is empty.
+    pub fn unix_ms(self) -> i64 {
+        ms_of(self.now())
+    }
+
+    /// Whether the clock is before 1970, where libraries have no date to give and panic.
+    pub fn is_before_1970(self) -> bool {
+        self.now() < UNIX_EPOCH
+    }
+
+    /// A new ID of version 7, which begins with the time: in the order in which they are made, as long as the clock goes forward.
+    pub fn new_id(self) -> Uuid {
+        match self.0 {
+            Source::System => id_at(SystemTime::now()),
+            Source::Tokio { .. } => id_of_ms(self.unix_ms()),
+        }
+    }
+
+    fn now(self) -> SystemTime {
+        match self.0 {
+            Source::System => SystemTime::now(),
+            Source::Tokio { epoch, began } => epoch + began.elapsed(),
+        }
+    }
+}
+
+/// Unix time in milliseconds, by the wall clock.
 pub fn unix_ms() -> i64 {
-    ms_of(SystemTime::now())
+    Clock::system().unix_ms()
 }
 
 fn ms_of(time: SystemTime) -> i64 {
@@ -16,32 +64,32 @@ fn ms_of(time: SystemTime) -> i64 {
 
 /// Whether the clock is before 1970, where libraries have no date to give and panic.
 pub fn is_before_1970() -> bool {
-    SystemTime::now() < UNIX_EPOCH
+    Clock::system().is_before_1970()
 }
 
-/// A new ID of version 7, which begins with the time: in the order in which they are made, as long as the clock goes forward.
+/// A new ID by the wall clock.
 pub fn new_id() -> Uuid {
-    id_at(SystemTime::now())
+    Clock::system().new_id()
 }
 
 /// IDs of one time before 1970 are in no order, and the library panics at such a time.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 fn id_at(time: SystemTime) -> Uuid {
-    if time >= UNIX_EPOCH {
-        return Uuid::now_v7();
-    }
+    if time >= UNIX_EPOCH { Uuid::now_v7() } else { id_of_ms(0) }
+}
+
+/// IDs of one millisecond are in no order.
+fn id_of_ms(ms: i64) -> Uuid {
     let mut random = [0; 10];
     // Without randomness these IDs are alike: the second of an operation is refused by the database.
     if let Err(error) = getrandom::fill(&mut random) {
         tracing::warn!(%error, "no randomness for an ID");
     }
-    uuid::Builder::from_unix_timestamp_millis(0, &random).into_uuid()
+    uuid::Builder::from_unix_timestamp_millis(ms.unsigned_abs(), &random).into_uuid()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -57,5 +105,14 @@ mod tests {
         assert!(ids[0] != ids[1] && ids[2] > ids[0] && ids[2] > ids[1], "{ids:?}");
         assert!(ids.iter().all(|id| id.get_version_num() == 7), "{ids:?}");
         assert!(new_id() < new_id());
+    }
+
+    #[tokio::test]
+    async fn virtual_clock_advances_with_tokio() {
+        let clock = Clock::on_tokio_time(1_000);
+        let (time, id) = (clock.unix_ms(), clock.new_id());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(time >= 1_000 && clock.unix_ms() >= time + 5);
+        assert!(id < clock.new_id());
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::platform::Platform;
 use super::{DATABASE, StartError, durable_records, guarding, platform, refused, seed, token_file, trusted};
-use crate::clock::unix_ms;
+use crate::clock::{Clock, unix_ms};
 use crate::config::Config;
 use crate::domain::access::{Actor, UserMap};
 use crate::domain::daemon::DesiredState;
@@ -126,6 +126,7 @@ impl App {
         let simulated = platform.simulated;
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
         let fleet = Fleet::new(Context {
+            clock: Clock::system(),
             binaries: platform.binaries,
             capability,
             inventory: Arc::clone(&inventory),

@@ -31,7 +31,7 @@ pub use self::reconcile::daemon::Blocker;
 pub use self::report::diagnosis::Diagnosis;
 use self::report::event_detector::EventDetector;
 use self::report::event_queue::EventQueue;
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::daemon::{Condition, DaemonStatus, Incarnation, Mode, Phase};
@@ -56,6 +56,8 @@ use crate::mps::{Binaries, Capability, Control};
 
 /// Shared by all drivers.
 pub struct Context {
+    /// What time it is.
+    pub clock: Clock,
     /// NVIDIA's two programs, or the simulated ones.
     pub binaries: Binaries,
     /// What they can do.
@@ -123,7 +125,7 @@ impl Context {
             Control::new(self.binaries.control.clone(), environment.pipe_directory, self.extra_env.clone());
         let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
         let subject = poll::PollTarget { control: &control, partitioned, deadline: self.deadline };
-        poll::foreign(self, subject, &environment.log_directory, &gpus, unix_ms()).await
+        poll::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {

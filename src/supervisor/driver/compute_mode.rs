@@ -358,6 +358,7 @@ pub(crate) mod tests {
             }
         });
         Context {
+            clock: crate::clock::Clock::system(),
             binaries: Binaries { control: "control".into(), server: "server".into() },
             capability: Capability {
                 binary_version: 13_000,
