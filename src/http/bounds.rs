@@ -13,7 +13,6 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
 
-use super::AppState;
 use super::auth::Peer;
 use super::problem::Problem;
 use super::server::Network;
@@ -126,8 +125,8 @@ impl TooMany {
 }
 
 /// Refuses requests beyond the rate of an address or a user of this host.
-pub(super) fn too_many_requests(app: &AppState, peer: Peer) -> Option<Response> {
-    app.rates.of_peer(peer).err().map(|too_many| too_many.into_response(&app.limits))
+pub(super) fn too_many_requests(rates: &Rates, limits: &Limits, peer: Peer) -> Option<Response> {
+    rates.of_peer(peer).err().map(|too_many| too_many.into_response(limits))
 }
 
 /// Refuses a head that is too large, as a problem document. One twice as large never gets here.

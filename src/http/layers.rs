@@ -89,7 +89,8 @@ fn span(route: Option<&str>, request: &Request) -> tracing::Span {
 async fn answered(app: &AppState, peer: Peer, mut request: Request, next: Next) -> Response {
     let reader = pages::reader(&request);
     let attempt = audit::Tracked::begin(&mut request);
-    let refusal = bounds::too_many_requests(app, peer).or_else(|| bounds::large_head(&app.limits, &request));
+    let refusal = bounds::too_many_requests(&app.rates, &app.limits, peer)
+        .or_else(|| bounds::large_head(&app.limits, &request));
     let response = match refusal {
         Some(refusal) => refusal,
         None => in_time(app, peer, request, next).await,

@@ -17,67 +17,22 @@ mod query;
 mod repeats;
 mod rights;
 pub mod server;
+mod state;
 pub mod tls;
 
-use std::ops::Deref;
-use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::{Router, middleware};
-use tokio_util::sync::CancellationToken;
 use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
-use crate::config::Limits;
-use crate::http::auth::Authenticator;
-use crate::http::bounds::Rates;
+pub use state::{AppParts, AppState};
+
 use crate::http::problem::Problem;
-use crate::metrics::Metrics;
-use crate::service::Service;
-
-/// Longest pause of a sender within a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The state shared by all handlers; cheap to clone.
-#[derive(Clone)]
-pub struct AppState(Arc<AppParts>);
-
-/// What an [`AppState`] is made of.
-pub struct AppParts {
-    /// The use cases.
-    pub service: Service,
-    /// Authentication of callers.
-    pub auth: Authenticator,
-    /// Cancelled when the manager stops; ends open streams.
-    pub stop: CancellationToken,
-    /// Limits on callers.
-    pub limits: Limits,
-    /// Pause between two signs of life of a silent stream.
-    pub stream_heartbeat: Duration,
-    /// Request rates of callers.
-    pub rates: Arc<Rates>,
-    /// Counters.
-    pub metrics: Metrics,
-}
-
-impl AppState {
-    /// Assembles the state.
-    pub fn new(parts: AppParts) -> Self {
-        Self(Arc::new(parts))
-    }
-}
-
-impl Deref for AppState {
-    type Target = AppParts;
-
-    fn deref(&self) -> &AppParts {
-        &self.0
-    }
-}
 
 /// The whole router: the API, its document, the pages, and the probes.
 ///
@@ -103,7 +58,7 @@ pub fn router(state: AppState) -> Router {
         .layer((
             middleware::from_fn_with_state(state, layers::every_request),
             RequestBodyLimitLayer::new(largest_body),
-            RequestBodyTimeoutLayer::new(BODY_TIMEOUT),
+            RequestBodyTimeoutLayer::new(extract::BODY_TIMEOUT),
             CsrfLayer::new().with_rejection_response(guard::cross_site),
         ))
 }

@@ -15,29 +15,31 @@ mod layouts;
 mod maintenance;
 mod metrics;
 mod operations;
+mod parameters;
 mod partitions;
 pub mod probes;
 mod replays;
+mod responses;
 pub mod sessions;
 mod tenants;
 mod tokens;
 
+pub(super) use parameters::{checked_grace, default_grace};
+pub use responses::List;
+
 use axum::Router;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
+use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use parameters::{FreshQuery, GraceQuery, PageQuery, WriteQuery};
+use responses::{accepted, accepted_as, written};
+
 use super::AppState;
 use super::problem::Problem;
-use crate::domain::operation::Operation;
 use crate::domain::token::TokenId;
 use crate::domain::{DaemonName, LayoutName, TenantName};
-use crate::service::page::{Page, Paged};
-use crate::service::{ServiceError, Written, etag};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -155,114 +157,4 @@ pub fn document() -> serde_json::Value {
 /// The document in the form of `OpenAPI` 3.0, as `/openapi-3.0.json` gives it.
 pub fn as_openapi_3_0(document: &serde_json::Value) -> serde_json::Value {
     document::openapi_3_0::openapi_3_0(document)
-}
-
-/// One page of a list.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct List<T> {
-    /// The items.
-    pub items: Vec<T>,
-    /// The `cursor` of the next page; `null` on the last one.
-    pub next_cursor: Option<String>,
-}
-
-impl<T> From<Paged<T>> for List<T> {
-    fn from(page: Paged<T>) -> Self {
-        Self { items: page.items, next_cursor: page.next_cursor }
-    }
-}
-
-/// Which page.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PageQuery {
-    /// `next_cursor` of the previous page.
-    cursor: Option<String>,
-    /// The most items to return, 1 to 1000; 100 by default.
-    #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
-}
-
-impl PageQuery {
-    fn page(&self) -> Result<Page, ServiceError> {
-        Page::parse(self.cursor.as_deref(), self.limit)
-    }
-}
-
-/// Whether to poll now.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct FreshQuery {
-    /// Answer from a poll that begins after this request; requests at the same time share one.
-    #[serde(default)]
-    fresh: bool,
-}
-
-/// Whether a write is a dry run.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct WriteQuery {
-    /// Check the request and answer as if it were done, but change nothing.
-    #[serde(default)]
-    dry_run: bool,
-}
-
-/// Whether a stop is a dry run, and how long clients have.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct GraceQuery {
-    /// Check the request and answer as if it were done, but change nothing.
-    #[serde(default)]
-    dry_run: bool,
-    /// Seconds for clients to end by themselves before their server is stopped; 10 by default.
-    #[serde(default = "default_grace")]
-    #[param(maximum = 3600)]
-    grace_s: u32,
-}
-
-pub(super) fn default_grace() -> u32 {
-    10
-}
-
-pub(super) fn checked_grace(grace_s: u32) -> Result<u32, ServiceError> {
-    if grace_s <= 3600 {
-        return Ok(grace_s);
-    }
-    Err(ServiceError::field("/grace_s", format!("grace_s is {grace_s}: give at most 3600 seconds")))
-}
-
-/// A resource that was written, with its entity tag.
-fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Response {
-    let mut response = (status, axum::Json(value)).into_response();
-    if let Ok(tag) = HeaderValue::from_str(&etag(revision)) {
-        response.headers_mut().insert(header::ETAG, tag);
-    }
-    response
-}
-
-/// A resource that was written, with its entity tag; without one after a dry run, since the next write gets that tag.
-fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
-    if dry_run {
-        return (StatusCode::OK, axum::Json(&written.value)).into_response();
-    }
-    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    tagged(status, revision, &written.value)
-}
-
-/// An operation that was accepted, and where it can be followed.
-fn accepted(operation: &Operation, dry_run: bool) -> Response {
-    accepted_as(operation, operation, dry_run)
-}
-
-/// The same with another body.
-fn accepted_as(operation: &Operation, body: &impl Serialize, dry_run: bool) -> Response {
-    if dry_run {
-        return (StatusCode::OK, axum::Json(body)).into_response();
-    }
-    let location = format!("/api/v1/operations/{}", operation.id);
-    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(body)).into_response()
 }

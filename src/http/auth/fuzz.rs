@@ -2,7 +2,8 @@
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use super::{Authenticator, COOKIES, Credentials, Entrance, LONGEST_TOKEN, shown};
+use super::authenticator::{COOKIES, LONGEST_TOKEN};
+use super::{Authenticator, Credentials, Entrance, shown};
 use crate::fuzz::Inputs;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

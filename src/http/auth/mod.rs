@@ -1,9 +1,11 @@
 //! Authentication of callers: by token, session cookie, or peer user on the unix socket.
 
+mod authenticator;
 #[cfg(test)]
 mod fuzz;
+mod log_in;
+mod peer;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request};
@@ -11,68 +13,21 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
-use super::audit::RequestedChange;
+pub use authenticator::{Authenticator, Entrance};
+pub(super) use log_in::log_in;
+pub use peer::Peer;
+
+use authenticator::LONGEST_TOKEN;
+
+use super::AppState;
 use super::guard::cross_site_problem;
 use super::problem::Problem;
-use super::{AppState, audit};
-use crate::domain::access::{Actor, Origin};
-use crate::domain::throttle::{Held, Source};
+use crate::domain::access::Actor;
+use crate::domain::throttle::Held;
 use crate::domain::token::Secret;
 use crate::metrics::wire::Limit;
 use crate::service::ServiceError;
-use crate::service::access::redaction::with_caller;
-use crate::service::access::sessions::NewSession;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
-use crate::service::tenants::leases::LeaseCaller;
-
-/// Longest text accepted as a token: far more than any has.
-const LONGEST_TOKEN: usize = 256;
-
-/// The peer of a connection.
-#[derive(Debug, Clone, Copy)]
-pub enum Peer {
-    /// Over TCP, from this address; it needs a token.
-    Tcp(SocketAddr),
-    /// Over the unix socket, as this user; `None` if the kernel does not report it.
-    Unix(Option<LocalUser>),
-}
-
-impl Peer {
-    /// The peer of a connection that was just accepted on the unix socket.
-    pub fn local(socket: &tokio::net::UnixStream) -> Self {
-        Self::Unix(LocalUser::connected(socket).ok())
-    }
-
-    /// The caller of a lease request.
-    pub fn lease_caller(self) -> LeaseCaller {
-        match self {
-            Self::Tcp(_) => LeaseCaller::Remote,
-            Self::Unix(user) => LeaseCaller::Local(user.and_then(|user| user.process)),
-        }
-    }
-
-    /// Where it calls from.
-    pub fn origin(self) -> Origin {
-        match self {
-            // An IPv4 address on an IPv6 socket is the same one.
-            Self::Tcp(address) => Origin::Address(address.ip().to_canonical()),
-            Self::Unix(_) => Origin::Socket,
-        }
-    }
-
-    /// The source whose failures are counted.
-    fn source(self) -> Source {
-        match self {
-            Self::Tcp(address) => Source::of(address.ip()),
-            Self::Unix(user) => Source::User(user.map(|user| user.uid)),
-        }
-    }
-
-    /// Whether unrelated callers share this peer's address.
-    fn is_shared(self) -> bool {
-        matches!(self, Self::Tcp(address) if address.ip().to_canonical().is_loopback())
-    }
-}
 
 impl<S: Send + Sync> FromRequestParts<S> for Actor {
     type Rejection = Problem;
@@ -196,21 +151,6 @@ pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Opti
     state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
 }
 
-/// Opens a session for a caller that just authenticated, by this login code if it used one, and records the result.
-pub(super) async fn log_in(
-    state: &AppState,
-    actor: &Actor,
-    code: Option<&Secret>,
-    requested: RequestedChange,
-    answer: impl FnOnce(NewSession) -> Response,
-) -> Response {
-    let opening = with_caller(actor.clone(), async {
-        let opened = Box::pin(state.service.open_session(actor, code)).await;
-        opened.map_or_else(|error| Problem::from(error).into_response(), answer)
-    });
-    audit::record_refusal_of(&state.service, &requested.about("session"), actor, opening).await
-}
-
 /// Refuses to change anything for a session unless the browser states that a page of this server sent the request.
 ///
 /// The layer for all requests checks the value of that header; here it must only be present.
@@ -264,91 +204,6 @@ pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response 
 
 /// Delay of a failure on loopback after too many.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
-/// Most failures delayed at the same time: each holds a connection.
-const MAX_DELAYED: usize = 64;
-
-/// How the server is reached.
-#[derive(Debug, Clone)]
-pub struct Entrance {
-    /// The address that it listens on.
-    pub address: SocketAddr,
-    /// Whether it is reached by TLS.
-    pub tls: bool,
-    /// Its names on loopback, beside addresses and `localhost`.
-    pub hosts: Vec<String>,
-    /// Whether the metrics are public.
-    pub open_metrics: bool,
-}
-
-/// The part of authentication that does not depend on the caller.
-#[derive(Debug)]
-pub struct Authenticator {
-    entrance: Entrance,
-    /// Slots for delayed failures.
-    waiting: tokio::sync::Semaphore,
-}
-
-impl Authenticator {
-    /// For a server reached like this.
-    pub fn new(entrance: Entrance) -> Self {
-        Self { entrance, waiting: tokio::sync::Semaphore::new(MAX_DELAYED) }
-    }
-
-    /// Whether it is reachable over TCP only from this host.
-    pub(super) fn on_loopback(&self) -> bool {
-        self.entrance.address.ip().to_canonical().is_loopback()
-    }
-
-    /// Whether a Host header may have this name.
-    pub(super) fn is_called(&self, host: &str) -> bool {
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        bare.parse::<std::net::IpAddr>().is_ok()
-            || host.eq_ignore_ascii_case("localhost")
-            || self.entrance.hosts.iter().any(|name| name.eq_ignore_ascii_case(host))
-    }
-
-    /// The name of the cookie. With TLS, its prefix makes browsers bind it to this host and to TLS.
-    fn cookie_name(&self) -> &'static str {
-        if self.entrance.tls { "__Host-mps_manager_session" } else { "mps_manager_session" }
-    }
-
-    /// The cookie of a session.
-    pub(super) fn cookie(&self, secret: &Secret, max_age_s: i64) -> String {
-        let secure = if self.entrance.tls { "; Secure" } else { "" };
-        format!(
-            "{}={}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}",
-            self.cookie_name(),
-            secret.reveal()
-        )
-    }
-
-    /// The header that deletes the cookie.
-    pub(super) fn no_cookie(&self) -> String {
-        self.cookie(&Secret::shown(""), 0)
-    }
-
-    /// The values of our cookie. There may be several, since another server on this host may have set one too; only a few are
-    /// checked.
-    fn cookies(&self, headers: &HeaderMap) -> impl Iterator<Item = Secret> {
-        let name = self.cookie_name();
-        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-        let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        let named = pairs.filter(move |(key, value)| *key == name && !value.is_empty());
-        named
-            .take(COOKIES)
-            .filter(|(_, value)| value.len() <= LONGEST_TOKEN)
-            .map(|(_, value)| Secret::shown(value))
-    }
-
-    /// The URL with a login code.
-    pub fn login_url(&self, code: &Secret) -> Secret {
-        let scheme = if self.entrance.tls { "https" } else { "http" };
-        Secret::shown(&format!("{scheme}://{}/login?code={}", self.entrance.address, code.reveal()))
-    }
-}
-
-/// Most cookies of our name that are checked.
-const COOKIES: usize = 4;
 
 /// The session of a request; `None` for a token or a local user.
 #[derive(Debug, Clone, Copy)]

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod fuzz;
 
+use std::time::Duration;
+
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -18,6 +20,9 @@ use crate::domain::access::Actor;
 use crate::domain::json::{self, Refusal, Unreadable};
 use crate::domain::shortened;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
+
+/// Longest pause of a sender within a body.
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A JSON body; an invalid field is named by its pointer.
 pub(super) struct Json<T>(pub(super) T);
@@ -136,7 +141,7 @@ fn too_slow(rejection: &BytesRejection) -> Option<String> {
         if cause.is::<TimeoutError>() {
             return Some(format!(
                 "nothing of the request's body came for {} s: send it without such pauses",
-                super::BODY_TIMEOUT.as_secs()
+                BODY_TIMEOUT.as_secs()
             ));
         }
         error = cause.source();

@@ -6,12 +6,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
+use super::daemons::daemon_names;
 use super::format::Amount;
 use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::lists::{ListQuery, Listing};
-use super::tenants::daemon_names;
 use super::{listed, refused_with, rendered};
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::{ClientId, StoppedPolicy};

@@ -11,7 +11,6 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use super::forms::{Form, KEY};
 use super::frame::Outside;
 use super::page;
-use super::session_guard::local;
 use super::spec_form::REVISION;
 use crate::domain::token::Secret;
 use crate::http::AppState;
@@ -197,4 +196,36 @@ pub(super) async fn log_out(
         with_attempt(attempt, app.service.end_session(&admission.actor, Some(key))).await?;
     }
     Ok(([(header::SET_COOKIE, app.auth.no_cookie())], Redirect::to("/login")).into_response())
+}
+
+/// A redirect target on this server, whatever the login address contains.
+fn local(target: &str) -> Option<&str> {
+    let inside = target.starts_with('/') && !target.starts_with("//");
+    // Browsers treat a backslash as a slash, and drop control characters.
+    let plain = target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    (inside && plain).then_some(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_stay_on_this_server() {
+        for target in ["/", "/tenants/web?x=1", "/events?type=a,b#c"] {
+            assert_eq!(local(target), Some(target));
+        }
+        for target in [
+            "",
+            "//evil.example",
+            "/\\evil.example",
+            "https://evil.example",
+            "evil",
+            "/a\nb",
+            "/\u{e9}",
+            "/\t/x",
+        ] {
+            assert_eq!(local(target), None, "{target:?}");
+        }
+    }
 }

@@ -7,11 +7,11 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use uuid::Uuid;
 
+use super::daemons::daemon_names;
 use super::format::{self, Badge, Lasting, Moment, Tone};
 use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
-use super::tenants::daemon_names;
 use super::{listed, rendered};
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Role};

@@ -13,12 +13,13 @@
 mod activity;
 mod body;
 mod connection;
+mod error;
 mod gate;
 mod socket;
 mod stream;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::body::TooSlow;
+pub use self::error::ListenError;
 pub use self::gate::Network;
 
 use self::activity::Timeouts;
@@ -41,36 +43,6 @@ use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
 use crate::metrics::wire::{Listening, Turned, Wire};
-
-/// Why it cannot listen.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// Not a loopback address, and no TLS.
-    #[error(
-        "{0} is not a loopback address, and there is no TLS: set [tls] with a certificate and its key, listen on 127.0.0.1 or \
-         [::1], or use --insecure-listen if everyone on the network may read and change what is sent, including tokens"
-    )]
-    NotLoopback(SocketAddr),
-    /// The port is in use or not permitted.
-    #[error("cannot listen on {address}: {source}; stop what uses the port, or give another with --listen")]
-    Tcp {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// Another manager is listening there.
-    #[error("another mps-manager answers at {0}: stop it first, or give this one another --runtime-dir")]
-    Served(PathBuf),
-    /// The socket cannot be created.
-    #[error("cannot listen on {path}: {source}")]
-    Unix {
-        /// The socket.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-}
 
 /// The two bound listeners.
 pub struct Listeners {

@@ -10,13 +10,14 @@ pub(super) mod openapi_3_0;
 mod problems;
 mod shared;
 pub(super) mod unions;
+mod walk;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use walk::{for_each_operation, not_null};
 
 use crate::http::endpoint::KEY_POLICY;
 use crate::http::extract::Idempotency;
-
-const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// Completes the document that the handlers give.
 pub(super) fn complete(document: &utoipa::openapi::OpenApi) -> Value {
@@ -42,17 +43,6 @@ pub(super) fn complete(document: &utoipa::openapi::OpenApi) -> Value {
     directions::split(&mut document);
     shared::parameters(&mut document);
     document
-}
-
-fn for_each_operation(document: &mut Value, mut change: impl FnMut(&str, &str, &mut Value)) {
-    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
-    for (path, item) in paths.into_iter().flat_map(Map::iter_mut) {
-        for method in METHODS {
-            if let Some(operation) = item.get_mut(method) {
-                change(method, path, operation);
-            }
-        }
-    }
 }
 
 fn add_parameter(operation: &mut Value, parameter: Value) {
@@ -140,21 +130,4 @@ fn tags() -> Value {
         "pattern": "^(\\*|(W/)?\"[!#-+.-~-]*\"( *, *(W/)?\"[!#-+.-~-]*\")*)$",
         "examples": ["\"3\""],
     })
-}
-
-/// A value that may be missing, without `null`: a parameter, or a field that is left out.
-fn not_null(schema: &Value) -> Value {
-    let null = |schema: &Value| schema["type"] == "null" || *schema == "null";
-    let mut schema = schema.clone();
-    if let Some(types) = schema["type"].as_array().cloned() {
-        let rest: Vec<Value> = types.into_iter().filter(|one| !null(one)).collect();
-        schema["type"] = if let [only] = rest.as_slice() { only.clone() } else { Value::Array(rest) };
-    }
-    if let Some(variants) = schema["oneOf"].as_array() {
-        let rest: Vec<&Value> = variants.iter().filter(|one| !null(one)).collect();
-        if let [only] = rest.as_slice() {
-            return (*only).clone();
-        }
-    }
-    schema
 }

@@ -4,6 +4,7 @@ mod actions;
 mod foreign;
 mod form;
 mod logs;
+mod rows;
 mod settings;
 
 use askama::Template;
@@ -12,13 +13,15 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 
+pub(super) use self::rows::{DaemonRow, daemon_names, daemon_rows};
+
+use self::rows::{clients, named};
 use self::settings::Setting;
 use super::format::{self, Amount, Badge, Moment, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::lists::ROWS;
 use super::operations::{OperationRow, under_way};
-use super::overview::{DaemonRow, daemon_rows};
 use super::rendered;
 use super::spec_form;
 use crate::domain::access::Actor;
@@ -41,7 +44,7 @@ use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
 use crate::service::tenants::TenantView;
-use crate::service::tenants::clients::{ClientFilter, ClientView};
+use crate::service::tenants::clients::ClientView;
 
 /// Events shown for a daemon.
 const EVENTS: u32 = 10;
@@ -197,15 +200,6 @@ async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Pro
     Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
 }
 
-/// The display names of a foreign daemon's GPUs.
-fn named(daemon: &ForeignDaemonView, gpus: &[GpuRow]) -> Vec<(GpuUuid, String)> {
-    let called = |uuid: &GpuUuid| {
-        let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-        (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
-    };
-    daemon.gpus.iter().flatten().map(called).collect()
-}
-
 async fn show(
     State(app): State<AppState>,
     actor: Actor,
@@ -247,15 +241,4 @@ async fn show(
         is_adopted,
         under_way,
     }))
-}
-
-/// The clients of a daemon.
-pub(super) async fn clients(
-    app: &AppState,
-    actor: &Actor,
-    name: &DaemonName,
-) -> Result<Vec<ClientView>, Problem> {
-    let filter = ClientFilter { daemon: Some(name.clone()), tenant: None };
-    let all = Page::first(MAX_LIMIT);
-    Ok(app.service.clients(actor, &filter, false, &all).await?.items)
 }

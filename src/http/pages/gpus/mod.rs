@@ -1,6 +1,9 @@
 //! GPUs: the list, and one GPU with its SM map, memory and processes.
 
 mod replace;
+mod row;
+
+pub(super) use row::{GpuRow, name_of, names};
 
 use askama::Template;
 use axum::Router;
@@ -9,15 +12,15 @@ use axum::response::Response;
 use axum::routing::get;
 
 use super::chart::Chart;
-use super::format::{Amount, Gauge, compute_mode, or_dash};
+use super::format::{Amount, or_dash};
 use super::frame::{Frame, Section};
 use super::rendered;
 use super::sm_map::{Named, SmMap};
+use crate::domain::TenantName;
 use crate::domain::access::Actor;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
-use crate::domain::{GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
@@ -55,78 +58,6 @@ struct GpuPage {
     processes: Option<Vec<ProcessRow>>,
     /// What tenants used of it in the last hour.
     chart: Chart,
-}
-
-/// A GPU as lists and its page show it.
-pub(super) struct GpuRow {
-    pub(super) gpu: GpuView,
-    /// Its memory; `None` if it is missing.
-    pub(super) memory: Option<Gauge>,
-    /// Processes that bypass MPS.
-    pub(super) bypasses: usize,
-}
-
-impl GpuRow {
-    pub(super) fn of(gpu: GpuView) -> Self {
-        let memory = gpu.memory_total.zip(gpu.memory_used);
-        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_promised, total));
-        let bypass = |kind: &GpuProcessKind| *kind == GpuProcessKind::Bypass;
-        let bypasses = gpu.processes.iter().flatten().filter(|process| bypass(&process.kind)).count();
-        Self { gpu, memory, bypasses }
-    }
-
-    /// Its display name.
-    pub(super) fn called(&self) -> String {
-        match self.gpu.index {
-            Some(index) => format!("GPU {index}"),
-            None => format!("GPU {}", self.gpu.uuid),
-        }
-    }
-
-    /// The last segment of its page's address, which survives a reboot.
-    pub(super) fn key(&self) -> &GpuUuid {
-        &self.gpu.uuid
-    }
-
-    pub(super) fn product(&self) -> String {
-        or_dash(self.gpu.name.as_ref())
-    }
-
-    fn sms(&self) -> String {
-        or_dash(self.gpu.sms)
-    }
-
-    fn capability(&self) -> String {
-        or_dash(self.gpu.compute_capability)
-    }
-
-    fn bus(&self) -> String {
-        or_dash(self.gpu.pci_bus_id.as_ref())
-    }
-
-    fn compute_mode(&self) -> String {
-        or_dash(self.gpu.compute_mode.map(compute_mode))
-    }
-
-    fn mig(&self) -> &'static str {
-        match self.gpu.mig_enabled {
-            Some(true) => "on: listed, but not managed",
-            Some(false) => "off",
-            None => "–",
-        }
-    }
-}
-
-/// The display names of the GPUs; users without access to the host get none.
-pub(super) async fn names(app: &AppState, actor: &Actor) -> Vec<(GpuUuid, String)> {
-    let gpus = app.service.gpu_views(actor).await.unwrap_or_default();
-    gpus.into_iter().map(GpuRow::of).map(|row| (row.key().clone(), row.called())).collect()
-}
-
-/// The display name of a GPU, or its UUID.
-pub(super) fn name_of(names: &[(GpuUuid, String)], uuid: &GpuUuid) -> String {
-    let known = names.iter().find(|(gpu, _)| gpu == uuid);
-    known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
 }
 
 /// A partition enforced by thread percentages.

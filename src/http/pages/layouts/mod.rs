@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use self::diff::{Row, line, rows};
 use self::gpu_kind::{GpuKind, LayoutPreview, choose};
-use self::target::Places;
+use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
 use super::forms::{Form, Refused};
 use super::frame::{Frame, Section};
@@ -98,12 +98,6 @@ pub(super) fn mode(daemon: &DaemonView) -> &'static str {
         Mode::Shared => "shared",
         Mode::Static => "static",
     }
-}
-
-/// All daemons.
-async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Problem> {
-    let page = Page::first(MAX_LIMIT);
-    Ok(app.service.daemons(actor, &page).await?.items)
 }
 
 async fn list(State(app): State<AppState>, actor: Actor, paging: ListQuery) -> Result<Response, Problem> {

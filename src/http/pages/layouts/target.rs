@@ -12,6 +12,7 @@ use crate::http::pages::forms::Form;
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
+use crate::service::page::{MAX_LIMIT, Page};
 
 /// The daemons of this host, and their GPUs.
 pub(super) struct Places {
@@ -35,7 +36,7 @@ pub(super) struct GpuChoice {
 impl Places {
     pub(super) async fn of(app: &AppState, actor: &Actor) -> Result<Self, Problem> {
         let gpus = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect();
-        Ok(Self { daemons: super::holders(app, actor).await?, gpus })
+        Ok(Self { daemons: holders(app, actor).await?, gpus })
     }
 
     /// The named daemon, or the only one that can hold the layout.
@@ -100,4 +101,10 @@ pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
         Some((choice.role, GpuRef(gpu.uuid.to_string())))
     };
     roles.iter().filter_map(chosen).collect()
+}
+
+/// All daemons.
+pub(super) async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Problem> {
+    let page = Page::first(MAX_LIMIT);
+    Ok(app.service.daemons(actor, &page).await?.items)
 }

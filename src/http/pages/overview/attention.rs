@@ -7,14 +7,13 @@ use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
+use crate::http::pages::daemons::DaemonRow;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::events::Order;
 use crate::service::host::HostView;
 use crate::service::page::Page;
-
-use super::DaemonRow;
 
 /// How far back failures are shown, in milliseconds.
 const RECENT_MS: i64 = 60 * 60 * 1000;

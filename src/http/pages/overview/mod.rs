@@ -7,20 +7,18 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use self::attention::Attention;
-use super::format::{self, Badge, Tone, layout};
+use super::daemons::{DaemonRow, daemon_rows};
+use super::format::Tone;
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::operations::{OperationRow, under_way};
 use super::rendered;
-use crate::domain::GpuUuid;
 use crate::domain::access::Actor;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::http::AppState;
 use crate::http::problem::Problem;
-use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::tenants::clients::ClientFilter;
 
 /// Events shown.
 const EVENTS: u32 = 8;
@@ -59,39 +57,6 @@ impl OverviewPage {
     }
 }
 
-/// A daemon in one line.
-pub(super) struct DaemonRow {
-    pub(super) daemon: DaemonView,
-    pub(super) badge: Badge,
-    /// The display names of its GPUs.
-    pub(super) gpus: Vec<(GpuUuid, String)>,
-    /// Its connected clients.
-    pub(super) clients: usize,
-}
-
-impl DaemonRow {
-    /// A daemon with this number of clients, on a host with these GPUs.
-    pub(super) fn of(daemon: DaemonView, gpus: &[GpuRow], clients: usize) -> Self {
-        let called = |uuid: &GpuUuid| {
-            let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-            (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
-        };
-        Self {
-            badge: format::daemon(daemon.status.as_ref()),
-            gpus: daemon.spec.gpus.iter().map(called).collect(),
-            clients,
-            daemon,
-        }
-    }
-
-    pub(super) fn layout(&self) -> Option<(String, Badge)> {
-        let status = self.daemon.status.as_ref()?.layout.as_ref()?;
-        let version =
-            status.version_ref().map_or_else(|| "being removed".to_owned(), |version| version.to_string());
-        Some((version, layout(status.state)))
-    }
-}
-
 pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
     if let Some(own) = actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
@@ -121,20 +86,4 @@ fn relevant_types() -> Vec<EventType> {
         EventType::OperationStep,
     ];
     EventType::ALL.iter().copied().filter(|kind| !NOISE.contains(kind)).collect()
-}
-
-/// The daemons with their numbers of clients.
-pub(super) async fn daemon_rows(
-    app: &AppState,
-    actor: &Actor,
-    gpus: &[GpuRow],
-    page: &Page,
-) -> Result<Vec<DaemonRow>, Problem> {
-    let daemons = app.service.daemons(actor, page).await?.items;
-    let clients = app.service.clients(actor, &ClientFilter::default(), false, page).await?.items;
-    let row = |daemon: DaemonView| {
-        let clients = clients.iter().filter(|client| client.daemon == daemon.name).count();
-        DaemonRow::of(daemon, gpus, clients)
-    };
-    Ok(daemons.into_iter().map(row).collect())
 }

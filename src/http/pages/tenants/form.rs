@@ -4,12 +4,12 @@ use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
 
+use super::super::daemons::daemon_names;
 use super::super::forms::{Difference, Form, Refused, Shape, SpecField};
 use super::super::frame::{Frame, Section};
 use super::super::gpus::GpuRow;
 use super::super::rendered;
 use super::super::spec_form::{self, Draft, FormSpec, REVISION};
-use super::daemon_names;
 use super::prediction::PredictionView;
 use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::GpuRef;

@@ -15,6 +15,7 @@ use axum::routing::{get, post};
 use self::environment::Environment;
 use self::verification::Verified;
 use super::chart::Chart;
+use super::daemons::daemon_names;
 use super::format::{self, Amount, Badge, Moment, Tone, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
@@ -141,13 +142,6 @@ async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged
     let daemon = query.parsed("daemon", DaemonName::parse)?;
     let filter = TenantFilter { daemon, text: query.text("q").map(str::to_lowercase) };
     app.service.tenants(actor, &filter, &query.page()?).await
-}
-
-/// The daemons that a filter or a form offers.
-pub(super) async fn daemon_names(app: &AppState, actor: &Actor) -> Result<Vec<DaemonName>, Problem> {
-    let all = Page::first(MAX_LIMIT);
-    let daemons = app.service.daemons(actor, &all).await?.items;
-    Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
 }
 
 #[derive(Template)]

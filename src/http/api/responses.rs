@@ -1,0 +1,57 @@
+//! Responses that several resources give.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::operation::Operation;
+use crate::service::page::Paged;
+use crate::service::{Written, etag};
+
+/// One page of a list.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct List<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// The `cursor` of the next page; `null` on the last one.
+    pub next_cursor: Option<String>,
+}
+
+impl<T> From<Paged<T>> for List<T> {
+    fn from(page: Paged<T>) -> Self {
+        Self { items: page.items, next_cursor: page.next_cursor }
+    }
+}
+
+/// A resource that was written, with its entity tag.
+pub(super) fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Response {
+    let mut response = (status, axum::Json(value)).into_response();
+    if let Ok(tag) = HeaderValue::from_str(&etag(revision)) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// A resource that was written, with its entity tag; without one after a dry run, since the next write gets that tag.
+pub(super) fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
+    if dry_run {
+        return (StatusCode::OK, axum::Json(&written.value)).into_response();
+    }
+    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    tagged(status, revision, &written.value)
+}
+
+/// An operation that was accepted, and where it can be followed.
+pub(super) fn accepted(operation: &Operation, dry_run: bool) -> Response {
+    accepted_as(operation, operation, dry_run)
+}
+
+/// The same with another body.
+pub(super) fn accepted_as(operation: &Operation, body: &impl Serialize, dry_run: bool) -> Response {
+    if dry_run {
+        return (StatusCode::OK, axum::Json(body)).into_response();
+    }
+    let location = format!("/api/v1/operations/{}", operation.id);
+    (StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(body)).into_response()
+}

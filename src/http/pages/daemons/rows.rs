@@ -1,0 +1,91 @@
+//! Daemons as several pages read and show them.
+
+use crate::domain::access::Actor;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::http::AppState;
+use crate::http::pages::format::{self, Badge, layout};
+use crate::http::pages::gpus::GpuRow;
+use crate::http::problem::Problem;
+use crate::service::daemons::DaemonView;
+use crate::service::daemons::foreign::ForeignDaemonView;
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::clients::{ClientFilter, ClientView};
+
+/// A daemon in one line.
+pub(in crate::http::pages) struct DaemonRow {
+    pub(in crate::http::pages) daemon: DaemonView,
+    pub(in crate::http::pages) badge: Badge,
+    /// The display names of its GPUs.
+    pub(in crate::http::pages) gpus: Vec<(GpuUuid, String)>,
+    /// Its connected clients.
+    pub(in crate::http::pages) clients: usize,
+}
+
+impl DaemonRow {
+    /// A daemon with this number of clients, on a host with these GPUs.
+    pub(in crate::http::pages) fn of(daemon: DaemonView, gpus: &[GpuRow], clients: usize) -> Self {
+        let called = |uuid: &GpuUuid| {
+            let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
+            (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
+        };
+        Self {
+            badge: format::daemon(daemon.status.as_ref()),
+            gpus: daemon.spec.gpus.iter().map(called).collect(),
+            clients,
+            daemon,
+        }
+    }
+
+    pub(in crate::http::pages) fn layout(&self) -> Option<(String, Badge)> {
+        let status = self.daemon.status.as_ref()?.layout.as_ref()?;
+        let version =
+            status.version_ref().map_or_else(|| "being removed".to_owned(), |version| version.to_string());
+        Some((version, layout(status.state)))
+    }
+}
+
+/// The daemons with their numbers of clients.
+pub(in crate::http::pages) async fn daemon_rows(
+    app: &AppState,
+    actor: &Actor,
+    gpus: &[GpuRow],
+    page: &Page,
+) -> Result<Vec<DaemonRow>, Problem> {
+    let daemons = app.service.daemons(actor, page).await?.items;
+    let clients = app.service.clients(actor, &ClientFilter::default(), false, page).await?.items;
+    let row = |daemon: DaemonView| {
+        let clients = clients.iter().filter(|client| client.daemon == daemon.name).count();
+        DaemonRow::of(daemon, gpus, clients)
+    };
+    Ok(daemons.into_iter().map(row).collect())
+}
+
+/// The names of the daemons, for a filter or a form.
+pub(in crate::http::pages) async fn daemon_names(
+    app: &AppState,
+    actor: &Actor,
+) -> Result<Vec<DaemonName>, Problem> {
+    let all = Page::first(MAX_LIMIT);
+    let daemons = app.service.daemons(actor, &all).await?.items;
+    Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
+}
+
+/// The display names of a foreign daemon's GPUs.
+pub(super) fn named(daemon: &ForeignDaemonView, gpus: &[GpuRow]) -> Vec<(GpuUuid, String)> {
+    let called = |uuid: &GpuUuid| {
+        let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
+        (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
+    };
+    daemon.gpus.iter().flatten().map(called).collect()
+}
+
+/// The clients of a daemon.
+pub(super) async fn clients(
+    app: &AppState,
+    actor: &Actor,
+    name: &DaemonName,
+) -> Result<Vec<ClientView>, Problem> {
+    let filter = ClientFilter { daemon: Some(name.clone()), tenant: None };
+    let all = Page::first(MAX_LIMIT);
+    Ok(app.service.clients(actor, &filter, false, &all).await?.items)
+}

@@ -1,0 +1,79 @@
+//! A GPU as lists and its page show it.
+
+use crate::domain::GpuUuid;
+use crate::domain::access::Actor;
+use crate::http::AppState;
+use crate::http::pages::format::{Gauge, compute_mode, or_dash};
+use crate::service::host::{GpuProcessKind, GpuView};
+
+/// A GPU as lists and its page show it.
+pub(in crate::http::pages) struct GpuRow {
+    pub(in crate::http::pages) gpu: GpuView,
+    /// Its memory; `None` if it is missing.
+    pub(in crate::http::pages) memory: Option<Gauge>,
+    /// Processes that bypass MPS.
+    pub(in crate::http::pages) bypasses: usize,
+}
+
+impl GpuRow {
+    pub(in crate::http::pages) fn of(gpu: GpuView) -> Self {
+        let memory = gpu.memory_total.zip(gpu.memory_used);
+        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_promised, total));
+        let bypass = |kind: &GpuProcessKind| *kind == GpuProcessKind::Bypass;
+        let bypasses = gpu.processes.iter().flatten().filter(|process| bypass(&process.kind)).count();
+        Self { gpu, memory, bypasses }
+    }
+
+    /// Its display name.
+    pub(in crate::http::pages) fn called(&self) -> String {
+        match self.gpu.index {
+            Some(index) => format!("GPU {index}"),
+            None => format!("GPU {}", self.gpu.uuid),
+        }
+    }
+
+    /// The last segment of its page's address, which survives a reboot.
+    pub(in crate::http::pages) fn key(&self) -> &GpuUuid {
+        &self.gpu.uuid
+    }
+
+    pub(in crate::http::pages) fn product(&self) -> String {
+        or_dash(self.gpu.name.as_ref())
+    }
+
+    pub(super) fn sms(&self) -> String {
+        or_dash(self.gpu.sms)
+    }
+
+    pub(super) fn capability(&self) -> String {
+        or_dash(self.gpu.compute_capability)
+    }
+
+    pub(super) fn bus(&self) -> String {
+        or_dash(self.gpu.pci_bus_id.as_ref())
+    }
+
+    pub(super) fn compute_mode(&self) -> String {
+        or_dash(self.gpu.compute_mode.map(compute_mode))
+    }
+
+    pub(super) fn mig(&self) -> &'static str {
+        match self.gpu.mig_enabled {
+            Some(true) => "on: listed, but not managed",
+            Some(false) => "off",
+            None => "–",
+        }
+    }
+}
+
+/// The display names of the GPUs; users without access to the host get none.
+pub(in crate::http::pages) async fn names(app: &AppState, actor: &Actor) -> Vec<(GpuUuid, String)> {
+    let gpus = app.service.gpu_views(actor).await.unwrap_or_default();
+    gpus.into_iter().map(GpuRow::of).map(|row| (row.key().clone(), row.called())).collect()
+}
+
+/// The display name of a GPU, or its UUID.
+pub(in crate::http::pages) fn name_of(names: &[(GpuUuid, String)], uuid: &GpuUuid) -> String {
+    let known = names.iter().find(|(gpu, _)| gpu == uuid);
+    known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+}
