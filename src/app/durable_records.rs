@@ -19,8 +19,7 @@ pub(super) async fn write_all(store: Store, mut records: mpsc::Receiver<DurableW
                     let now = unix_ms();
                     match recorded {
                         DurableRecord::Incarnation(incarnation) => {
-                            store::replays::begin_restart(&mut *db, &daemon, &incarnation, new_id(), now)
-                                .await?;
+                            store::restarts::begin(&mut *db, &daemon, &incarnation, new_id(), now).await?;
                             store::daemons::put_incarnation(db, &daemon, &incarnation, now).await?;
                         }
                         DurableRecord::PartitionRun(run) => {

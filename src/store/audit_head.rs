@@ -18,7 +18,7 @@ use crate::domain::audit::Head;
 /// The file's name in the state directory.
 pub const AUDIT_HEAD: &str = "audit.head";
 
-/// The file.
+/// The file with the last row of the audit.
 #[derive(Debug, Clone)]
 pub struct AuditHead {
     path: PathBuf,
@@ -34,7 +34,7 @@ pub struct Truncated {
 }
 
 impl AuditHead {
-    /// That of a state directory.
+    /// The file of a state directory.
     pub fn in_directory(directory: &Path) -> Self {
         Self { path: directory.join(AUDIT_HEAD) }
     }
@@ -64,7 +64,7 @@ impl AuditHead {
         sync_directory(&self.path)
     }
 
-    /// Remembers nothing any more.
+    /// Removes the file.
     pub fn forget(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

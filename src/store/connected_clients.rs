@@ -2,10 +2,10 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, events, from_json, parsed, to_json};
+use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
-use crate::domain::event::{Cause, DomainEvent, EventType, ObservedClient};
+use crate::domain::event::{Cause, DomainEvent, EventType, NewEvent, ObservedClient};
 use crate::domain::{DaemonName, TenantName};
 
 /// A client whose connection is in the events.
@@ -167,12 +167,11 @@ pub async fn of_daemon(
     rows.into_iter().map(|row| Ok(row.client()?.1)).collect()
 }
 
-/// Writes that the clients of earlier boots disconnected: the host went down under them.
-pub async fn disconnect_other_boots(
+/// Forgets the clients of earlier boots, and gives the events that they disconnected: the host went down under them.
+pub async fn remove_other_boots(
     db: &mut SqliteConnection,
     boot_id: &str,
-    now: i64,
-) -> Result<(), StoreError> {
+) -> Result<Vec<NewEvent>, StoreError> {
     let rows = sqlx::query_as!(
         Row,
         "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
@@ -181,13 +180,12 @@ pub async fn disconnect_other_boots(
     )
     .fetch_all(&mut *db)
     .await?;
-    sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
-    for row in rows {
+    sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(db).await?;
+    let left = |row: Row| {
         let (daemon, client) = row.client()?;
-        let event = DomainEvent::ClientLeft(client.observed_on(&daemon)).because(Cause::Host);
-        events::append(&mut *db, &event, now).await?;
-    }
-    Ok(())
+        Ok(DomainEvent::ClientLeft(client.observed_on(&daemon)).because(Cause::Host))
+    };
+    rows.into_iter().map(left).collect()
 }
 
 /// Whether there is already an event for the end of this client, known from server.log only.

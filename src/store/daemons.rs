@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, replays, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec, Home, Incarnation, Management};
-use crate::domain::{DaemonName, GpuUuid, Inode};
+use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
 struct DaemonRow {
     name: String,
@@ -62,6 +62,15 @@ pub async fn managed_on(db: &mut SqliteConnection, gpus: &[GpuUuid]) -> Result<V
     let managed = all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
     let found = managed.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
     Ok(found.map(|daemon| daemon.name).collect())
+}
+
+/// The daemons whose spec names a layout.
+pub async fn with_layout(
+    db: &mut SqliteConnection,
+    name: &LayoutName,
+) -> Result<Vec<DaemonName>, StoreError> {
+    let named = |daemon: &Daemon| daemon.spec.layout.as_ref().is_some_and(|layout| layout.name == *name);
+    Ok(all(db).await?.into_iter().filter(named).map(|daemon| daemon.name).collect())
 }
 
 /// Up to `limit` daemons by name, from the one after `after`.

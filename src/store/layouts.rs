@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, daemons, events, from_json, parsed, probe_results, to_json};
+use super::{StoreError, events, from_json, parsed, probe_results, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{Cause, DomainEvent};
 use crate::domain::gpu::Gpu;
@@ -204,12 +204,6 @@ pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), 
     Ok(())
 }
 
-/// The daemons whose spec names a layout.
-pub async fn holders(db: &mut SqliteConnection, name: &LayoutName) -> Result<Vec<DaemonName>, StoreError> {
-    let named = |daemon: &Daemon| daemon.spec.layout.as_ref().is_some_and(|layout| layout.name == *name);
-    Ok(daemons::all(db).await?.into_iter().filter(named).map(|daemon| daemon.name).collect())
-}
-
 /// What is on record of the layout of a daemon.
 pub async fn applied(
     db: &mut SqliteConnection,
@@ -347,7 +341,7 @@ pub async fn content(db: &mut SqliteConnection, active: &ActiveLayout) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store, operations, partitions, plans};
+    use super::super::{Fate, Store, daemons, operations, partitions, plans};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::active::{Previous, Source};

@@ -9,7 +9,9 @@ pub mod audit_head;
 pub mod backup;
 pub mod compute_modes;
 pub mod connected_clients;
+mod connection;
 pub mod daemons;
+mod error;
 pub mod events;
 mod failure;
 mod files;
@@ -29,140 +31,36 @@ pub mod partitions;
 pub mod plans;
 pub mod probe_results;
 pub mod replays;
+pub mod restarts;
 pub mod restore;
 pub mod schema;
 pub mod sessions;
 pub mod tenants;
 pub mod tokens;
+mod values;
 pub mod verifications;
 mod writer;
 
-use std::path::{Path, PathBuf};
-use std::str::FromStr as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
-use sqlx::{ConnectOptions as _, SqliteConnection};
+use sqlx::SqliteConnection;
+use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
 use tokio::sync::watch;
 
+pub use error::StoreError;
 pub use writer::{Fate, Transaction};
 
-use self::failure::Failure;
+use self::connection::{options, restrict_to_owner};
 use self::guard::Guard;
+use self::values::{from_json, parsed, to_json};
 use self::writer::Lane;
 use crate::domain::health::HostHealth;
 use crate::metrics::store::Commits;
 
-/// How long a connection waits for another process that holds the file, such as a backup.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that read; pages and lists are short, and the host has few cores to give.
 const READERS: u32 = 4;
-
-/// What can go wrong with the file.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// SQLite refused.
-    #[error("the database failed: {0}")]
-    Database(sqlx::Error),
-    /// The file was written by a newer mps-manager.
-    #[error(
-        "the database {path} has schema version {found} and this mps-manager knows {known}: start the newer \
-         mps-manager that wrote it, or restore a copy from before (`*.before-*.db` beside it); nothing was changed"
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-        /// The newest version known here.
-        known: i64,
-    },
-    /// The file was written by a pre-release, whose schema is not the one that releases begin with.
-    #[error(
-        "the database {0} was made by a pre-release of mps-manager, and this version cannot read it: move the state directory \
-         away and start again, and control daemons that run are listed as foreign and can be adopted; nothing was changed"
-    )]
-    PreRelease(PathBuf),
-    /// A migration failed.
-    #[error("the database could not be brought up to date: {0}")]
-    Migration(#[from] sqlx::migrate::MigrateError),
-    /// A row holds what no version of this program writes.
-    #[error("the database holds {what} that cannot be read: {detail}")]
-    Corrupt {
-        /// What kind of value.
-        what: &'static str,
-        /// Why it cannot be read.
-        detail: String,
-    },
-    /// The tenants of a daemon ask for shares that its GPUs cannot give, or that cannot be worked out for them.
-    #[error("daemon {daemon} cannot be planned: {detail}")]
-    Unplannable {
-        /// The daemon.
-        daemon: crate::domain::DaemonName,
-        /// Which value, and what to do.
-        detail: String,
-    },
-    /// There is no room left where the database is.
-    #[error(
-        "the disk of the state directory is full, so nothing could be written: free space there, and repeat the change"
-    )]
-    Full,
-    /// The writer takes no more jobs at the moment.
-    #[error("too many changes are waiting to be written")]
-    Busy,
-    /// The transaction that the change was in was not kept.
-    #[error("the change was not kept: {0}")]
-    Uncommitted(String),
-    /// The change was not tried, since the transaction it belonged to could not begin or did not get as far.
-    #[error(
-        "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
-    )]
-    NotWritten,
-    /// The database belongs to another machine, and it is not confirmed that it is this one's now.
-    #[error(
-        "the database belongs to another machine, so nothing is written: confirm that it is this one's first"
-    )]
-    Sealed,
-    /// The database's file was removed or replaced.
-    #[error("{0}")]
-    Lost(String),
-    /// The writer has ended: the server is shutting down.
-    #[error("the store is closed")]
-    Closed,
-    /// A file operation beside the database failed.
-    #[error("{path}: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        let failure = Failure::of(&error);
-        if let Some(failure) = &failure {
-            failure::note(failure);
-        }
-        if failure == Some(Failure::Full) { Self::Full } else { Self::Database(error) }
-    }
-}
-
-impl StoreError {
-    /// Why a commit failed, for each further change that was in it.
-    fn again(&self) -> Self {
-        match self {
-            Self::Full => Self::Full,
-            Self::Lost(why) => Self::Lost(why.clone()),
-            other => Self::Uncommitted(other.to_string()),
-        }
-    }
-}
 
 /// The open store; cheap to clone.
 #[derive(Debug, Clone)]
@@ -192,7 +90,7 @@ impl Store {
             // One that is open reads on when the file is gone from its place.
             .idle_timeout(None)
             .max_lifetime(None)
-            .connect_lazy_with(self::options(path)?.pragma("query_only", "ON"));
+            .connect_lazy_with(options(path)?.pragma("query_only", "ON"));
         // Its log is there by now: it has been read.
         let guard = Guard::new(path, health);
         Ok(Self {
@@ -321,16 +219,6 @@ impl Store {
     }
 }
 
-fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
-    Ok(SqliteConnectOptions::from_str("sqlite:")?
-        .filename(path)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(BUSY_TIMEOUT)
-        .foreign_keys(true)
-        .log_statements(tracing::log::LevelFilter::Trace))
-}
-
 /// Bytes of the file, its log not included.
 pub async fn size(db: &mut SqliteConnection) -> Result<u64, StoreError> {
     let bytes: i64 =
@@ -338,26 +226,4 @@ pub async fn size(db: &mut SqliteConnection) -> Result<u64, StoreError> {
             .fetch_one(db)
             .await?;
     Ok(bytes.unsigned_abs())
-}
-
-/// Labels and commands in the file are the owner's alone.
-fn restrict_to_owner(path: &Path) -> Result<(), StoreError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .map_err(|source| StoreError::File { path: path.to_owned(), source })
-}
-
-/// Reads JSON that this program wrote.
-fn from_json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
-}
-
-/// Writes a value as the JSON that [`from_json`] reads.
-fn to_json<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("specs and requests hold nothing that JSON cannot")
-}
-
-/// Reads a number or name that this program wrote.
-fn parsed<T, E: std::fmt::Display>(what: &'static str, value: Result<T, E>) -> Result<T, StoreError> {
-    value.map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
 }

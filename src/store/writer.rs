@@ -25,7 +25,7 @@ const SHARE: Duration = Duration::from_millis(20);
 /// The connection inside a job's savepoint.
 pub type Transaction<'c> = &'c mut SqliteConnection;
 
-/// What becomes of a job that ran without error.
+/// Whether what a job wrote is kept, if it ran without error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Keep what it wrote.
@@ -52,7 +52,7 @@ enum Message {
 pub(super) enum Lane {
     /// A driver's, which waits with a daemon that is down.
     Drivers,
-    /// Anybody else's.
+    /// Of a request, or of another task.
     Requests,
 }
 
@@ -128,7 +128,7 @@ impl Handle {
     }
 }
 
-/// What waits, the drivers' first.
+/// The queues, the drivers' first.
 struct Jobs {
     drivers: mpsc::Receiver<Message>,
     requests: mpsc::Receiver<Message>,

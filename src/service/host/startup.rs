@@ -226,7 +226,9 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     let now = unix_ms();
-                    store::connected_clients::disconnect_other_boots(&mut *db, &boot_id, now).await?;
+                    for event in store::connected_clients::remove_other_boots(&mut *db, &boot_id).await? {
+                        store::events::append(&mut *db, &event, now).await?;
+                    }
                     store::host::forget_other_boots(&mut *db, &boot_id).await?;
                     store::gpus::remember(db, &known, now).await?;
                     Ok(((), Fate::Commit))

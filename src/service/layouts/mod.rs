@@ -147,7 +147,7 @@ impl Service {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
                     let newest = newest.ok_or_else(|| not_found(&name))?;
                     check_precondition(&options, Some(i64::from(newest.version)))?;
-                    let holders = store::layouts::holders(&mut *db, &name).await?;
+                    let holders = store::daemons::with_layout(&mut *db, &name).await?;
                     if !holders.is_empty() {
                         let holders: Vec<&str> = holders.iter().map(DaemonName::as_str).collect();
                         return Err(ServiceError::Conflict(format!(
@@ -198,7 +198,7 @@ fn check_free(name: &LayoutName) -> Result<(), ServiceError> {
 }
 
 async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView, ServiceError> {
-    let daemons = store::layouts::holders(db, &newest.name).await?;
+    let daemons = store::daemons::with_layout(db, &newest.name).await?;
     Ok(LayoutView { newest, daemons })
 }
 

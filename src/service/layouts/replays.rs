@@ -157,7 +157,7 @@ impl Service {
                 Some(recorded) => (None, recorded.shares.clone()),
                 None => {
                     let mut reader = service.parts.store.read().await?;
-                    store::replays::on_record(&mut reader, &daemon.name, &active, &layout).await?
+                    store::restarts::on_record(&mut reader, &daemon.name, &active, &layout).await?
                 }
             };
             let replay = Replay {

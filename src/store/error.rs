@@ -1,0 +1,107 @@
+//! Why the store cannot do something.
+
+use std::path::PathBuf;
+
+use super::failure::{self, Failure};
+
+/// What can go wrong with the file.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite refused.
+    #[error("the database failed: {0}")]
+    Database(sqlx::Error),
+    /// The file was written by a newer mps-manager.
+    #[error(
+        "the database {path} has schema version {found} and this mps-manager knows {known}: start the newer \
+         mps-manager that wrote it, or restore a copy from before (`*.before-*.db` beside it); nothing was changed"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest version known here.
+        known: i64,
+    },
+    /// The file was written by a pre-release, whose schema is not the one that releases begin with.
+    #[error(
+        "the database {0} was made by a pre-release of mps-manager, and this version cannot read it: move the state directory \
+         away and start again, and control daemons that run are listed as foreign and can be adopted; nothing was changed"
+    )]
+    PreRelease(PathBuf),
+    /// A migration failed.
+    #[error("the database could not be brought up to date: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    /// A row holds what no version of this program writes.
+    #[error("the database holds {what} that cannot be read: {detail}")]
+    Corrupt {
+        /// What kind of value.
+        what: &'static str,
+        /// Why it cannot be read.
+        detail: String,
+    },
+    /// The tenants of a daemon ask for shares that its GPUs cannot give, or that cannot be worked out for them.
+    #[error("daemon {daemon} cannot be planned: {detail}")]
+    Unplannable {
+        /// The daemon.
+        daemon: crate::domain::DaemonName,
+        /// Which value, and what to do.
+        detail: String,
+    },
+    /// There is no room left where the database is.
+    #[error(
+        "the disk of the state directory is full, so nothing could be written: free space there, and repeat the change"
+    )]
+    Full,
+    /// The writer takes no more jobs at the moment.
+    #[error("too many changes are waiting to be written")]
+    Busy,
+    /// The transaction that the change was in was not kept.
+    #[error("the change was not kept: {0}")]
+    Uncommitted(String),
+    /// The change was not tried, since the transaction it belonged to could not begin or did not get as far.
+    #[error(
+        "the change was not written, and nothing of it was kept: the database is locked, or the log says why"
+    )]
+    NotWritten,
+    /// The database belongs to another machine, and it is not confirmed that it is this one's now.
+    #[error(
+        "the database belongs to another machine, so nothing is written: confirm that it is this one's first"
+    )]
+    Sealed,
+    /// The database's file was removed or replaced.
+    #[error("{0}")]
+    Lost(String),
+    /// The writer has ended: the server is shutting down.
+    #[error("the store is closed")]
+    Closed,
+    /// A file operation beside the database failed.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let failure = Failure::of(&error);
+        if let Some(failure) = &failure {
+            failure::note(failure);
+        }
+        if failure == Some(Failure::Full) { Self::Full } else { Self::Database(error) }
+    }
+}
+
+impl StoreError {
+    /// Why a commit failed, for each further change that was in it.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Full => Self::Full,
+            Self::Lost(why) => Self::Lost(why.clone()),
+            other => Self::Uncommitted(other.to_string()),
+        }
+    }
+}
