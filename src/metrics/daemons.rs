@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::registry::Unit;
 
 use super::families::{Families, Labels, number, seconds, truth};
-use super::world::{ObservedDaemon, World};
+use super::snapshot::{MetricsSnapshot, ObservedDaemon};
 use crate::domain::PartitionId;
 use crate::domain::daemon::Phase;
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
@@ -35,8 +35,8 @@ fn of(seen: &ObservedDaemon) -> Labels<1> {
     [("daemon", seen.name.clone())]
 }
 
-pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result {
-    let each = || world.seen.iter();
+pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
+    let each = || snapshot.seen.iter();
     families.gauges(
         "daemon_up",
         "1 while the control daemon has a process, by /proc",
@@ -72,7 +72,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
         Some(&Unit::Seconds),
         each().filter_map(|seen| Some((of(seen), seconds(seen.status.effective.as_ref()?.observed_at)))),
     )?;
-    counts(world, families)?;
+    counts(snapshot, families)?;
     families.gauges(
         "daemon_drift",
         "1 while settings or partitions differ because someone else changed them",
@@ -97,13 +97,13 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
             (of(seen), number(u64::try_from(waiting).unwrap_or(u64::MAX)))
         }),
     )?;
-    gpus(world, families)?;
-    partitions(world, families)
+    gpus(snapshot, families)?;
+    partitions(snapshot, families)
 }
 
 /// What was counted of each daemon since the manager started.
-fn counts(world: &World, families: &mut Families<'_>) -> fmt::Result {
-    let each = || world.seen.iter();
+fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
+    let each = || snapshot.seen.iter();
     families.counters(
         "daemon_starts",
         "Control processes that the daemon has had since the manager started",
@@ -168,12 +168,12 @@ fn servers(seen: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + '_
         .map(|(status, count)| ([("daemon", seen.name.clone()), ("status", status.to_owned())], count))
 }
 
-fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
+fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
     families.gauges(
         "gpu_info",
         "Always 1, with the product name of a GPU that a daemon holds, as it was seen last",
         None,
-        world
+        snapshot
             .committed
             .gpus
             .iter()
@@ -183,14 +183,14 @@ fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
         "gpu_memory_total",
         "Memory of the whole GPU, as last reported by the driver",
         Some(&Unit::Bytes),
-        world.committed.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
+        snapshot.committed.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
     )?;
     families.gauges(
         "gpu_missing",
         "1 while the driver does not list a GPU that the daemon holds; absent before its first list",
         None,
-        world.present.iter().flat_map(|present| {
-            world.committed.daemons.iter().flat_map(move |daemon| {
+        snapshot.present.iter().flat_map(|present| {
+            snapshot.committed.daemons.iter().flat_map(move |daemon| {
                 daemon.spec.gpus.iter().map(move |gpu| {
                     let labels = [("daemon", daemon.name.to_string()), ("gpu", gpu.to_string())];
                     (labels, truth(!present.contains(gpu)))
@@ -201,15 +201,15 @@ fn gpus(world: &World, families: &mut Families<'_>) -> fmt::Result {
 }
 
 /// What a daemon lists of a GPU, with both names.
-fn listed(world: &World) -> impl Iterator<Item = (&ObservedDaemon, &GpuPartitions)> {
-    world.seen.iter().flat_map(|seen| {
+fn listed(snapshot: &MetricsSnapshot) -> impl Iterator<Item = (&ObservedDaemon, &GpuPartitions)> {
+    snapshot.seen.iter().flat_map(|seen| {
         let effective = seen.status.effective.as_ref();
         let partitions = effective.and_then(|effective| effective.partitions.as_ref());
         partitions.into_iter().flatten().map(move |gpu| (seen, gpu))
     })
 }
 
-fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
+fn partitions(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
     let on = |seen: &ObservedDaemon, gpu: &GpuPartitions| {
         [("daemon", seen.name.clone()), ("gpu", gpu.gpu.to_string())]
     };
@@ -226,7 +226,7 @@ fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
         ("gpu_sms_used", "SMs in partitions, by lspart", |gpu| gpu.used_sms),
     ];
     for (name, help, value) in all {
-        let samples = listed(world).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
+        let samples = listed(snapshot).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
         families.gauges(name, help, None, samples)?;
     }
     // An ID is its name where no layout has one for it.
@@ -237,7 +237,7 @@ fn partitions(world: &World, families: &mut Families<'_>) -> fmt::Result {
         of_layout.map_or_else(|| id.to_string(), |partition| partition.partition.to_string())
     };
     let each = |value: Of<ListedPartition>| {
-        listed(world).flat_map(move |(seen, gpu)| {
+        listed(snapshot).flat_map(move |(seen, gpu)| {
             gpu.partitions.iter().map(move |partition| {
                 let [daemon, uuid] = on(seen, gpu);
                 ([daemon, uuid, ("partition", named(seen, &partition.id))], f64::from(value(partition)))

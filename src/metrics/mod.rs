@@ -1,15 +1,16 @@
 //! The metrics of `/metrics`: counted where things happen, and rendered only here.
 //!
 //! ```text
-//!   http, wire, store, operations, control sessions ── count ──▶ handles ─┐
-//!   fleet (last poll) ─────────────────┐                                  ├─▶ render ──▶ text
-//!   CommittedSnapshot (stored state) ──┴─▶ World, made for each request ──┘
+//!   http, wire, store, operations, control sessions ── count ──▶ handles ───────────┐
+//!   fleet (last poll) ─────────────────┐                                            ├─▶ render ──▶ text
+//!   CommittedSnapshot (stored state) ──┴─▶ MetricsSnapshot, made for each request ──┘
 //! ```
 //!
 //! Invariant: rendering reads memory only. No daemon, driver or database is queried, so a hung one is reported instead of waited
 //! for. Labels are bounded by the configuration, and series of deleted resources disappear with the next request, since they are
 //! computed from present state. `docs/metrics.md` is the catalogue.
 
+mod collector;
 pub mod control;
 mod daemons;
 pub mod events;
@@ -17,11 +18,11 @@ mod families;
 pub mod http;
 pub mod operations;
 mod process;
+pub mod snapshot;
 pub mod store;
 mod tenants;
 mod text;
 pub mod wire;
-pub mod world;
 
 use prometheus_client::registry::Registry;
 
@@ -29,10 +30,10 @@ use self::events::Events;
 use self::http::Http;
 use self::operations::Operations;
 use self::process::Process;
+use self::snapshot::MetricsSnapshot;
 use self::store::Commits;
 pub use self::text::Format;
 use self::wire::Wire;
-use self::world::World;
 
 /// How every name begins but those of the process, which all exporters share.
 const PREFIX: &str = "mps_manager";
@@ -52,7 +53,12 @@ pub struct Metrics {
 
 impl Metrics {
     /// Everything as text.
-    pub fn render(&self, world: World, commits: &Commits, format: Format) -> Result<String, std::fmt::Error> {
+    pub fn render(
+        &self,
+        snapshot: MetricsSnapshot,
+        commits: &Commits,
+        format: Format,
+    ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::default();
         let ours = registry.sub_registry_with_prefix(PREFIX);
         self.wire.register(ours);
@@ -60,7 +66,7 @@ impl Metrics {
         self.operations.register(ours);
         self.events.register(ours);
         commits.register(ours);
-        ours.register_collector(Box::new(world));
+        ours.register_collector(Box::new(snapshot));
         registry.register_collector(Box::new(Process));
         let mut out = String::new();
         prometheus_client::encoding::text::encode(&mut out, &registry)?;

@@ -6,7 +6,7 @@ use std::fmt;
 use prometheus_client::registry::Unit;
 
 use super::families::{Families, number};
-use super::world::World;
+use super::snapshot::MetricsSnapshot;
 use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -20,17 +20,17 @@ struct Tally<'w> {
 }
 
 impl<'w> Tally<'w> {
-    fn of(world: &'w World) -> Self {
+    fn of(snapshot: &'w MetricsSnapshot) -> Self {
         let mut tally = Self::default();
-        for seen in &world.seen {
+        for seen in &snapshot.seen {
             *tally.unattributed.entry(&seen.name).or_default() += 0;
             let Ok(daemon) = DaemonName::parse(&seen.name) else { continue };
-            let candidates = Candidate::of(&world.committed.tenants, &daemon);
+            let candidates = Candidate::of(&snapshot.committed.tenants, &daemon);
             for client in &seen.clients {
                 let (owner, _) =
-                    attribute(&Signs::from(client), &daemon, &world.committed.leases, &candidates);
+                    attribute(&Signs::from(client), &daemon, &snapshot.committed.leases, &candidates);
                 // A client of a deleted tenant counts for none.
-                let Some(owner) = owner.and_then(|name| world.tenant(&name)) else {
+                let Some(owner) = owner.and_then(|name| snapshot.tenant(&name)) else {
                     *tally.unattributed.entry(&seen.name).or_default() += 1;
                     continue;
                 };
@@ -44,7 +44,7 @@ impl<'w> Tally<'w> {
     }
 }
 
-impl World {
+impl MetricsSnapshot {
     fn tenant(&self, name: &TenantName) -> Option<&Tenant> {
         self.committed.tenants.iter().find(|tenant| tenant.name == *name)
     }
@@ -72,9 +72,9 @@ impl World {
     }
 }
 
-pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result {
-    let tally = Tally::of(world);
-    let tenants = || world.committed.tenants.iter();
+pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
+    let tally = Tally::of(snapshot);
+    let tenants = || snapshot.committed.tenants.iter();
     let labels =
         |tenant: &Tenant| [("daemon", tenant.spec.daemon.to_string()), ("tenant", tenant.name.to_string())];
     families.gauges(
@@ -89,7 +89,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
         "Processes of the tenant that wait for its daemon to be back",
         None,
         tenants()
-            .map(|tenant| (labels(tenant), number(world.waiting.get(&tenant.name).copied().unwrap_or(0)))),
+            .map(|tenant| (labels(tenant), number(snapshot.waiting.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
         "tenant_clients_limit",
@@ -113,7 +113,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
         Some(&Unit::Bytes),
         tenants().flat_map(|tenant| {
             let tally = &tally;
-            world.limits(tenant).map(move |(gpu, _)| {
+            snapshot.limits(tenant).map(move |(gpu, _)| {
                 (on(tenant, gpu), number(tally.memory.get(&(&tenant.name, gpu)).copied().unwrap_or(0)))
             })
         }),
@@ -123,7 +123,7 @@ pub(super) fn encode(world: &World, families: &mut Families<'_>) -> fmt::Result 
         "Memory that each process of the tenant may take on the GPU; the whole GPU where there is no limit",
         Some(&Unit::Bytes),
         tenants().flat_map(|tenant| {
-            world.limits(tenant).map(move |(gpu, bytes)| (on(tenant, gpu), number(bytes)))
+            snapshot.limits(tenant).map(move |(gpu, bytes)| (on(tenant, gpu), number(bytes)))
         }),
     )
 }

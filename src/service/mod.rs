@@ -28,7 +28,7 @@ use crate::domain::listening::Listening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
 use crate::metrics::Metrics;
-use crate::metrics::world::CommittedSnapshot;
+use crate::metrics::snapshot::CommittedSnapshot;
 use crate::operations::Engine;
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::Fleet;

@@ -8,7 +8,7 @@ use crate::domain::access::{Actor, Right};
 use crate::domain::event::EventFilter;
 use crate::domain::tenant::Tenant;
 use crate::metrics::Format;
-use crate::metrics::world::{CommittedSnapshot, ObservedDaemon, World};
+use crate::metrics::snapshot::{CommittedSnapshot, MetricsSnapshot, ObservedDaemon};
 use crate::service::{Service, ServiceError};
 use crate::store::{self, StoreError};
 
@@ -38,7 +38,7 @@ impl Service {
             let waiting = handouts.status(&tenant.directory).waiting.len();
             (waiting > 0).then(|| (tenant.name.clone(), u64::try_from(waiting).unwrap_or(u64::MAX)))
         };
-        let world = World {
+        let world = MetricsSnapshot {
             waiting: committed.tenants.iter().filter_map(waiting).collect(),
             seen: seen.collect(),
             committed,
