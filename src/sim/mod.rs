@@ -28,10 +28,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The name under which the binary is the control program.
-const CONTROL: &str = "nvidia-cuda-mps-control";
-/// The name under which the binary is the server.
-const SERVER: &str = "nvidia-cuda-mps-server";
+use world::{CONTROL, SERVER};
 
 /// Runs the MPS program that `args[0]` names, if it names one.
 ///

@@ -21,7 +21,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::profile::{self, Gpu, Host};
-use super::{CONTROL, SERVER};
+
+/// The name under which the binary is the control program.
+pub(super) const CONTROL: &str = "nvidia-cuda-mps-control";
+/// The name under which the binary is the server.
+pub(super) const SERVER: &str = "nvidia-cuda-mps-server";
 
 /// The environment variable that names the world.
 pub const WORLD_VARIABLE: &str = "MPS_SIM_WORLD";

@@ -3,63 +3,11 @@
 //! A server with clients stays, and is asked again after 200 ms, then twice that, and so on. Nothing hastens it: a
 //! server that became idle right after an attempt stays until the next (recordings 10 and 12).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::super::world::World;
+use super::attempts::{Attempts, Quit, ServerReplacement};
 use super::daemon::Daemon;
-use super::servers::Server;
-
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-
-/// When the server is asked next.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Attempts {
-    pub(super) next: Instant,
-    /// What follows when the next one fails.
-    pause: Duration,
-}
-
-/// A server of another user, or of another kind, is to come.
-pub(super) struct ServerReplacement {
-    uid: u32,
-    pub(super) attempts: Attempts,
-}
-
-/// The daemon is to end.
-pub(super) struct Quit {
-    /// When the server's clients no longer count.
-    pub(super) force_at: Option<Instant>,
-    pub(super) attempts: Attempts,
-}
-
-impl ServerReplacement {
-    /// Whose server is to come.
-    pub(super) fn uid(&self) -> u32 {
-        self.uid
-    }
-}
-
-impl Attempts {
-    pub(super) fn new() -> Self {
-        Self { next: Instant::now(), pause: FIRST_PAUSE }
-    }
-
-    fn due(&self) -> bool {
-        self.next <= Instant::now()
-    }
-
-    fn backoff(&self) -> &'static str {
-        if self.pause == FIRST_PAUSE { "disabled" } else { "enabled" }
-    }
-
-    /// The attempt failed; returns the pause until the next one, as the log gives it.
-    fn failed(&mut self, world: &World) -> Duration {
-        let pause = self.pause;
-        self.next = Instant::now() + world.scaled(pause);
-        self.pause = pause * 2;
-        pause
-    }
-}
+use super::server_process::Server;
 
 impl Daemon {
     /// Makes way for a server of this user, now or as soon as nobody uses the present one.

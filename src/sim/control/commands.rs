@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::super::envvar;
 use super::super::profile::{Gpu, STATIC_PARTITIONS_SINCE};
 use super::super::protocol::{Answer, Order, ui};
-use super::change::{Attempts, Quit};
+use super::attempts::{Attempts, Quit};
 use super::daemon::{Daemon, Session};
 use super::limits;
+use super::server_process::Server;
 
 /// A line that does not fit here kills the daemon, as recorded with 4100 bytes; 3000 are safe.
 const LINE_BUFFER: usize = 4096;
@@ -41,7 +42,7 @@ impl Daemon {
         let static_partitions = self.world.host().binary_version >= STATIC_PARTITIONS_SINCE;
         match command {
             "get_server_list" => {
-                if let Some(pid) = self.server.as_ref().map(super::servers::Server::pid) {
+                if let Some(pid) = self.server.as_ref().map(Server::pid) {
                     self.say(session, &pid.to_string());
                 }
             }

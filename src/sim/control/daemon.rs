@@ -19,10 +19,10 @@ use super::super::profile::Gpu;
 use super::super::protocol::{ClientRequest, Hello, Report, door, ui};
 use super::super::wire::{Conn, Packet};
 use super::super::world::World;
-use super::change::{Quit, ServerReplacement};
+use super::attempts::{Quit, ServerReplacement};
 use super::instance::Instance;
 use super::options::Mode;
-use super::servers::Server;
+use super::server_process::Server;
 
 /// How long a connection may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(1);

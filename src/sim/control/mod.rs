@@ -1,23 +1,27 @@
 //! The control program: one binary that is the daemon and also the way to talk to it.
 
+mod attempts;
 mod change;
 mod commands;
 mod daemon;
+mod environment;
 mod instance;
+mod launch;
 mod limits;
 mod listing;
 mod options;
 mod partitions;
+mod server_process;
 mod servers;
 mod session;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::world;
-pub(crate) use instance::{echoes, multiuser, user};
+pub(crate) use environment::{echoes, log_directory, multiuser, pipe_directory, user};
 use options::Call;
 
 /// Runs the control program with its arguments, the name it was called by apart.
@@ -36,7 +40,7 @@ pub(crate) fn run(argv0: &OsStr, args: &[OsString]) -> ExitCode {
         Call::Unknown => print(&format!("Unrecognized option \0\n{}", options::usage(version))),
         Call::Nothing => ExitCode::SUCCESS,
         Call::Session => session::run(&pipe_directory()),
-        Call::Daemon(mode) => instance::start(argv0, args, world, mode),
+        Call::Daemon(mode) => launch::start(argv0, args, world, mode),
     }
 }
 
@@ -45,18 +49,4 @@ fn print(text: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-/// Where the daemon's sockets are.
-pub(crate) fn pipe_directory() -> PathBuf {
-    directory("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
-}
-
-/// Where the logs are.
-pub(crate) fn log_directory() -> PathBuf {
-    directory("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
-}
-
-fn directory(variable: &str, default: &str) -> PathBuf {
-    std::env::var_os(variable).filter(|value| !value.is_empty()).map_or_else(|| default.into(), PathBuf::from)
 }

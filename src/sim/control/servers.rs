@@ -4,8 +4,7 @@
 //! order, but for the daemon it is there until the kernel reports its end as that of a child, which it does when
 //! the driver has cleared it off its GPUs ([`RELEASE`]). Until then it is listed, and nobody starts another.
 
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::process::Child;
+use std::os::fd::AsFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,34 +14,10 @@ use super::super::kernel::RELEASE;
 use super::super::protocol::{Answer, Grant, Order, Orders, Report};
 use super::super::wire::Conn;
 use super::daemon::{Daemon, Pending};
-use super::instance::spawn_server;
+use super::server_process::{Server, spawn_server};
 
 /// Servers that end one after the other before their clients are refused.
 const FAILED_STARTS: u32 = 3;
-
-pub(super) struct Server {
-    child: Child,
-    pub(super) pidfd: OwnedFd,
-    pub(super) uid: u32,
-    /// Open from when the server has connected and for as long as it lives.
-    pub(super) conn: Option<Conn>,
-    pub(super) ready: bool,
-    /// It was given a client and has not said yet that it has it.
-    taking: bool,
-    /// Of a dead server: when the kernel reports its end.
-    pub(super) reported_at: Option<Instant>,
-}
-
-impl Server {
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Whether it takes clients and orders.
-    pub(super) fn serves(&self) -> bool {
-        self.ready && self.reported_at.is_none()
-    }
-}
 
 impl Daemon {
     pub(super) fn start_server(&mut self, uid: u32) {
