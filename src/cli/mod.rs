@@ -1,38 +1,35 @@
 //! The command line.
 
 mod audit;
+mod backup;
 mod doctor;
 mod events;
-mod keep;
+
 mod layout;
 mod lease;
+mod output;
 mod run;
 mod running;
+mod serve;
+mod server;
 mod show;
 mod token;
 mod verify;
 mod vet;
 
-use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
-use crate::client::{Client, ClientError};
-use crate::config::{self, Config, ConfigError, LogFormat};
+use self::output::{DIFFERS, ERROR, Output, complain, line};
+use self::serve::Serve;
+use self::server::{Server, ask, runtime_dir};
+use self::show::{EnvFormat, Stopped};
+use crate::config::Config;
 use crate::domain::client::ClientId;
-use crate::domain::printable::printable_lines;
 use crate::domain::{MemoryLimit, TenantName};
-use crate::{app, gpu, http, sim, telemetry};
-
-/// Exit code for a negative answer, as `status` of a host that is not ready, and for a conflict with the state of the host.
-const DIFFERS: u8 = 1;
-/// Exit code of an error.
-const ERROR: u8 = 2;
-/// The status of a conflict with the state of the host.
-const CONFLICT: u16 = 409;
+use crate::{gpu, http, sim};
 
 /// Owns the NVIDIA MPS control daemons of a GPU host.
 #[derive(Debug, Parser)]
@@ -135,9 +132,9 @@ enum Command {
     /// Check what this host lacks, with or without a running manager; exit 1 on warnings or failures
     Doctor(doctor::Doctor),
     /// Copy the database to a file, also while the manager is running
-    Backup(keep::Keep),
+    Backup(backup::Keep),
     /// Replace the database with a backup, while no manager is running
-    Restore(keep::Restore),
+    Restore(backup::Restore),
     /// Print the OpenAPI document
     Openapi {
         /// The version of OpenAPI
@@ -158,62 +155,6 @@ enum Command {
     },
 }
 
-#[derive(Debug, Args)]
-struct Serve {
-    /// The configuration file
-    #[arg(long)]
-    config: Option<PathBuf>,
-    /// The address of the API
-    #[arg(long)]
-    listen: Option<SocketAddr>,
-    /// Listen beyond loopback without TLS: anyone on the network can read what is sent, tokens included
-    #[arg(long)]
-    insecure_listen: bool,
-    /// The directory of the database and the admin token
-    #[arg(long)]
-    state_dir: Option<PathBuf>,
-    /// The directory of sockets, pipe directories and logs
-    #[arg(long)]
-    runtime_dir: Option<PathBuf>,
-    /// Run on a simulated host of this profile, as h200x2
-    #[arg(long, value_name = "PROFILE")]
-    sim: Option<String>,
-    /// The directory of NVIDIA's two programs
-    #[arg(long)]
-    mps_dir: Option<PathBuf>,
-    /// The format of log lines
-    #[arg(long, value_enum)]
-    log_format: Option<LogFormat>,
-    /// Start with an empty database if the state directory has lost its own
-    #[arg(long)]
-    new_database: bool,
-}
-
-impl Serve {
-    /// The same, with relative paths resolved against a directory.
-    fn within(mut self, directory: Option<&Path>) -> Self {
-        let Some(directory) = directory else { return self };
-        let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
-        for path in paths.into_iter().flatten() {
-            *path = directory.join(&*path);
-        }
-        self
-    }
-
-    /// The file's configuration with the command line's options.
-    fn config(self) -> Result<Config, ConfigError> {
-        let mut config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path))?;
-        config.listen = self.listen.unwrap_or(config.listen);
-        config.insecure_listen |= self.insecure_listen;
-        config.state_dir = self.state_dir.unwrap_or(config.state_dir);
-        config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
-        config.sim = self.sim.or(config.sim);
-        config.mps_dir = self.mps_dir.or(config.mps_dir);
-        config.log_format = self.log_format.unwrap_or(config.log_format);
-        config.check()
-    }
-}
-
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Print the effective configuration, or what is wrong with it
@@ -228,98 +169,6 @@ enum ConfigCommand {
 enum SimCommand {
     /// A client of the simulated GPUs that behaves like a recorded real one
     Client(sim::client::ClientArgs),
-}
-
-/// How to reach the server.
-#[derive(Debug, Args)]
-struct Server {
-    /// The server's URL; by default the unix socket [env: `MPS_MANAGER_URL`]
-    #[arg(long)]
-    url: Option<String>,
-    /// PEM file with the certificates to verify an https:// server with, instead of the system's [env: `MPS_MANAGER_CA_FILE`]
-    #[arg(long, value_name = "FILE")]
-    ca_file: Option<PathBuf>,
-    /// The server's runtime directory, where its unix socket is [env: `MPS_MANAGER_RUNTIME_DIR`]
-    #[arg(long)]
-    runtime_dir: Option<PathBuf>,
-}
-
-/// The variable for an option; an empty one counts as unset.
-///
-/// Not read by clap, whose usage in error messages shows options with a variable as if they were required.
-fn variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.is_empty())
-}
-
-/// The directory of the socket.
-fn runtime_dir(given: Option<PathBuf>) -> PathBuf {
-    let of_environment = || variable("MPS_MANAGER_RUNTIME_DIR").map(PathBuf::from);
-    given.or_else(of_environment).unwrap_or_else(config::default_runtime_dir)
-}
-
-impl Server {
-    /// The certificates to verify a server with.
-    fn ca_file(&self) -> Option<PathBuf> {
-        self.ca_file.clone().or_else(|| variable("MPS_MANAGER_CA_FILE").map(PathBuf::from))
-    }
-
-    fn client(&self) -> Result<Client, ClientError> {
-        let of_environment = || variable("MPS_MANAGER_URL").map(|value| value.to_string_lossy().into_owned());
-        match self.url.clone().or_else(of_environment) {
-            Some(url) => {
-                let token = std::env::var("MPS_MANAGER_TOKEN").ok();
-                Client::over_url(&url, token, self.ca_file().as_deref())
-            }
-            None => {
-                let directory = runtime_dir(self.runtime_dir.clone());
-                let trusted = config::trusted_managers().map_err(ClientError::Address)?;
-                Client::over_socket(&config::socket_in(&directory), trusted)
-            }
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Output {
-    Table,
-    Json,
-}
-
-/// What to do with a stopped client.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Stopped {
-    /// Continue it, then end it in the safe order
-    Continue,
-    /// Kill it without MPS
-    Kill,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum EnvFormat {
-    Sh,
-    Json,
-}
-
-/// Prints a line with control characters escaped; ends quietly on a closed pipe, as in `mps-manager clients | head -1`.
-macro_rules! line {
-    ($($argument:tt)*) => { crate::cli::emit(format_args!($($argument)*)) };
-}
-use line;
-
-/// Exit code of a program that SIGPIPE ended, as shells report it.
-const BROKEN_PIPE: i32 = 141;
-
-fn emit(text: std::fmt::Arguments<'_>) {
-    use std::io::Write as _;
-    let text = text.to_string();
-    if writeln!(std::io::stdout(), "{}", printable_lines(&text)).is_err() {
-        std::process::exit(BROKEN_PIPE);
-    }
-}
-
-/// Prints an error to stderr, with control characters escaped.
-fn complain(message: &str) {
-    eprintln!("mps-manager: {}", printable_lines(message));
 }
 
 /// Runs the command line.
@@ -342,9 +191,9 @@ pub fn main() -> ExitCode {
         }
         Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
         Command::Doctor(args) => doctor::run(args),
-        Command::Backup(keep) => keep::backup(keep),
-        Command::Restore(keep) => keep::restore(keep),
-        Command::Serve(args) => serve(args),
+        Command::Backup(args) => backup::backup(args),
+        Command::Restore(args) => backup::restore(args),
+        Command::Serve(args) => serve::run(args),
         Command::Run(args) => run::run(&args),
         Command::Status { server, output } => {
             ask(async move { show::status(&server.client()?, output).await })
@@ -380,40 +229,10 @@ fn cuda_probe(args: &gpu::probe::ProbeArgs) -> ExitCode {
     }
 }
 
-/// Runs a request to the server to completion.
-fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
-    runtime.block_on(question).or_else(|error| match error {
-        // A conflict is not the caller's error, and the exit code is the same for every verb.
-        ClientError::Refused(problem) if problem.status == CONFLICT => {
-            complain(&ClientError::Refused(problem).to_string());
-            Ok(ExitCode::from(DIFFERS))
-        }
-        error => Err(error.to_string()),
-    })
-}
-
 fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
     let config =
         path.map_or_else(|| Ok(Config::default()), |path| Config::read(&path)).and_then(Config::check);
     let config = config.map_err(|error| error.to_string())?;
     line!("{}", toml::to_string(&config).map_err(|error| error.to_string())?.trim_end());
-    Ok(ExitCode::SUCCESS)
-}
-
-fn serve(args: Serve) -> Result<ExitCode, String> {
-    let new_database = args.new_database;
-    let config = args.config().map_err(|error| error.to_string())?;
-    telemetry::start(config.log_format, &config.log_filter)?;
-    // The work is waiting for processes and sockets: two threads suffice on any host.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config, new_database)).map_err(|error| error.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

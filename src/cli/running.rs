@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 use rustix::net::sockopt::socket_peercred;
 
-use super::{Cli, Command, Serve};
+use super::serve::Serve;
 use crate::config::{self, Config};
 use crate::host::process;
 
@@ -27,18 +27,16 @@ pub(super) fn manager(runtime_dir: &Path) -> Option<Running> {
         return None;
     }
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
-    let serve = serve_of(process::command(pid)?)?;
+    let serve = serve_of(&process::command(pid)?)?;
     let directory = fs::read_link(format!("/proc/{pid}/cwd")).ok();
     let config = serve.within(directory.as_deref()).config().map_err(|error| error.to_string());
     Some(Running { config, state_dir: state_dir(pid) })
 }
 
 /// The options of `serve` on a command line.
-fn serve_of(words: Vec<String>) -> Option<Serve> {
-    match Cli::try_parse_from(words).ok()?.command {
-        Command::Serve(serve) => Some(serve),
-        _ => None,
-    }
+fn serve_of(words: &[String]) -> Option<Serve> {
+    let command = words.get(1..).filter(|command| command.first().is_some_and(|name| name == "serve"))?;
+    Serve::try_parse_from(command).ok()
 }
 
 /// The directory of the database that a process has open.
@@ -55,14 +53,15 @@ mod tests {
 
     #[test]
     fn command_line_of_a_manager_is_parsed() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-        let serve = serve_of(words("/usr/bin/mps-manager serve --sim h200x2 --state-dir s --runtime-dir /r"));
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let serve =
+            serve_of(&words("/usr/bin/mps-manager serve --sim h200x2 --state-dir s --runtime-dir /r"));
         let serve = serve.expect("a manager").within(Some(Path::new("/home/me")));
         let config = serve.config().expect("a configuration");
         assert_eq!(config.sim.as_deref(), Some("h200x2"));
         assert_eq!((config.state_dir, config.runtime_dir), ("/home/me/s".into(), "/r".into()));
         for other in ["mps-manager status", "nginx -g daemon", "mps-manager serve --nonsense"] {
-            assert!(serve_of(words(other)).is_none(), "{other}");
+            assert!(serve_of(&words(other)).is_none(), "{other}");
         }
     }
 }

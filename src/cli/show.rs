@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use reqwest::StatusCode;
 
 use super::vet::check_environment;
-use super::{DIFFERS, EnvFormat, Output, Stopped, line};
+use super::{DIFFERS, Output, line};
 use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
@@ -327,6 +328,21 @@ pub(super) async fn ended(client: &Client, mut operation: Operation) -> Result<O
         operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
     }
     Ok(operation)
+}
+
+/// What to do with a stopped client.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Stopped {
+    /// Continue it, then end it in the safe order
+    Continue,
+    /// Kill it without MPS
+    Kill,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum EnvFormat {
+    Sh,
+    Json,
 }
 
 #[cfg(test)]

@@ -1,66 +1,21 @@
 //! The API client of the command line: over the unix socket, or over a URL with a token.
 
+mod error;
 mod socket;
 mod stream;
 mod tls;
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::error::ClientError;
 use self::socket::Socket;
 pub use self::stream::Stream;
 use crate::host::trust::Trust;
-use crate::http::problem::Problem;
-
-/// Why a call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The server cannot be reached.
-    #[error("{target} cannot be reached: {detail}; is `mps-manager serve` running?")]
-    Unreachable {
-        /// The address.
-        target: String,
-        /// What happened.
-        detail: String,
-    },
-    /// The listener at the socket is not known to be the manager.
-    #[error(
-        "{socket} is served by uid {uid}, which is neither root nor you, so nothing was sent: if the manager of this host runs as \
-         that user, let root write `manager_user = {uid}` into /etc/mps-manager/client.toml"
-    )]
-    Stranger {
-        /// The socket.
-        socket: PathBuf,
-        /// The listener's user.
-        uid: u32,
-    },
-    /// The server refused.
-    #[error("{}", describe(.0))]
-    Refused(Box<Problem>),
-    /// The answer is not what this version expects.
-    #[error("the server's answer cannot be read: {0}; is it of the same version?")]
-    Unreadable(String),
-    /// The address is not one.
-    #[error("{0}")]
-    Address(String),
-}
-
-fn describe(problem: &Problem) -> String {
-    let mut text = format!("{}: {}", problem.title, problem.detail);
-    for error in &problem.errors {
-        if error.detail != problem.detail {
-            let _ = write!(text, "\n  {}: {}", error.pointer, error.detail);
-        } else if !error.pointer.is_empty() {
-            let _ = write!(text, " (at {})", error.pointer);
-        }
-    }
-    text
-}
 
 /// A connection to a server.
 pub struct Client {

@@ -4,6 +4,7 @@
 
 mod access;
 mod client;
+mod error;
 mod limits;
 mod tls;
 
@@ -15,11 +16,12 @@ use serde::{Deserialize, Serialize};
 
 pub use self::access::Access;
 pub use self::client::{CLIENT_CONFIG, trusted_managers};
+pub use self::error::ConfigError;
 pub use self::limits::Limits;
 pub use self::tls::{Tls, check_key};
 use crate::domain::access::UserMap;
 use crate::domain::timings::Timings;
-use crate::host::trust::{Content, Trust, Untrusted};
+use crate::host::trust::{Content, Trust};
 
 /// The configuration, complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,54 +94,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// Why the configuration is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("the configuration file {path} cannot be read: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The file is not what it should be.
-    #[error("the configuration file {path} is refused: {detail}")]
-    Refused {
-        /// The file.
-        path: PathBuf,
-        /// Which key, and why.
-        detail: String,
-    },
-    /// Others could change the file.
-    #[error("the configuration file is refused: {0}")]
-    Untrusted(Untrusted),
-    /// A user or group is not known here.
-    #[error("{key} is refused: {detail}")]
-    Unknown {
-        /// The key.
-        key: String,
-        /// Why, and what to do.
-        detail: String,
-    },
-    /// A key is for simulated hosts.
-    #[error("{key} is for simulated hosts: take it out, or give sim")]
-    SimulatedOnly {
-        /// The key.
-        key: &'static str,
-    },
-    /// A value is out of range.
-    #[error("{key} is {value}: give {remedy}")]
-    OutOfRange {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: u32,
-        /// What would be right.
-        remedy: &'static str,
-    },
 }
 
 impl Default for Config {

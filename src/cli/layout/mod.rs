@@ -1,18 +1,16 @@
 //! `mps-manager layout`: partition layouts as files, planned, applied, compared, and replayed on other hosts.
 
+mod arguments;
 mod replay;
 mod verbs;
 
-use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Subcommand;
 
+use self::arguments::{DriftPolicy, Gpus, PlanOutput, Spelling, Target, read};
 use super::{Server, ask, line};
-use crate::client::{Client, ClientError};
-use crate::domain::layout::{Role, text};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::api::layout_schema::layout_document_schema;
 
@@ -94,95 +92,6 @@ pub(super) enum LayoutCommand {
     Schema,
 }
 
-/// A layout and the daemon it is for.
-#[derive(Debug, Args)]
-pub(super) struct Target {
-    #[command(flatten)]
-    server: Server,
-    /// The layout
-    name: LayoutName,
-    /// The daemon; by default the only one of the host
-    #[arg(long)]
-    daemon: Option<DaemonName>,
-    /// The version; by default the newest
-    #[arg(long, value_name = "N", conflicts_with = "file")]
-    layout_version: Option<u32>,
-    /// The layout of that name in this document, or - for standard input; `apply` stores it as a new version
-    #[arg(short, long)]
-    file: Option<PathBuf>,
-    #[command(flatten)]
-    gpus: Gpus,
-}
-
-/// The GPU of each role.
-#[derive(Debug, Clone, Args)]
-pub(super) struct Gpus {
-    /// The GPU of a role of the layout, as 0=GPU-74d43ed3 or 0=1; may be repeated
-    #[arg(long = "gpu", value_name = "ROLE=GPU", value_parser = role)]
-    gpus: Vec<(Role, String)>,
-}
-
-impl Gpus {
-    fn map(&self) -> BTreeMap<String, &str> {
-        self.gpus.iter().map(|(role, gpu)| (role.to_string(), gpu.as_str())).collect()
-    }
-}
-
-fn role(text: &str) -> Result<(Role, String), String> {
-    let (role, gpu) = text.split_once('=').ok_or("say ROLE=GPU, as 0=1")?;
-    let role = role.parse().map_err(|_| format!("{role:?} is not a role: roles are numbers from 0"))?;
-    Ok((role, gpu.to_owned()))
-}
-
-/// How a document is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Spelling {
-    Yaml,
-    Json,
-}
-
-impl Spelling {
-    /// The format for reading and writing documents.
-    fn format(self) -> text::Format {
-        match self {
-            Self::Yaml => text::Format::Yaml,
-            Self::Json => text::Format::Json,
-        }
-    }
-
-    /// Its media type in the API.
-    fn media_type(self) -> &'static str {
-        match self {
-            Self::Yaml => "application/yaml",
-            Self::Json => "application/json",
-        }
-    }
-}
-
-/// What to do about partitions that others create or remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DriftPolicy {
-    Report,
-    Repair,
-}
-
-impl DriftPolicy {
-    /// The API's word.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Repair => "repair",
-        }
-    }
-}
-
-/// How a plan is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum PlanOutput {
-    Text,
-    Json,
-}
-
 pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
     match command {
         LayoutCommand::Schema => {
@@ -223,31 +132,4 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
 fn opened(target: Target) -> Result<(Target, Option<String>), String> {
     let file = target.file.as_deref().map(read).transpose()?;
     Ok((target, file))
-}
-
-/// Reads a file, or standard input.
-fn read(path: &std::path::Path) -> Result<String, String> {
-    if path.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map_err(|error| format!("standard input: {error}"))?;
-        return Ok(text);
-    }
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The named daemon, or the only one of the host.
-async fn daemon(client: &Client, named: Option<&DaemonName>) -> Result<DaemonName, ClientError> {
-    if let Some(named) = named {
-        return Ok(named.clone());
-    }
-    let daemons: Vec<crate::service::daemons::DaemonView> =
-        super::show::all(client, "/api/v1/daemons").await?;
-    match daemons.as_slice() {
-        [one] => Ok(one.name.clone()),
-        [] => Err(ClientError::Address("this host has no daemon: create one first".into())),
-        several => {
-            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!("give one with --daemon: {}", all.join(", "))))
-        }
-    }
 }

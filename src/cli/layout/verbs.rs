@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::show::{all, followed, table};
 use super::super::{DIFFERS, line};
-use super::{DriftPolicy, PlanOutput, Spelling, Target, daemon};
+use super::{DriftPolicy, PlanOutput, Spelling, Target};
 use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::{Document, Entry};
@@ -194,4 +194,20 @@ pub(super) async fn export(
 pub(super) async fn delete(client: &Client, name: &LayoutName) -> Result<ExitCode, ClientError> {
     client.text(Method::DELETE, &format!("{LAYOUTS}/{name}"), "application/json").await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The named daemon, or the only one of the host.
+async fn daemon(client: &Client, named: Option<&DaemonName>) -> Result<DaemonName, ClientError> {
+    if let Some(named) = named {
+        return Ok(named.clone());
+    }
+    let daemons: Vec<crate::service::daemons::DaemonView> = all(client, "/api/v1/daemons").await?;
+    match daemons.as_slice() {
+        [one] => Ok(one.name.clone()),
+        [] => Err(ClientError::Address("this host has no daemon: create one first".into())),
+        several => {
+            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
+            Err(ClientError::Address(format!("give one with --daemon: {}", all.join(", "))))
+        }
+    }
 }

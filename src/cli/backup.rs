@@ -44,7 +44,7 @@ pub(super) struct Keep {
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     #[command(flatten)]
-    keep: Keep,
+    backup: Keep,
     /// Accept a backup with a broken audit log
     #[arg(long)]
     broken_audit: bool,
@@ -85,8 +85,8 @@ pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, Str
     })
 }
 
-pub(super) fn restore(Restore { keep, broken_audit }: Restore) -> Result<ExitCode, String> {
-    let Keep { file, state, output } = keep;
+pub(super) fn restore(Restore { backup, broken_audit }: Restore) -> Result<ExitCode, String> {
+    let Keep { file, state, output } = backup;
     let config = state.read()?;
     finish(app::backup::restore(&config, &file, broken_audit), |restored| {
         match output {

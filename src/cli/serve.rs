@@ -1,0 +1,80 @@
+//! `serve`: its options, and the manager itself.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::config::{Config, ConfigError, LogFormat};
+use crate::{app, telemetry};
+
+#[derive(Debug, Parser)]
+pub(super) struct Serve {
+    /// The configuration file
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// The address of the API
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Listen beyond loopback without TLS: anyone on the network can read what is sent, tokens included
+    #[arg(long)]
+    insecure_listen: bool,
+    /// The directory of the database and the admin token
+    #[arg(long)]
+    state_dir: Option<PathBuf>,
+    /// The directory of sockets, pipe directories and logs
+    #[arg(long)]
+    runtime_dir: Option<PathBuf>,
+    /// Run on a simulated host of this profile, as h200x2
+    #[arg(long, value_name = "PROFILE")]
+    sim: Option<String>,
+    /// The directory of NVIDIA's two programs
+    #[arg(long)]
+    mps_dir: Option<PathBuf>,
+    /// The format of log lines
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+    /// Start with an empty database if the state directory has lost its own
+    #[arg(long)]
+    new_database: bool,
+}
+
+impl Serve {
+    /// The same, with relative paths resolved against a directory.
+    pub(super) fn within(mut self, directory: Option<&Path>) -> Self {
+        let Some(directory) = directory else { return self };
+        let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
+        for path in paths.into_iter().flatten() {
+            *path = directory.join(&*path);
+        }
+        self
+    }
+
+    /// The file's configuration with the command line's options.
+    pub(super) fn config(self) -> Result<Config, ConfigError> {
+        let mut config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path))?;
+        config.listen = self.listen.unwrap_or(config.listen);
+        config.insecure_listen |= self.insecure_listen;
+        config.state_dir = self.state_dir.unwrap_or(config.state_dir);
+        config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
+        config.sim = self.sim.or(config.sim);
+        config.mps_dir = self.mps_dir.or(config.mps_dir);
+        config.log_format = self.log_format.unwrap_or(config.log_format);
+        config.check()
+    }
+}
+
+pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
+    let new_database = args.new_database;
+    let config = args.config().map_err(|error| error.to_string())?;
+    telemetry::start(config.log_format, &config.log_filter)?;
+    // The work is waiting for processes and sockets: two threads suffice on any host.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config, new_database)).map_err(|error| error.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
