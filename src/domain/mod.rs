@@ -47,6 +47,7 @@ mod tenant_directory;
 pub mod throttle;
 pub mod timings;
 pub mod token;
+mod token_id;
 pub mod verification;
 pub mod wedge;
 
