@@ -1,11 +1,9 @@
 //! A log read as it grows, through truncation, deletion and replacement.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::PathBuf;
 
-use rustix::fs::{Mode, OFlags};
-
+use super::open::open;
 use super::{Reader, Record};
 use crate::domain::{FilePlace, Inode};
 
@@ -113,25 +111,11 @@ impl Follow {
     }
 }
 
-/// Opens a log to read: follows no link and waits for no FIFO, since the directory may not be ours alone.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    open_to(path, OFlags::RDONLY)
-}
-
-/// Opens a log as [`open`] does, to read it or to write it.
-pub(super) fn open_to(path: &Path, mode: OFlags) -> io::Result<File> {
-    let flags = mode | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
-    Ok(file)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::io::Write as _;
+    use std::path::Path;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::follow;
+use super::open;
 use super::own::without_own;
 
 /// The most that is read of a log before it is emptied, in bytes: its end, should it have grown further.
@@ -25,7 +25,7 @@ pub fn kept_name(name: &str) -> String {
 /// Neither of the two files grows past `bound` bytes. As with [`super::bound`], only a file of this process's user
 /// under one name is written to, and no link is followed.
 pub fn set_aside(path: &Path, bound: u64) -> io::Result<u64> {
-    let mut log = follow::open(path)?;
+    let mut log = open::open(path)?;
     let skipped = log.metadata()?.len().saturating_sub(MOST);
     io::Seek::seek(&mut log, io::SeekFrom::Start(skipped))?;
     let mut bytes = Vec::new();

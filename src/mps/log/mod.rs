@@ -8,6 +8,7 @@ mod follow;
 #[cfg(test)]
 mod fuzz;
 mod keep;
+mod open;
 pub mod own;
 pub mod window;
 
@@ -120,7 +121,7 @@ impl Reader {
 /// followed: a user who can write in the directory could put the name of another file there. `before` runs once it is
 /// certain that the log is emptied.
 pub fn bound(path: &Path, max_bytes: u64, before: impl FnOnce()) -> io::Result<bool> {
-    let file = follow::open_to(path, OFlags::WRONLY)?;
+    let file = open::open_to(path, OFlags::WRONLY)?;
     let metadata = file.metadata()?;
     if metadata.len() <= max_bytes {
         return Ok(false);
@@ -201,7 +202,7 @@ pub fn tail(path: &Path, max_bytes: usize) -> String {
 }
 
 fn read_tail(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
-    let mut file = follow::open(path)?;
+    let mut file = open::open(path)?;
     let metadata = file.metadata()?;
     let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);
     let skipped = metadata.len().saturating_sub(max_bytes);

@@ -59,7 +59,7 @@ pub enum OwnSessions {
 
 /// Reads a part of a log; those of its lines that have `wanted` in them, in whatever case.
 pub fn excerpt(path: &Path, part: Part, wanted: &str, own: OwnSessions) -> io::Result<Excerpt> {
-    let mut file = super::follow::open(path)?;
+    let mut file = super::open::open(path)?;
     let size = file.metadata()?.len();
     let (from, to) = match part {
         Part::Last => (size.saturating_sub(WINDOW), size),
