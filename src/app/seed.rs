@@ -36,7 +36,7 @@ pub(super) async fn seed_simulated_host(
         let spec =
             DaemonSpec { desired_state: daemons, ..DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]) };
         let attempt = Attempt::of(&manager, None, "seed".to_owned(), Target::Daemon(name.clone()));
-        there(with_attempt(attempt, service.put_daemon(&manager, name, spec, new.clone())).await)?;
+        accept_existing(with_attempt(attempt, service.put_daemon(&manager, name, spec, new.clone())).await)?;
     }
     let tenants = [
         (
@@ -66,13 +66,13 @@ pub(super) async fn seed_simulated_host(
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = TenantName::parse(name).map_err(refused)?;
         let attempt = Attempt::of(&manager, None, "seed".to_owned(), Target::Tenant(name.clone()));
-        there(with_attempt(attempt, service.put_tenant(&manager, name, spec, new.clone())).await)?;
+        accept_existing(with_attempt(attempt, service.put_tenant(&manager, name, spec, new.clone())).await)?;
     }
     std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
 }
 
-/// Accepts what was there before.
-fn there<T>(written: Result<T, ServiceError>) -> Result<(), StartError> {
+/// Accepts that it exists already.
+fn accept_existing<T>(written: Result<T, ServiceError>) -> Result<(), StartError> {
     match written {
         Ok(_) | Err(ServiceError::PreconditionFailed(_)) => Ok(()),
         Err(error) => Err(refused(error)),

@@ -57,7 +57,7 @@ pub struct InForce {
     pub limited_by_uuid: Vec<GpuUuid>,
 }
 
-/// A spec that holds what is in force, so that bringing it about changes nothing.
+/// A spec that holds what is in force, so that applying it changes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
     /// The spec.
@@ -169,7 +169,7 @@ impl Candidate {
         spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))
     }
 
-    /// Refuses to keep again a daemon that this manager started and only observed for a while: its spec says what it
+    /// Refuses to manage a daemon again that this manager started and only observed for a while: its spec says what it
     /// should be, so only what could not be applied blocks it.
     pub fn take_back(&self, manager_uid: u32) -> Result<(), InvalidValue> {
         self.refuse_to_manage(manager_uid)?;

@@ -1,4 +1,4 @@
-//! What is wrong with the manager's own files and its socket, for all who have to say so.
+//! What is wrong with the manager's own files and its socket, for everything that reports it.
 //!
 //! The component that finds a problem reports it here, and clears it when it is over. `GET /api/v1/host` shows it as conditions, `/readyz` says
 //! that the manager cannot do its work, and the console puts it first.
@@ -38,7 +38,7 @@ impl HostFault {
         }
     }
 
-    /// Whether it keeps the manager from its work, and not only an operator from sleeping.
+    /// Whether it keeps the manager from its work.
     fn blocks(self) -> bool {
         self != Self::AuditTruncated
     }
@@ -60,7 +60,7 @@ pub struct HostHealth {
 }
 
 impl HostHealth {
-    /// Reports a fault, or takes it back; says whether that is news.
+    /// Reports a fault or clears it; returns whether that changed anything.
     pub fn set(&self, fault: HostFault, report: Option<Report>) -> bool {
         let mut faults = self.faults();
         match report {

@@ -45,7 +45,7 @@ impl Held {
 /// A line's owner, and its GPU where it is of one.
 type Key = (TenantName, Option<GpuUuid>);
 
-/// What tenants held lately.
+/// What tenants held in the last hour.
 #[derive(Debug, Default)]
 pub struct History {
     lines: BTreeMap<Key, VecDeque<Point>>,

@@ -1,4 +1,4 @@
-//! Maintenance of the host: which GPUs are let go, how far that is, and who still holds them.
+//! Maintenance of the host: which GPUs are released, how far that is, and which processes still hold them.
 //!
 //! ```text
 //!   draining ──nobody left──▶ quitting ──daemons down──▶ active ──end──▶ ending ──▶ (none)
@@ -14,7 +14,7 @@ use super::GpuUuid;
 use super::client::ClientId;
 use super::gpu::GpuRef;
 
-/// What becomes of the clients that are still there when the time is over.
+/// What happens to the clients that are still there when the time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
@@ -25,19 +25,19 @@ pub enum OnTimeout {
     Terminate,
 }
 
-/// How long clients are waited for, and what then.
+/// How long clients are waited for, and what happens then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainLimit {
     /// Seconds, counted from when the waiting began, also over a restart of the manager.
     pub timeout_s: u32,
-    /// What then.
+    /// What happens then.
     pub on_timeout: OnTimeout,
 }
 
 /// Longest time that clients may be waited for: a day, in seconds.
 pub const LONGEST_DRAIN_S: u32 = 24 * 60 * 60;
 
-/// How long clients are waited for when nobody says otherwise, in seconds.
+/// How long clients are waited for by default, in seconds.
 pub const DEFAULT_DRAIN_S: u32 = 300;
 
 fn default_drain() -> u32 {
@@ -48,7 +48,7 @@ fn default_drain() -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaintenanceRequest {
-    /// The GPUs to let go; all of the host without it. A daemon with one of them goes down whole.
+    /// The GPUs to release; all of the host without it. A daemon with one of them is stopped as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1)]
     pub gpus: Option<Vec<GpuRef>>,
@@ -56,7 +56,7 @@ pub struct MaintenanceRequest {
     #[serde(default = "default_drain")]
     #[schema(maximum = 86400, default = 300)]
     pub timeout_s: u32,
-    /// What becomes of those that are still there then.
+    /// What happens to those that are still there then.
     #[serde(default)]
     pub on_timeout: OnTimeout,
 }
@@ -99,7 +99,7 @@ pub struct Maintenance {
     pub operation: uuid::Uuid,
     /// How far it is.
     pub state: MaintenanceState,
-    /// The GPUs that are let go.
+    /// The GPUs that are released.
     pub gpus: Vec<GpuUuid>,
     /// When it began, in unix milliseconds.
     pub since: i64,

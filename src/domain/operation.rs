@@ -41,7 +41,7 @@ pub enum OperationRequest {
     DrainDaemon {
         /// Seconds that clients get to end by themselves.
         timeout_s: u32,
-        /// What becomes of those that are still there then.
+        /// What happens to those that are still there then.
         on_timeout: OnTimeout,
     },
     /// Drains and stops the daemons of these GPUs and closes the driver.
@@ -50,7 +50,7 @@ pub enum OperationRequest {
         gpus: Vec<GpuUuid>,
         /// Seconds that clients get to end by themselves.
         timeout_s: u32,
-        /// What becomes of those that are still there then.
+        /// What happens to those that are still there then.
         on_timeout: OnTimeout,
     },
     /// Brings everything back that maintenance took down.

@@ -1,7 +1,7 @@
-//! How many failed attempts to show a secret are answered at once, and how often one may log in.
+//! How many failed authentications are answered at once, and how often a caller may log in.
 //!
-//! Of attempts it holds back failures and nothing else: a valid secret is accepted however many failed beside it, so
-//! that no caller can lock another out. A secret of 256 random bits needs no lock; what is held back is noise.
+//! Only failures are throttled: a valid secret is accepted however many failed beside it, so that no caller can lock
+//! another out. A secret of 256 random bits needs no lock; throttling only reduces noise.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -37,7 +37,7 @@ impl Source {
     }
 }
 
-/// What becomes of an attempt.
+/// Whether an attempt is throttled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// It is answered.
@@ -54,7 +54,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes one in, if there is room.
+    /// Counts an attempt, if there is room.
     fn take(&mut self, now: i64, burst: u32, every: i64) -> Held {
         let from = self.empty_at.max(now);
         let over = from + every - now - i64::from(burst) * every;
@@ -80,7 +80,7 @@ impl<K: Clone + Eq + Hash> Buckets<K> {
         Self { burst, every_ms, kept: HashMap::new() }
     }
 
-    /// Takes one in, if there is room.
+    /// Counts an attempt, if there is room.
     pub fn take(&mut self, key: K, now: i64) -> Held {
         if self.kept.len() >= SOURCES && !self.kept.contains_key(&key) {
             self.make_room(now);
@@ -102,7 +102,7 @@ impl<K: Clone + Eq + Hash> Buckets<K> {
     }
 }
 
-/// The failures of late.
+/// The recent failures.
 #[derive(Debug)]
 pub struct Throttle {
     sources: Buckets<Source>,

@@ -22,7 +22,7 @@ pub enum WedgePolicy {
 pub struct WedgeGrace(u32);
 
 impl WedgeGrace {
-    /// The longest.
+    /// The longest grace, in seconds.
     pub const LONGEST: u32 = 3600;
 
     /// The same in milliseconds.
@@ -64,7 +64,7 @@ impl std::fmt::Display for WedgeGrace {
     }
 }
 
-/// Both together.
+/// How a daemon handles a server that hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WedgeSettings {
     /// Whether connected clients are waited for without limit.

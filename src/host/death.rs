@@ -61,7 +61,7 @@ pub enum EndProcessError {
     Unknown(String),
 }
 
-/// Waits for that very process to end and helps where it does not; `patience` is for its own end and for each signal.
+/// Waits for that very process to end, and signals it if it does not; `patience` is for its own end and for each signal.
 ///
 /// A process that is stopped takes no SIGTERM, and is killed after it.
 pub async fn end_process(

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use procfs::{FromRead as _, ProcessCGroups};
 
-/// Since this version a scope has a policy for processes that are killed for want of memory, by default to end all
+/// Since this version a scope has a policy for processes that are killed for lack of memory, by default to end all
 /// the others in the scope, too.
 const OOM_POLICY_SINCE: u32 = 253;
 

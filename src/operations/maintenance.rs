@@ -1,4 +1,4 @@
-//! Maintenance of the host: its daemons drained and stopped, the driver let go, and all of it brought back.
+//! Maintenance of the host: its daemons drained and stopped, the driver released, and all of it started again.
 //!
 //! Its progress is one row of the store, which feeds what the daemons should be. Each step does nothing where
 //! the row says that it was taken, so a manager that takes a maintenance up again simply goes through all of them.

@@ -104,7 +104,7 @@ types! {
     GpuReplaced = "gpu.replaced", Info, "A GPU took the place of another in a daemon's spec.";
     ComputeModeChanged = "compute_mode.changed", Info, "A compute mode is about to be set for a daemon, or was put back.";
     MaintenanceBegun = "host.maintenance_begun", Info, "Maintenance of the host began.";
-    MaintenanceActive = "host.maintenance_active", Info, "The driver was let go for maintenance.";
+    MaintenanceActive = "host.maintenance_active", Info, "The driver was released for maintenance.";
     MaintenanceEnded = "host.maintenance_ended", Info, "Maintenance of the host is over.";
     HostConfirmed = "host.confirmed", Warning, "An operator confirmed that the database belongs to this machine, or accepted it without rows that it lost.";
     ManagerStarted = "manager.started", Info, "A manager started and loaded its state.";

@@ -1,4 +1,4 @@
-//! Maintenance: daemons down, the driver let go, nothing of ours on the GPUs, and all of it back again.
+//! Maintenance: daemons down, the driver released, nothing of ours on the GPUs, and all of it started again.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
