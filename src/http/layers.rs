@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::Paths;
 
 use super::auth::{self, Peer};
 use super::problem::{Limited, Problem};
@@ -39,12 +39,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub(super) fn new(app: AppState, document: &OpenApi) -> Self {
+    pub(super) fn new(app: AppState, operations: &Paths) -> Self {
         Self {
             app,
-            rights: RequiredRights::of(document),
-            repeats: Repeats::of(document),
-            queries: Queries::of(document),
+            rights: RequiredRights::of(operations),
+            repeats: Repeats::of(operations),
+            queries: Queries::of(operations),
         }
     }
 }

@@ -39,16 +39,16 @@ use crate::http::problem::Problem;
 /// A router's layer is cloned with everything below it for each request, so requests pass through a few functions
 /// ([`layers`]) instead of many layers.
 pub fn router(state: AppState) -> Router {
-    let (api, open, described) = api::router();
+    let api::Routes { authenticated, open, probes, operations } = api::routes();
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
-    let tables = layers::Tables::new(state.clone(), &described);
-    let api = api.layer(middleware::from_fn_with_state(tables.clone(), layers::authenticated));
+    let tables = layers::Tables::new(state.clone(), &operations);
+    let api = authenticated.layer(middleware::from_fn_with_state(tables.clone(), layers::authenticated));
     let open = open.layer(middleware::from_fn_with_state(tables, layers::open));
     Router::new()
         .merge(api)
         .merge(open)
         .merge(pages::router(&state))
-        .merge(api::probes::router())
+        .merge(probes)
         .merge(docs::router())
         .route("/openapi.json", axum::routing::get(|| std::future::ready(document())))
         .route("/openapi-3.0.json", axum::routing::get(|| std::future::ready(document_3_0())))
@@ -63,12 +63,12 @@ pub fn router(state: AppState) -> Router {
         ))
 }
 
-/// The checked-in document, which a test keeps equal to the code; being static, it takes no further memory.
 fn document() -> ([(header::HeaderName, &'static str); 1], Bytes) {
     ([(header::CONTENT_TYPE, "application/json")], Bytes::from_static(DOCUMENT.as_bytes()))
 }
 
-const DOCUMENT: &str = include_str!("../../openapi/v1.json");
+/// The checked-in document, which a test keeps equal to the code; being static, it takes no further memory.
+pub const DOCUMENT: &str = include_str!("../../openapi/v1.json");
 
 /// The same for clients that read at most `OpenAPI` 3.0, generated on first use.
 fn document_3_0() -> ([(header::HeaderName, &'static str); 1], Bytes) {

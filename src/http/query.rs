@@ -8,18 +8,18 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use utoipa::openapi::path::{Operation, ParameterIn};
-use utoipa::openapi::{OpenApi, RefOr};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::path::{Operation, ParameterIn, Paths};
 
 use super::endpoint::endpoints;
 use super::problem::Problem;
 
-/// The operations that take a query, from the document.
+/// The operations that take a query.
 #[derive(Clone)]
 pub(super) struct Queries(Arc<HashSet<(Method, String)>>);
 
 impl Queries {
-    pub(super) fn of(document: &OpenApi) -> Self {
+    pub(super) fn of(operations: &Paths) -> Self {
         let takes_one = |operation: &Operation| {
             let parameters = operation.parameters.iter().flatten();
             parameters.into_iter().any(|parameter| match parameter {
@@ -27,7 +27,7 @@ impl Queries {
                 RefOr::Ref(_) => false,
             })
         };
-        let taking = endpoints(document).filter(|endpoint| takes_one(endpoint.operation));
+        let taking = endpoints(operations).filter(|endpoint| takes_one(endpoint.operation));
         Self(Arc::new(taking.map(|endpoint| (endpoint.method, endpoint.route.to_owned())).collect()))
     }
 

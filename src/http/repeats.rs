@@ -13,7 +13,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Response as HttpResponse, Stat
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::Paths;
 
 use super::AppState;
 use super::audit::says_dry_run;
@@ -34,8 +34,8 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    pub(super) fn of(document: &OpenApi) -> Self {
-        let posts = endpoints(document).filter(|endpoint| endpoint.method == Method::POST);
+    pub(super) fn of(operations: &Paths) -> Self {
+        let posts = endpoints(operations).filter(|endpoint| endpoint.method == Method::POST);
         let policies = posts.filter_map(|endpoint| Some((endpoint.route.to_owned(), endpoint.key_policy()?)));
         Self { policies: Arc::new(policies.collect()), under_way: Arc::default() }
     }

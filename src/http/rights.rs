@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request};
 use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::Paths;
 
 use super::endpoint::{RequiredRight, endpoints};
 use super::problem::Problem;
@@ -23,8 +23,8 @@ use crate::service::{Service, ServiceError};
 pub(super) struct RequiredRights(Arc<HashMap<(Method, String), RequiredRight>>);
 
 impl RequiredRights {
-    pub(super) fn of(document: &OpenApi) -> Self {
-        let rights = endpoints(document).map(|endpoint| {
+    pub(super) fn of(operations: &Paths) -> Self {
+        let rights = endpoints(operations).map(|endpoint| {
             let right = endpoint.right();
             ((endpoint.method, endpoint.route.to_owned()), right)
         });

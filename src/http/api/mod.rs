@@ -28,10 +28,11 @@ pub(super) use parameters::{checked_grace, default_grace};
 pub use responses::List;
 
 use axum::Router;
+use axum::handler::Handler;
+use axum::routing::{MethodFilter, on};
+use utoipa::openapi::path::{HttpMethod, Paths};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use parameters::{FreshQuery, GraceQuery, PageQuery, WriteQuery};
 use responses::{accepted, accepted_as, written};
@@ -83,75 +84,134 @@ impl Modify for Token {
     }
 }
 
-/// The routes that need a token, those that need none, and the document of all.
-pub(super) fn router() -> (Router<AppState>, Router<AppState>, utoipa::openapi::OpenApi) {
-    let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(host::get))
-        .routes(routes!(maintenance::get, maintenance::begin, maintenance::end))
-        .routes(routes!(host::confirm))
-        .routes(routes!(host::list_gpus))
-        .routes(routes!(host::get_gpu))
-        .routes(routes!(host::replace_gpu))
-        .routes(routes!(daemons::list))
-        .routes(routes!(daemons::get, daemons::put, daemons::delete))
-        .routes(routes!(daemons::start))
-        .routes(routes!(daemons::stop))
-        .routes(routes!(daemons::restart))
-        .routes(routes!(daemons::adopt))
-        .routes(routes!(daemons::release))
-        .routes(routes!(foreign::list))
-        .routes(routes!(foreign::get))
-        .routes(routes!(daemons::drain))
-        .routes(routes!(daemons::cordon))
-        .routes(routes!(daemons::uncordon))
-        .routes(routes!(partitions::list))
-        .routes(routes!(partitions::get))
-        .routes(routes!(layouts::list))
-        .routes(routes!(layouts::get, layouts::put, layouts::delete))
-        .routes(routes!(layouts::versions))
-        .routes(routes!(layouts::version))
-        .routes(routes!(layouts::plan))
-        .routes(routes!(layouts::apply))
-        .routes(routes!(layouts::assert))
-        .routes(routes!(layouts::export))
-        .routes(routes!(layouts::import))
-        .routes(routes!(replays::list, replays::create))
-        .routes(routes!(replays::get))
-        .routes(routes!(tenants::list))
-        .routes(routes!(tenants::get, tenants::put, tenants::delete))
-        .routes(routes!(tenants::environment))
-        .routes(routes!(tenants::clients))
-        .routes(routes!(tenants::leases, tenants::lease))
-        .routes(routes!(tenants::revoke_lease))
-        .routes(routes!(tenants::verify))
-        .routes(routes!(tokens::whoami))
-        .routes(routes!(sessions::get, sessions::end))
-        .routes(routes!(sessions::end_all))
-        .routes(routes!(sessions::create_login_url))
-        .routes(routes!(tokens::list, tokens::create))
-        .routes(routes!(tokens::get, tokens::revoke))
-        .routes(routes!(clients::list))
-        .routes(routes!(clients::get))
-        .routes(routes!(clients::terminate))
-        .routes(routes!(operations::list))
-        .routes(routes!(operations::get))
-        .routes(routes!(operations::cancel))
-        .routes(routes!(metrics::get))
-        .routes(routes!(audit::list))
-        .routes(routes!(audit::head))
-        .routes(routes!(events::list))
-        .routes(routes!(events::stream))
-        .routes(routes!(events::get))
-        .split_for_parts();
-    let (open, opening) = OpenApiRouter::new().routes(routes!(sessions::open)).split_for_parts();
-    document.merge(opening);
-    document.merge(probes::Document::openapi());
-    (router, open, document)
+/// What serves the API, by who may call it, and the operation of each endpoint without the schemas that it refers to.
+#[derive(Default)]
+pub(super) struct Routes {
+    /// The caller needs a token.
+    pub(super) authenticated: Router<AppState>,
+    /// The caller needs none.
+    pub(super) open: Router<AppState>,
+    /// No caller is looked at.
+    pub(super) probes: Router<AppState>,
+    /// What each handler declares.
+    pub(super) operations: Paths,
 }
 
-/// The OpenAPI document, as `/openapi.json` gives it.
+/// Serves a handler under the method and the path that it declares.
+fn serve<P, H, T>(router: &mut Router<AppState>, operations: &mut Paths, handler: H)
+where
+    P: utoipa::Path,
+    H: Handler<T, AppState>,
+    T: 'static,
+{
+    let (path, methods) = (P::path(), P::methods());
+    *router = std::mem::take(router).route(&path, on(filter(&methods), handler));
+    operations.add_path_operation(path, methods, P::operation());
+}
+
+fn filter(methods: &[HttpMethod]) -> MethodFilter {
+    let filters = methods.iter().map(|method| match method {
+        HttpMethod::Get => MethodFilter::GET,
+        HttpMethod::Put => MethodFilter::PUT,
+        HttpMethod::Post => MethodFilter::POST,
+        HttpMethod::Delete => MethodFilter::DELETE,
+        _ => unreachable!("no endpoint has another method"),
+    });
+    filters.reduce(MethodFilter::or).expect("an endpoint has a method")
+}
+
+/// The one list of endpoints, which the router and the document are made of.
+///
+/// Only the document has the schemas. The server gives the checked-in document, so no start spends time and memory on them.
+macro_rules! endpoints {
+    ($($access:ident: $($module:ident::$handler:ident),+;)+) => {
+        #[derive(OpenApi)]
+        #[openapi(paths($($($module::$handler),+),+))]
+        struct Endpoints;
+
+        pub(super) fn routes() -> Routes {
+            let mut routes = Routes::default();
+            pastey::paste! {
+                $($(serve::<$module::[<__path_ $handler>], _, _>(
+                    &mut routes.$access,
+                    &mut routes.operations,
+                    $module::$handler,
+                );)+)+
+            }
+            routes
+        }
+    };
+}
+
+endpoints! {
+    authenticated:
+    host::get,
+    maintenance::get, maintenance::begin, maintenance::end,
+    host::confirm,
+    host::list_gpus,
+    host::get_gpu,
+    host::replace_gpu,
+    daemons::list,
+    daemons::get, daemons::put, daemons::delete,
+    daemons::start,
+    daemons::stop,
+    daemons::restart,
+    daemons::adopt,
+    daemons::release,
+    foreign::list,
+    foreign::get,
+    daemons::drain,
+    daemons::cordon,
+    daemons::uncordon,
+    partitions::list,
+    partitions::get,
+    layouts::list,
+    layouts::get, layouts::put, layouts::delete,
+    layouts::versions,
+    layouts::version,
+    layouts::plan,
+    layouts::apply,
+    layouts::assert,
+    layouts::export,
+    layouts::import,
+    replays::list, replays::create,
+    replays::get,
+    tenants::list,
+    tenants::get, tenants::put, tenants::delete,
+    tenants::environment,
+    tenants::clients,
+    tenants::leases, tenants::lease,
+    tenants::revoke_lease,
+    tenants::verify,
+    tokens::whoami,
+    sessions::get, sessions::end,
+    sessions::end_all,
+    sessions::create_login_url,
+    tokens::list, tokens::create,
+    tokens::get, tokens::revoke,
+    clients::list,
+    clients::get,
+    clients::terminate,
+    operations::list,
+    operations::get,
+    operations::cancel,
+    metrics::get,
+    audit::list,
+    audit::head,
+    events::list,
+    events::stream,
+    events::get;
+    open:
+    sessions::open;
+    probes:
+    probes::healthz, probes::readyz, probes::readyz_daemon;
+}
+
+/// The OpenAPI document, built from the handlers; checked in as `openapi/v1.json`.
 pub fn document() -> serde_json::Value {
-    document::complete(&router().2)
+    let mut document = Document::openapi();
+    document.merge(Endpoints::openapi());
+    document::complete(&document)
 }
 
 /// The document in the form of `OpenAPI` 3.0, as `/openapi-3.0.json` gives it.

@@ -1,11 +1,10 @@
 //! Probes: whether the manager runs and its daemons are ready. They need no token.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use utoipa::{OpenApi, ToSchema};
+use utoipa::ToSchema;
 
 use crate::domain::DaemonName;
 use crate::domain::daemon::Phase;
@@ -13,17 +12,6 @@ use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
-
-#[derive(OpenApi)]
-#[openapi(paths(healthz, readyz, readyz_daemon))]
-pub(super) struct Document;
-
-pub(in crate::http) fn router() -> Router<AppState> {
-    Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/readyz/daemons/{name}", get(readyz_daemon))
-}
 
 /// The manager runs and can read its database.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -65,7 +53,7 @@ const READ_ONLY: &str = "the database is another machine's, or is being loaded: 
 #[utoipa::path(get, path = "/healthz", operation_id = "get_health", tag = "probes",
     extensions(("x-right" = json!(RequiredRight::Public))), security(()),
     responses((status = 200, description = "The manager runs and can read its database.", body = Health)))]
-async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
+pub(super) async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
     app.service.check_store().await?;
     Ok(Json(Health { status: "ok".into() }))
 }
@@ -77,7 +65,7 @@ async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
         (status = 200, description = "The desired generation of every daemon was applied and read back.", body = Readiness),
         (status = 503, description = "Some daemons are not ready, or the manager itself cannot work.", body = Readiness),
     ))]
-async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
+pub(super) async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
     let conditions = app.service.blocking_conditions();
     let not_ready = match app.service.not_ready(None).await {
         // The response shows why no daemon is managed.
@@ -95,7 +83,7 @@ async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readine
         (status = 200, description = "The desired generation of the daemon was applied and read back.", body = Readiness),
         (status = 503, description = "The daemon is not ready.", body = Readiness),
     ))]
-async fn readyz_daemon(
+pub(super) async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
