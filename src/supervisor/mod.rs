@@ -343,7 +343,7 @@ impl Handle {
 
     /// The status as of now: `ready` only if it is ready for the newest generation, which the driver may not have seen.
     pub fn status(&self) -> DaemonStatus {
-        let mut status = self.observed().status;
+        let mut status = self.shared.observed.borrow().status.clone();
         {
             let desired = self.shared.desired.borrow();
             if status.phase == Phase::Ready && desired.holds_since(status.observed_generation) {
