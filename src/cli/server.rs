@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -64,6 +65,8 @@ impl Server {
 
 /// Runs a request to the server to completion.
 pub(super) fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
+    // One type for all verbs: each would get a copy of the runtime's loop.
+    let question: Pin<Box<dyn Future<Output = _>>> = Box::pin(question);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
