@@ -50,7 +50,7 @@ pub struct Prepared {
     machine_id: String,
     /// `None` for a simulated host, which is written and so made later.
     real: Option<Platform>,
-    remembered: Option<crate::gpu::Remembered>,
+    remembered: Option<crate::gpu::SuspendedGpus>,
     admin_token: Option<Secret>,
     /// What the daemons of a new simulated host should be.
     seeded: DesiredState,
@@ -292,7 +292,7 @@ async fn open_store(database: &Path, health: HostHealth) -> Result<Store, StartE
 async fn maintenance_inventory(
     store: &Store,
     machine_id: &str,
-) -> Result<Option<crate::gpu::Remembered>, StartError> {
+) -> Result<Option<crate::gpu::SuspendedGpus>, StartError> {
     let mut reader = store.read().await.map_err(refused)?;
     let written = store::maintenance::inventory(&mut reader, machine_id).await.map_err(refused)?;
     Ok(platform::remembered(written.as_deref()))

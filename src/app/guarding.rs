@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{DATABASE, StartError, refused};
 use crate::clock::unix_ms;
 use crate::domain::event::{AuditDamage, DomainEvent};
-use crate::domain::health::{HostFault, HostHealth, Report};
+use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
 use crate::store::{self, Fate, Store, StoreError};
 
@@ -87,7 +87,7 @@ pub(super) async fn compare_audit(
          {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm"
     );
     tracing::error!("{message}");
-    health.set(HostFault::AuditTruncated, Some(Report { reason, message }));
+    health.set(HostFault::AuditTruncated, Some(FaultReport { reason, message }));
     if store.is_sealed() {
         return Ok(());
     }
@@ -133,7 +133,7 @@ fn check_room(state_dir: &Path, health: &HostHealth) {
     // Some blocks are left to root alone.
     let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
     let room = blocks.saturating_mul(disk.f_frsize);
-    let report = (room < NO_ROOM).then(|| Report {
+    let report = (room < NO_ROOM).then(|| FaultReport {
         reason: "NoRoom",
         message: format!(
             "the disk of the state directory {} has {room} bytes left, so that nothing more can be written soon: free space there",

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::{StartError, refused};
 use crate::config::Config;
 use crate::domain::timings::Timings;
-use crate::gpu::{Inventory, InventoryError, Remembered, Suspendable, TimeLimited, nvml, sim::SimInventory};
+use crate::gpu::{
+    Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited, nvml, sim::SimInventory,
+};
 use crate::mps::Binaries;
 use crate::sim;
 
@@ -24,7 +26,7 @@ const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 impl Platform {
     /// Suspends or resumes the driver by the maintenance in the store; the file that was checked before
     /// may have said otherwise.
-    pub(super) fn apply_maintenance(&self, remembered: Option<Remembered>) -> Result<(), StartError> {
+    pub(super) fn apply_maintenance(&self, remembered: Option<SuspendedGpus>) -> Result<(), StartError> {
         match remembered {
             Some(remembered) if self.inventory.live() => {
                 if let Err(error) = self.inventory.suspend(remembered, CLOSING) {
@@ -42,7 +44,7 @@ impl Platform {
 }
 
 /// Reads what a maintenance remembers of the GPUs; what cannot be read is as if nothing were remembered.
-pub(super) fn remembered(text: Option<&str>) -> Option<Remembered> {
+pub(super) fn remembered(text: Option<&str>) -> Option<SuspendedGpus> {
     let read = serde_json::from_str(text?);
     read.inspect_err(|error| tracing::error!(%error, "what was remembered of the GPUs cannot be read")).ok()
 }
@@ -50,7 +52,7 @@ pub(super) fn remembered(text: Option<&str>) -> Option<Remembered> {
 /// The GPUs and the programs of this host; touches nothing, and says all that is missing at once.
 ///
 /// In maintenance the driver is not touched, and need not even be there.
-pub(super) fn real(config: &Config, remembered: Option<Remembered>) -> Result<Platform, StartError> {
+pub(super) fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartError> {
     let inventory = match remembered {
         Some(remembered) => Ok(TimeLimited::new(Suspendable::closed(open_nvml, remembered))),
         None => TimeLimited::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
@@ -84,7 +86,7 @@ pub(super) fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
 }
 
 /// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
-pub(super) fn simulated(config: &Config, remembered: Option<Remembered>) -> Result<Platform, StartError> {
+pub(super) fn simulated(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartError> {
     let directory = config.runtime_dir.join("sim");
     sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
     let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Output, line};
+use super::{OutputFormat, line};
 use crate::app;
 use crate::config::Config;
 use crate::domain::memory::Bytes;
 
 /// The state directory, found like `serve` finds it.
 #[derive(Debug, Args)]
-pub(super) struct State {
+pub(super) struct StateArgs {
     /// The configuration file of the manager
     #[arg(long)]
     config: Option<PathBuf>,
@@ -21,7 +21,7 @@ pub(super) struct State {
     state_dir: Option<PathBuf>,
 }
 
-impl State {
+impl StateArgs {
     fn read(self) -> Result<Config, String> {
         let config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
         let mut config = config.map_err(|error| error.to_string())?;
@@ -31,20 +31,20 @@ impl State {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Keep {
+pub(super) struct BackupArgs {
     /// The backup
     file: PathBuf,
     #[command(flatten)]
-    state: State,
+    state: StateArgs,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     #[command(flatten)]
-    backup: Keep,
+    backup: BackupArgs,
     /// Accept a backup with a broken audit log
     #[arg(long)]
     broken_audit: bool,
@@ -62,12 +62,12 @@ fn finish<T>(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, String> {
+pub(super) fn backup(BackupArgs { file, state, output }: BackupArgs) -> Result<ExitCode, String> {
     let config = state.read()?;
     finish(app::backup::backup(&config, &file), |made| {
         match output {
-            Output::Json => line!("{}", serde_json::to_string_pretty(made)?),
-            Output::Table => {
+            OutputFormat::Json => line!("{}", serde_json::to_string_pretty(made)?),
+            OutputFormat::Table => {
                 let backup = &made.backup;
                 line!(
                     "{}: {}, schema version {}, checked and on the disk",
@@ -86,12 +86,12 @@ pub(super) fn backup(Keep { file, state, output }: Keep) -> Result<ExitCode, Str
 }
 
 pub(super) fn restore(Restore { backup, broken_audit }: Restore) -> Result<ExitCode, String> {
-    let Keep { file, state, output } = backup;
+    let BackupArgs { file, state, output } = backup;
     let config = state.read()?;
     finish(app::backup::restore(&config, &file, broken_audit), |restored| {
         match output {
-            Output::Json => line!("{}", serde_json::to_string_pretty(restored)?),
-            Output::Table => {
+            OutputFormat::Json => line!("{}", serde_json::to_string_pretty(restored)?),
+            OutputFormat::Table => {
                 line!("{} was restored from {}", restored.database.display(), restored.backup.file.display());
                 if let Some(replaced) = &restored.replaced {
                     line!("{} is the previous database", replaced.display());

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{DIFFERS, Output, line, running, runtime_dir};
+use super::{DIFFERS, OutputFormat, line, running, runtime_dir};
 use crate::app::doctor;
 use crate::config::Config;
-use crate::domain::checkup::{Checkup, Verdict};
+use crate::domain::checkup::{CheckVerdict, Checkup};
 use crate::domain::printable::printable;
 
 #[derive(Debug, Args)]
@@ -29,8 +29,8 @@ pub(super) struct Doctor {
     #[arg(long)]
     mps_dir: Option<PathBuf>,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
 }
 
 pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
@@ -69,10 +69,10 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let checkup = runtime.map_err(|error| error.to_string())?.block_on(doctor::examine(config, refused));
     match args.output {
-        Output::Json => {
+        OutputFormat::Json => {
             line!("{}", serde_json::to_string_pretty(&checkup).map_err(|error| error.to_string())?);
         }
-        Output::Table => print(&checkup),
+        OutputFormat::Table => print(&checkup),
     }
     Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
@@ -85,7 +85,7 @@ fn print(checkup: &Checkup) {
             line!("{:<7}  {:<width$}  -> {remedy}", "", "");
         }
     }
-    let counts = [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Skipped]
+    let counts = [CheckVerdict::Ok, CheckVerdict::Warn, CheckVerdict::Fail, CheckVerdict::Skipped]
         .map(|verdict| format!("{} {}", checkup.count(verdict), verdict.as_str()));
     line!("\n{}", counts.join(", "));
 }

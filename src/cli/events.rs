@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Output, Server, line};
+use super::{OutputFormat, ServerArgs, line};
 use crate::client::{Client, ClientError};
 use crate::domain::event::Event;
 use crate::domain::printable::printable;
@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
     /// Follow new events, also over restarts of the manager
     #[arg(short, long)]
     follow: bool,
@@ -39,8 +39,8 @@ pub(super) struct EventsArgs {
     #[arg(long)]
     tenant: Option<TenantName>,
     /// Output format; JSON is one object per line
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
 }
 
 impl EventsArgs {
@@ -87,7 +87,7 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
 }
 
 /// Prints events until the stream ends; `at` is the position of the next stream.
-async fn follow(client: &Client, query: &str, at: &mut i64, output: Output) -> Result<(), ClientError> {
+async fn follow(client: &Client, query: &str, at: &mut i64, output: OutputFormat) -> Result<(), ClientError> {
     let mut stream = client.stream(&format!("/api/v1/events/stream?after={at}{query}")).await?;
     while let Some(message) = stream.next().await? {
         if let Some(data) = &message.data {
@@ -100,12 +100,12 @@ async fn follow(client: &Client, query: &str, at: &mut i64, output: Output) -> R
     Ok(())
 }
 
-fn print(event: &Event, output: Output) {
+fn print(event: &Event, output: OutputFormat) {
     match output {
-        Output::Json => {
+        OutputFormat::Json => {
             line!("{}", serde_json::to_string(event).expect("an event holds nothing that JSON cannot"));
         }
-        Output::Table => {
+        OutputFormat::Table => {
             let at = jiff::Timestamp::from_millisecond(event.at).map_or_else(
                 |_| event.at.to_string(),
                 |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%.3f").to_string(),

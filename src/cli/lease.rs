@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::{Output, Server, ask, line, show};
+use super::{OutputFormat, ServerArgs, ask, line, show};
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::client::ClientId;
@@ -16,17 +16,17 @@ pub(super) enum LeaseCommand {
     /// List the leases of a tenant
     List {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The tenant
         tenant: TenantName,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// Revoke a lease; its process keeps running
     Revoke {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The tenant
         tenant: TenantName,
         /// The lease's ID, as `list` prints it
@@ -46,9 +46,9 @@ pub(super) fn run(command: LeaseCommand) -> Result<ExitCode, String> {
     }
 }
 
-async fn list(client: &Client, tenant: &TenantName, output: Output) -> Result<ExitCode, ClientError> {
+async fn list(client: &Client, tenant: &TenantName, output: OutputFormat) -> Result<ExitCode, ClientError> {
     let leases: Vec<HeldLease> = show::all(client, &format!("/api/v1/tenants/{tenant}/leases")).await?;
-    if matches!(output, Output::Json) {
+    if matches!(output, OutputFormat::Json) {
         line!("{:#}", serde_json::json!(leases));
         return Ok(ExitCode::SUCCESS);
     }

@@ -22,10 +22,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::output::{DIFFERS, ERROR, Output, complain, line};
+use self::output::{DIFFERS, ERROR, OutputFormat, complain, line};
 use self::serve::Serve;
-use self::server::{Server, ask, runtime_dir};
-use self::show::{EnvFormat, Stopped};
+use self::server::{ServerArgs, ask, runtime_dir};
+use self::show::{EnvFormat, StoppedClientAction};
 use crate::config::Config;
 use crate::domain::client::ClientId;
 use crate::domain::{MemoryLimit, TenantName};
@@ -46,28 +46,28 @@ enum Command {
     /// Show the host, its daemons and its tenants; exit 1 when something is not ready
     Status {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// List the processes connected to the servers
     Clients {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// Only those of this tenant
         #[arg(long)]
         tenant: Option<TenantName>,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// List events, and follow new ones
     Events(events::EventsArgs),
     /// Print the environment of a tenant's processes
     Env {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The tenant
         tenant: TenantName,
         /// As lines for a shell, or as JSON
@@ -79,22 +79,22 @@ enum Command {
     /// Verify a tenant's settings with a CUDA client; exit 1 if one differs, 2 if the client could not run
     Verify {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The tenant
         tenant: TenantName,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// Terminate a client in the safe order
     Terminate {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The client's ID, as `clients` prints it
         client: ClientId,
         /// What to do if the client is stopped (SIGSTOP, a debugger); by default nothing is sent and this fails
         #[arg(long, value_enum)]
-        stopped: Option<Stopped>,
+        stopped: Option<StoppedClientAction>,
     },
     /// List and revoke leases
     Lease {
@@ -114,15 +114,15 @@ enum Command {
     /// Print a link that logs a browser in once, within 15 minutes
     LoginUrl {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
     },
     /// Show who the server takes you for, and what you may do
     Whoami {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// Work with the audit log
     Audit {
@@ -132,7 +132,7 @@ enum Command {
     /// Check what this host lacks, with or without a running manager; exit 1 on warnings or failures
     Doctor(doctor::Doctor),
     /// Copy the database to a file, also while the manager is running
-    Backup(backup::Keep),
+    Backup(backup::BackupArgs),
     /// Replace the database with a backup, while no manager is running
     Restore(backup::Restore),
     /// Print the OpenAPI document

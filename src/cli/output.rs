@@ -11,7 +11,7 @@ pub(super) const DIFFERS: u8 = 1;
 pub(super) const ERROR: u8 = 2;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Output {
+pub(super) enum OutputFormat {
     Table,
     Json,
 }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use super::Server;
+use super::ServerArgs;
 use super::vet::{Answerer, check_environment, check_user};
 use crate::domain::TenantName;
 use crate::domain::environment::PREFIX;
@@ -19,7 +19,7 @@ use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
     /// The tenant
     #[arg(long)]
     tenant: TenantName,

@@ -12,7 +12,7 @@ use crate::config::{self, Config};
 use crate::host::process;
 
 /// A running manager.
-pub(super) struct Running {
+pub(super) struct RunningManager {
     /// Its configuration, or why that cannot be read now.
     pub(super) config: Result<Config, String>,
     /// The directory of its database, from the file it has open.
@@ -20,7 +20,7 @@ pub(super) struct Running {
 }
 
 /// The manager that listens in a runtime directory; `None` if there is none, or an untrusted one.
-pub(super) fn manager(runtime_dir: &Path) -> Option<Running> {
+pub(super) fn manager(runtime_dir: &Path) -> Option<RunningManager> {
     let stream = UnixStream::connect(config::socket_in(runtime_dir)).ok()?;
     let peer = socket_peercred(&stream).ok()?;
     if !config::trusted_managers().ok()?.includes(peer.uid.as_raw()) {
@@ -30,7 +30,7 @@ pub(super) fn manager(runtime_dir: &Path) -> Option<Running> {
     let serve = serve_of(&process::command(pid)?)?;
     let directory = fs::read_link(format!("/proc/{pid}/cwd")).ok();
     let config = serve.within(directory.as_deref()).config().map_err(|error| error.to_string());
-    Some(Running { config, state_dir: state_dir(pid) })
+    Some(RunningManager { config, state_dir: state_dir(pid) })
 }
 
 /// The options of `serve` on a command line.

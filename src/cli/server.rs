@@ -16,7 +16,7 @@ const CONFLICT: u16 = 409;
 
 /// How to reach the server.
 #[derive(Debug, Args)]
-pub(super) struct Server {
+pub(super) struct ServerArgs {
     /// The server's URL; by default the unix socket [env: `MPS_MANAGER_URL`]
     #[arg(long)]
     pub(super) url: Option<String>,
@@ -41,7 +41,7 @@ pub(super) fn runtime_dir(given: Option<PathBuf>) -> PathBuf {
     given.or_else(of_environment).unwrap_or_else(config::default_runtime_dir)
 }
 
-impl Server {
+impl ServerArgs {
     /// The certificates to verify a server with.
     pub(super) fn ca_file(&self) -> Option<PathBuf> {
         self.ca_file.clone().or_else(|| variable("MPS_MANAGER_CA_FILE").map(PathBuf::from))

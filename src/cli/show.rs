@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use reqwest::StatusCode;
 
 use super::vet::check_environment;
-use super::{DIFFERS, Output, line};
+use super::{DIFFERS, OutputFormat, line};
 use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
@@ -48,18 +48,18 @@ pub(super) async fn all<T: serde::de::DeserializeOwned>(
     }
 }
 
-pub(super) async fn status(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
+pub(super) async fn status(client: &Client, output: OutputFormat) -> Result<ExitCode, ClientError> {
     let host: HostView = client.get("/api/v1/host").await?;
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
     let tenants: Vec<TenantView> = all(client, "/api/v1/tenants").await?;
     let foreign: Vec<ForeignDaemonView> = client.get::<List<_>>("/api/v1/foreign-daemons").await?.items;
     let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
     match output {
-        Output::Json => {
+        OutputFormat::Json => {
             let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants, "foreign_daemons": foreign });
             line!("{all:#}");
         }
-        Output::Table => {
+        OutputFormat::Table => {
             print_status(&host, &daemons, &tenants);
             print_foreign(&foreign);
         }
@@ -244,11 +244,11 @@ fn in_columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 pub(super) async fn clients(
     client: &Client,
     tenant: Option<&TenantName>,
-    output: Output,
+    output: OutputFormat,
 ) -> Result<ExitCode, ClientError> {
     let filter = tenant.map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
     let clients: Vec<ClientView> = all(client, &format!("/api/v1/clients?fresh=true{filter}")).await?;
-    if matches!(output, Output::Json) {
+    if matches!(output, OutputFormat::Json) {
         line!("{:#}", serde_json::json!(clients));
         return Ok(ExitCode::SUCCESS);
     }
@@ -292,12 +292,12 @@ pub(super) async fn environment(
 pub(super) async fn terminate(
     client: &Client,
     id: ClientId,
-    stopped: Option<Stopped>,
+    stopped: Option<StoppedClientAction>,
 ) -> Result<ExitCode, ClientError> {
     let chosen = match stopped {
         None => "",
-        Some(Stopped::Continue) => "?stopped=continue",
-        Some(Stopped::Kill) => "?stopped=kill",
+        Some(StoppedClientAction::Continue) => "?stopped=continue",
+        Some(StoppedClientAction::Kill) => "?stopped=kill",
     };
     let path = format!("/api/v1/clients/{id}/terminate{chosen}");
     let operation: Operation = client.post(&path, &serde_json::json!({})).await?;
@@ -332,7 +332,7 @@ pub(super) async fn ended(client: &Client, mut operation: Operation) -> Result<O
 
 /// What to do with a stopped client.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Stopped {
+pub(super) enum StoppedClientAction {
     /// Continue it, then end it in the safe order
     Continue,
     /// Kill it without MPS

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use jiff::Timestamp;
 
-use super::{Output, Server, ask, line, show};
+use super::{OutputFormat, ServerArgs, ask, line, show};
 use crate::client::{Client, ClientError};
 use crate::domain::TokenName;
 use crate::domain::access::Grant;
@@ -20,7 +20,7 @@ pub(super) enum TokenCommand {
     /// Create a token and print it: it is shown only this once
     Create {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// What it is for
         name: TokenName,
         /// What it grants: viewer, operator, admin, or tenant:NAME
@@ -30,21 +30,21 @@ pub(super) enum TokenCommand {
         #[arg(long, value_name = "SECONDS")]
         expires_in: Option<u64>,
         /// As the token alone, or as JSON with its metadata
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// List the tokens
     List {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
+        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+        output: OutputFormat,
     },
     /// Revoke a token
     Revoke {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The token's ID, as `list` prints it
         id: TokenId,
     },
@@ -64,12 +64,16 @@ pub(super) fn run(command: TokenCommand) -> Result<ExitCode, String> {
     }
 }
 
-async fn create(client: &Client, request: &TokenRequest, output: Output) -> Result<ExitCode, ClientError> {
+async fn create(
+    client: &Client,
+    request: &TokenRequest,
+    output: OutputFormat,
+) -> Result<ExitCode, ClientError> {
     let made: NewToken = client.post("/api/v1/tokens", request).await?;
     match output {
-        Output::Json => line!("{:#}", serde_json::json!(made)),
+        OutputFormat::Json => line!("{:#}", serde_json::json!(made)),
         // The only text on standard output, for scripts.
-        Output::Table => {
+        OutputFormat::Table => {
             eprintln!(
                 "token {} ({}) grants {}; its text is shown only this once:",
                 made.token.id, made.token.name, made.token.grant
@@ -80,9 +84,9 @@ async fn create(client: &Client, request: &TokenRequest, output: Output) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
+async fn list(client: &Client, output: OutputFormat) -> Result<ExitCode, ClientError> {
     let tokens: Vec<TokenView> = show::all(client, "/api/v1/tokens").await?;
-    if matches!(output, Output::Json) {
+    if matches!(output, OutputFormat::Json) {
         line!("{:#}", serde_json::json!(tokens));
         return Ok(ExitCode::SUCCESS);
     }
@@ -121,11 +125,11 @@ pub(super) async fn login_url(client: &Client) -> Result<ExitCode, ClientError> 
 }
 
 /// Who the server takes the caller for.
-pub(super) async fn whoami(client: &Client, output: Output) -> Result<ExitCode, ClientError> {
+pub(super) async fn whoami(client: &Client, output: OutputFormat) -> Result<ExitCode, ClientError> {
     let who: WhoamiView = client.get("/api/v1/whoami").await?;
     match output {
-        Output::Json => line!("{:#}", serde_json::json!(who)),
-        Output::Table => line!("{}: {} (from {})", who.subject, who.grant, who.origin),
+        OutputFormat::Json => line!("{:#}", serde_json::json!(who)),
+        OutputFormat::Table => line!("{}: {} (from {})", who.subject, who.grant, who.origin),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::show::table;
-use super::{DIFFERS, ERROR, Output, line};
+use super::{DIFFERS, ERROR, OutputFormat, line};
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::memory::Bytes;
@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(100);
 pub(super) async fn run(
     client: &Client,
     tenant: &TenantName,
-    output: Output,
+    output: OutputFormat,
 ) -> Result<ExitCode, ClientError> {
     let path = format!("/api/v1/tenants/{tenant}");
     let started: Verification = client.post(&format!("{path}/verify"), &serde_json::json!({})).await?;
@@ -38,8 +38,8 @@ pub(super) async fn run(
         }
     };
     match output {
-        Output::Json => line!("{:#}", serde_json::json!(result)),
-        Output::Table => print(&result),
+        OutputFormat::Json => line!("{:#}", serde_json::json!(result)),
+        OutputFormat::Table => print(&result),
     }
     Ok(match result.outcome {
         VerificationOutcome::Verified => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::error::ClientError;
-use self::socket::Socket;
+use self::socket::TrustedSocket;
 pub use self::stream::Stream;
 use crate::host::trust::Trust;
 
@@ -21,7 +21,7 @@ use crate::host::trust::Trust;
 pub struct Client {
     /// Builds requests, and sends them if there is no socket.
     http: reqwest::Client,
-    socket: Option<Socket>,
+    socket: Option<TrustedSocket>,
     base: String,
     target: String,
     token: Option<String>,
@@ -34,7 +34,7 @@ impl Client {
         Ok(Self {
             http,
             target: socket.display().to_string(),
-            socket: Some(Socket::new(socket, trusted)),
+            socket: Some(TrustedSocket::new(socket, trusted)),
             base: "http://localhost".into(),
             token: None,
         })
@@ -42,7 +42,7 @@ impl Client {
 
     /// The user of the listener, once something was sent; `None` over a URL.
     pub fn peer(&self) -> Option<u32> {
-        self.socket.as_ref().and_then(Socket::peer)
+        self.socket.as_ref().and_then(TrustedSocket::peer)
     }
 
     /// The same with a token, for a user without a grant.

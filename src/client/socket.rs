@@ -12,14 +12,14 @@ use super::ClientError;
 use crate::host::trust::Trust;
 
 /// A socket, and the users trusted to run the manager.
-pub(super) struct Socket {
+pub(super) struct TrustedSocket {
     path: PathBuf,
     trusted: Trust,
     /// The user found to be listening.
     peer: OnceLock<u32>,
 }
 
-impl Socket {
+impl TrustedSocket {
     pub(super) fn new(path: &Path, trusted: Trust) -> Self {
         Self { path: path.to_owned(), trusted, peer: OnceLock::new() }
     }

@@ -11,7 +11,7 @@ use crate::host::user;
 /// Who may do what, as the file says it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Access {
+pub struct AccessConfig {
     /// What users may do through the unix socket, by name or number: a role, or `tenant:` and a tenant's name.
     pub users: BTreeMap<String, Grant>,
     /// What the members of groups may do, likewise.
@@ -26,7 +26,7 @@ pub struct Access {
     pub open_metrics: bool,
 }
 
-impl Default for Access {
+impl Default for AccessConfig {
     fn default() -> Self {
         Self {
             users: BTreeMap::new(),
@@ -39,7 +39,7 @@ impl Default for Access {
     }
 }
 
-impl Access {
+impl AccessConfig {
     /// How long sessions last.
     pub fn session_limits(&self) -> SessionLimits {
         let ms = |seconds: u32| i64::from(seconds) * 1000;
@@ -77,7 +77,7 @@ impl Access {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Access, String> {
+    fn read(text: &str) -> Result<AccessConfig, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 

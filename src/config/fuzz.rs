@@ -1,6 +1,6 @@
 //! Configuration files at volume.
 
-use super::{Access, Config};
+use super::{AccessConfig, Config};
 use crate::fuzz::Inputs;
 
 #[test]
@@ -54,7 +54,7 @@ fn users_and_groups() {
     let words =
         ["users", "groups", " = ", "\"", "{", "}", ",", "\n", "tenant:", "admin", "root", "\"0\"", ".", "-1"];
     Inputs::new(samples, &words).at_most(16 << 10).check_text(|text| {
-        let access: Access = match toml::from_str(text) {
+        let access: AccessConfig = match toml::from_str(text) {
             Ok(access) => access,
             Err(_) => return false,
         };
@@ -75,7 +75,7 @@ fn users_and_groups() {
             assert!(access.users.values().any(|said| said == grant));
         }
         let printed = toml::to_string(&access).expect("TOML");
-        assert_eq!(toml::from_str::<Access>(&printed).expect("its own"), access);
+        assert_eq!(toml::from_str::<AccessConfig>(&printed).expect("its own"), access);
         true
     });
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::access::Access;
+pub use self::access::AccessConfig;
 pub use self::client::{CLIENT_CONFIG, trusted_managers};
 pub use self::error::ConfigError;
 pub use self::limits::Limits;
@@ -56,9 +56,9 @@ pub struct Config {
     /// Longest time a CUDA process of a tenant waits for its daemon to be back, in seconds; 0 refuses it at once.
     pub client_wait_s: u32,
     /// Who may do what.
-    pub access: Access,
+    pub access: AccessConfig,
     /// The journal of events.
-    pub events: Events,
+    pub events: EventsConfig,
     /// The certificate of the API; without it, it is served without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -71,7 +71,7 @@ pub struct Config {
 /// How the journal of events is kept and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Events {
+pub struct EventsConfig {
     /// Days for which events are kept.
     pub keep_days: u32,
     /// Most events that are kept.
@@ -80,7 +80,7 @@ pub struct Events {
     pub streams: u32,
 }
 
-impl Default for Events {
+impl Default for EventsConfig {
     fn default() -> Self {
         Self { keep_days: 30, keep_count: 200_000, streams: 64 }
     }
@@ -113,8 +113,8 @@ impl Default for Config {
             stop_grace_s: 10,
             fresh_patience_s: 10,
             client_wait_s: 30,
-            access: Access::default(),
-            events: Events::default(),
+            access: AccessConfig::default(),
+            events: EventsConfig::default(),
             tls: None,
             limits: Limits::default(),
             timings: Timings::default(),
@@ -182,7 +182,7 @@ impl Config {
         range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;
         range("fresh_patience_s", self.fresh_patience_s, 1, 600, "1 to 600 seconds")?;
         range("client_wait_s", self.client_wait_s, 0, 3600, "0 to 3600 seconds")?;
-        let Access { session_idle_s, session_max_s, .. } = self.access;
+        let AccessConfig { session_idle_s, session_max_s, .. } = self.access;
         range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;
         range("access.session_max_s", session_max_s, 60, 2_592_000, "60 to 2592000 seconds")?;
         self.users()?;

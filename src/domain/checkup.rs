@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// As it should be.
     Ok,
     /// It could not be checked, or need not be; `seen` says why.
@@ -16,7 +16,7 @@ pub enum Verdict {
     Fail,
 }
 
-impl Verdict {
+impl CheckVerdict {
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ pub struct Check {
     /// Its name, which stays.
     pub id: &'static str,
     /// How it came out.
-    pub status: Verdict,
+    pub status: CheckVerdict,
     /// What was seen.
     pub seen: String,
     /// What to do; `None` where there is nothing to mend.
@@ -44,22 +44,22 @@ pub struct Check {
 impl Check {
     /// As it should be.
     pub fn ok(id: &'static str, seen: impl Into<String>) -> Self {
-        Self { id, status: Verdict::Ok, seen: seen.into(), remedy: None }
+        Self { id, status: CheckVerdict::Ok, seen: seen.into(), remedy: None }
     }
 
     /// Not checked, and why.
     pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
-        Self { id, status: Verdict::Skipped, seen: why.into(), remedy: None }
+        Self { id, status: CheckVerdict::Skipped, seen: why.into(), remedy: None }
     }
 
     /// Something to know of.
     pub fn warn(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { id, status: Verdict::Warn, seen: seen.into(), remedy: Some(remedy.into()) }
+        Self { id, status: CheckVerdict::Warn, seen: seen.into(), remedy: Some(remedy.into()) }
     }
 
     /// A blocker.
     pub fn fail(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { id, status: Verdict::Fail, seen: seen.into(), remedy: Some(remedy.into()) }
+        Self { id, status: CheckVerdict::Fail, seen: seen.into(), remedy: Some(remedy.into()) }
     }
 }
 
@@ -76,12 +76,12 @@ pub struct Checkup {
 
 impl Checkup {
     /// How many checks came out so.
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: CheckVerdict) -> usize {
         self.checks.iter().filter(|check| check.status == verdict).count()
     }
 
     /// Whether nothing warns or fails.
     pub fn is_well(&self) -> bool {
-        self.checks.iter().all(|check| check.status <= Verdict::Skipped)
+        self.checks.iter().all(|check| check.status <= CheckVerdict::Skipped)
     }
 }

@@ -59,7 +59,7 @@ pub struct InForce {
 
 /// A spec that holds what is in force, so that applying it changes nothing.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
+pub struct AdoptedSpec {
     /// The spec.
     pub spec: DaemonSpec,
     /// What the reader should know of it.
@@ -67,7 +67,7 @@ pub struct Reading {
 }
 
 /// Reads a spec back from what is in force; refuses what no spec can hold, with the reason.
-fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
+fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
     refuse_limits_by_uuid(seen)?;
     let effective = &seen.effective;
     let mut notes = Vec::new();
@@ -114,7 +114,7 @@ fn spec_in_force(seen: &InForce) -> Result<Reading, InvalidValue> {
         active_thread_percentage: Some(percentage).filter(|value| *value != ThreadPercentage::FULL),
         priority: Some(priority).filter(|value| *value != Priority::Normal),
     };
-    Ok(Reading { spec, notes })
+    Ok(AdoptedSpec { spec, notes })
 }
 
 fn refuse_limits_by_uuid(seen: &InForce) -> Result<(), InvalidValue> {
@@ -129,7 +129,7 @@ fn refuse_limits_by_uuid(seen: &InForce) -> Result<(), InvalidValue> {
 
 /// A control daemon that a caller asks to adopt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub struct AdoptionCandidate {
     /// Its user.
     pub uid: Option<u32>,
     /// Whether another manager's token is in its environment.
@@ -148,19 +148,19 @@ pub struct Candidate {
     pub in_force: Result<InForce, String>,
 }
 
-impl Candidate {
+impl AdoptionCandidate {
     /// The spec under which the daemon can be adopted by a manager of this user; the reason where it cannot.
     pub fn adopt(
         &self,
         management: Management,
         manager_uid: u32,
         present: &[Gpu],
-    ) -> Result<Reading, InvalidValue> {
+    ) -> Result<AdoptedSpec, InvalidValue> {
         let gpus = self.reachable_gpus(present)?;
         if management == Management::Observed {
             let reading = self.in_force.as_ref().ok().and_then(|seen| spec_in_force(seen).ok());
             let notes = reading.as_ref().map(|reading| reading.notes.clone()).unwrap_or_default();
-            return Ok(Reading { spec: self.spec_to_observe(gpus, reading), notes });
+            return Ok(AdoptedSpec { spec: self.spec_to_observe(gpus, reading), notes });
         }
         self.refuse_to_manage(manager_uid)?;
         let seen = self.in_force.as_ref().map_err(|reason| {
@@ -201,7 +201,7 @@ impl Candidate {
     }
 
     /// A spec by which it is only observed: what is in force where a spec can hold it.
-    fn spec_to_observe(&self, gpus: Vec<GpuUuid>, reading: Option<Reading>) -> DaemonSpec {
+    fn spec_to_observe(&self, gpus: Vec<GpuUuid>, reading: Option<AdoptedSpec>) -> DaemonSpec {
         DaemonSpec {
             mode: self.mode,
             multi_user: self.multi_user,
@@ -369,7 +369,7 @@ mod tests {
             vec![reading(0, Some(1 << 30), false)],
             Some((400, vec![reading(0, Some(1536 * MIB), true)])),
         );
-        let Reading { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
+        let AdoptedSpec { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
         assert!(spec.multi_user);
         assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1536 MiB that"), "{notes:?}");
         let limit = MemoryLimit::from_mib(1536).expect("a limit");
@@ -394,7 +394,7 @@ mod tests {
     fn other_users_daemon_is_only_observed() {
         let present = [h200(0), h200(1)];
         let seen = in_force(vec![reading(0, None, true)], None);
-        let good = Candidate {
+        let good = AdoptionCandidate {
             uid: Some(0),
             held: false,
             mode: Mode::Shared,
@@ -407,11 +407,14 @@ mod tests {
         let managed = good.adopt(Management::Managed, 0, &present).expect("all agrees").spec;
         assert_eq!(managed.management, Management::Managed);
         for (candidate, said) in [
-            (Candidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
-            (Candidate { uid: None, ..good.clone() }, "uid unknown"),
-            (Candidate { held: true, ..good.clone() }, "another mps-manager"),
-            (Candidate { mode_unsupported: Some("needs 13010".into()), ..good.clone() }, "needs 13010"),
-            (Candidate { in_force: Err("it hangs".into()), ..good.clone() }, "it hangs"),
+            (AdoptionCandidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
+            (AdoptionCandidate { uid: None, ..good.clone() }, "uid unknown"),
+            (AdoptionCandidate { held: true, ..good.clone() }, "another mps-manager"),
+            (
+                AdoptionCandidate { mode_unsupported: Some("needs 13010".into()), ..good.clone() },
+                "needs 13010",
+            ),
+            (AdoptionCandidate { in_force: Err("it hangs".into()), ..good.clone() }, "it hangs"),
         ] {
             let error = candidate.adopt(Management::Managed, 0, &present).expect_err(said).to_string();
             assert!(error.contains(said), "{error}");
@@ -420,10 +423,10 @@ mod tests {
         }
         let (zero, one) = (present[0].uuid.clone(), present[1].uuid.clone());
         for (candidate, said) in [
-            (Candidate { unreachable: Some("elsewhere".into()), ..good.clone() }, "elsewhere"),
-            (Candidate { gpus: Err("may not be read".into()), ..good.clone() }, "may not be read"),
-            (Candidate { gpus: Ok(vec![]), ..good.clone() }, "no GPU of this host"),
-            (Candidate { gpus: Ok(vec![one, zero]), ..good }, "another order"),
+            (AdoptionCandidate { unreachable: Some("elsewhere".into()), ..good.clone() }, "elsewhere"),
+            (AdoptionCandidate { gpus: Err("may not be read".into()), ..good.clone() }, "may not be read"),
+            (AdoptionCandidate { gpus: Ok(vec![]), ..good.clone() }, "no GPU of this host"),
+            (AdoptionCandidate { gpus: Ok(vec![one, zero]), ..good }, "another order"),
         ] {
             for management in [Management::Managed, Management::Observed] {
                 let error = candidate.adopt(management, 0, &present).expect_err(said).to_string();

@@ -46,7 +46,7 @@ impl HostFault {
 
 /// Why a fault is reported: one word, and a sentence with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct FaultReport {
     /// One word, as `FileRemoved`.
     pub reason: &'static str,
     /// What happened and what to do.
@@ -56,12 +56,12 @@ pub struct Report {
 /// The faults that there are now; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct HostHealth {
-    faults: Arc<Mutex<BTreeMap<HostFault, Report>>>,
+    faults: Arc<Mutex<BTreeMap<HostFault, FaultReport>>>,
 }
 
 impl HostHealth {
     /// Reports a fault or clears it; returns whether that changed anything.
-    pub fn set(&self, fault: HostFault, report: Option<Report>) -> bool {
+    pub fn set(&self, fault: HostFault, report: Option<FaultReport>) -> bool {
         let mut faults = self.faults();
         match report {
             Some(report) => faults.insert(fault, report.clone()).as_ref() != Some(&report),
@@ -70,7 +70,7 @@ impl HostHealth {
     }
 
     /// Why a fault is reported; `None` where it is not.
-    pub fn get(&self, fault: HostFault) -> Option<Report> {
+    pub fn get(&self, fault: HostFault) -> Option<FaultReport> {
         self.faults().get(&fault).cloned()
     }
 
@@ -81,7 +81,7 @@ impl HostHealth {
 
     /// All of them.
     pub fn conditions(&self) -> Vec<Condition> {
-        let condition = |(fault, report): (&HostFault, &Report)| {
+        let condition = |(fault, report): (&HostFault, &FaultReport)| {
             Condition::new(fault.as_str(), true, report.reason, report.message.clone())
         };
         self.faults().iter().map(condition).collect()
@@ -93,7 +93,7 @@ impl HostHealth {
         faults.keys().filter(|fault| fault.blocks()).map(|fault| fault.as_str().to_owned()).collect()
     }
 
-    fn faults(&self) -> MutexGuard<'_, BTreeMap<HostFault, Report>> {
+    fn faults(&self) -> MutexGuard<'_, BTreeMap<HostFault, FaultReport>> {
         // Each change is one insertion or removal: the map is whole whatever happened.
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +107,7 @@ mod tests {
     fn faults_are_shared_reported_once_and_cleared() {
         let health = HostHealth::default();
         let seen = health.clone();
-        let report = |message: &str| Some(Report { reason: "DiskFull", message: message.into() });
+        let report = |message: &str| Some(FaultReport { reason: "DiskFull", message: message.into() });
         assert!(health.set(HostFault::WritesFail, report("full")));
         assert!(!health.set(HostFault::WritesFail, report("full")), "no news");
         assert!(health.set(HostFault::AuditTruncated, report("cut")));

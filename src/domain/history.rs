@@ -28,14 +28,14 @@ pub struct Point {
 
 /// What a tenant has at the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldByTenant {
     /// Its clients.
     pub clients: u32,
     /// On each GPU: how many of them are there, and the bytes that they hold.
     pub gpus: BTreeMap<GpuUuid, (u32, u64)>,
 }
 
-impl Held {
+impl HeldByTenant {
     /// The bytes that they hold on all GPUs.
     pub fn memory(&self) -> u64 {
         self.gpus.values().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
@@ -53,7 +53,7 @@ pub struct History {
 
 impl History {
     /// Adds what there is now; what is older than the span is forgotten.
-    pub fn record(&mut self, now: i64, held: &BTreeMap<TenantName, Held>) {
+    pub fn record(&mut self, now: i64, held: &BTreeMap<TenantName, HeldByTenant>) {
         for (tenant, held) in held {
             let memory = held.memory();
             self.add((tenant.clone(), None), Point { at: now, clients: held.clients, memory });
@@ -119,10 +119,10 @@ mod tests {
         TenantName::parse(text).expect("name")
     }
 
-    fn held(tenants: &[(&str, u32, u64)]) -> BTreeMap<TenantName, Held> {
+    fn held(tenants: &[(&str, u32, u64)]) -> BTreeMap<TenantName, HeldByTenant> {
         let one = |(tenant, clients, memory): &(&str, u32, u64)| {
             let gpus = BTreeMap::from([(h200(0).uuid, (*clients, *memory))]);
-            (name(tenant), Held { clients: *clients, gpus })
+            (name(tenant), HeldByTenant { clients: *clients, gpus })
         };
         tenants.iter().map(one).collect()
     }

@@ -155,7 +155,7 @@ pub struct Ours {
 
 /// What shows whose a process is.
 #[derive(Debug, Clone, Default)]
-pub struct Signs<'a> {
+pub struct OwnershipSigns<'a> {
     /// Its process ID.
     pub pid: u32,
     /// Its parents, nearest first.
@@ -178,7 +178,7 @@ const PROGRAMS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 /// Daemons and servers leave the manager's family, and have the token of their start instead. Another manager's have
 /// one too, but a pipe directory outside `daemons`. One that was adopted has no token: it is known by its process, its
 /// servers by their parent, and those that have lost it by their program and the directory that was adopted.
-pub fn is_ours(signs: &Signs<'_>, ours: &Ours) -> bool {
+pub fn is_ours(signs: &OwnershipSigns<'_>, ours: &Ours) -> bool {
     let family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
     let pipe = signs.pipe_directory.as_deref();
     let marked = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token)).is_some_and(|token| {
@@ -233,40 +233,71 @@ mod tests {
             pipe_directories: vec!["/run/theirs".into()],
             ..Ours::default()
         };
-        let ours = |signs: Signs<'_>| is_ours(&signs, &known);
+        let ours = |signs: OwnershipSigns<'_>| is_ours(&signs, &known);
         let (pipe, token) = (|path: &str| Some(PathBuf::from(path)), Some("some".to_owned()));
-        assert!(ours(Signs { pid: 100, ..Signs::default() }));
-        assert!(ours(Signs { pid: 7, ancestors: &[6, 100, 1], ..Signs::default() }), "a probe");
+        assert!(ours(OwnershipSigns { pid: 100, ..OwnershipSigns::default() }));
+        assert!(
+            ours(OwnershipSigns { pid: 7, ancestors: &[6, 100, 1], ..OwnershipSigns::default() }),
+            "a probe"
+        );
         let server = pipe("/run/mps-manager/daemons/gpu0/pipe");
-        assert!(ours(Signs {
+        assert!(ours(OwnershipSigns {
             pid: 8,
             token: token.clone(),
             pipe_directory: server.clone(),
-            ..Signs::default()
+            ..OwnershipSigns::default()
         }));
         let observed = Some("observed".to_owned());
-        assert!(!ours(Signs { pid: 8, token: observed, pipe_directory: server.clone(), ..Signs::default() }));
-        assert!(!ours(Signs { pid: 9, pipe_directory: server, ..Signs::default() }), "a tenant's client");
+        assert!(!ours(OwnershipSigns {
+            pid: 8,
+            token: observed,
+            pipe_directory: server.clone(),
+            ..OwnershipSigns::default()
+        }));
+        assert!(
+            !ours(OwnershipSigns { pid: 9, pipe_directory: server, ..OwnershipSigns::default() }),
+            "a tenant's client"
+        );
         let other = pipe("/run/other/daemons/gpu0/pipe");
-        assert!(!ours(Signs { pid: 9, token: token.clone(), pipe_directory: other, ..Signs::default() }));
-        assert!(!ours(Signs { pid: 9, token, ..Signs::default() }));
-        assert!(!ours(Signs { pid: 9, ancestors: &[1], ..Signs::default() }));
-        assert!(ours(Signs { pid: 9, token: Some("known".into()), ..Signs::default() }));
+        assert!(!ours(OwnershipSigns {
+            pid: 9,
+            token: token.clone(),
+            pipe_directory: other,
+            ..OwnershipSigns::default()
+        }));
+        assert!(!ours(OwnershipSigns { pid: 9, token, ..OwnershipSigns::default() }));
+        assert!(!ours(OwnershipSigns { pid: 9, ancestors: &[1], ..OwnershipSigns::default() }));
+        assert!(ours(OwnershipSigns { pid: 9, token: Some("known".into()), ..OwnershipSigns::default() }));
 
         // Adopted: the control process, its server, a server that has lost it, and a client, which is its tenant's.
         let controls = [50];
-        assert!(ours(Signs { pid: 50, controls: &controls, ..Signs::default() }));
-        assert!(ours(Signs { pid: 51, ancestors: &[50, 1], controls: &controls, ..Signs::default() }));
+        assert!(ours(OwnershipSigns { pid: 50, controls: &controls, ..OwnershipSigns::default() }));
+        assert!(ours(OwnershipSigns {
+            pid: 51,
+            ancestors: &[50, 1],
+            controls: &controls,
+            ..OwnershipSigns::default()
+        }));
         let theirs = pipe("/run/theirs");
         let program = Some("nvidia-cuda-mps-server");
-        assert!(ours(Signs { pid: 52, program, pipe_directory: theirs.clone(), ..Signs::default() }));
-        assert!(!ours(Signs {
+        assert!(ours(OwnershipSigns {
+            pid: 52,
+            program,
+            pipe_directory: theirs.clone(),
+            ..OwnershipSigns::default()
+        }));
+        assert!(!ours(OwnershipSigns {
             pid: 53,
             program: Some("python"),
             pipe_directory: theirs,
-            ..Signs::default()
+            ..OwnershipSigns::default()
         }));
         let elsewhere = pipe("/run/elsewhere");
-        assert!(!ours(Signs { pid: 54, program, pipe_directory: elsewhere, ..Signs::default() }));
+        assert!(!ours(OwnershipSigns {
+            pid: 54,
+            program,
+            pipe_directory: elsewhere,
+            ..OwnershipSigns::default()
+        }));
     }
 }

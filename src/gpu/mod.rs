@@ -2,7 +2,7 @@
 //!
 //! [`Inventory`] is this crate's one seam of traits: the real host answers through NVML ([`nvml`]), the
 //! simulated one through the files of its world ([`sim`]), and nothing above can distinguish them except by
-//! [`Driver::simulated`]. An inventory changes one setting of a GPU, its compute mode, and that only on request;
+//! [`GpuDriver::simulated`]. An inventory changes one setting of a GPU, its compute mode, and that only on request;
 //! it never starts CUDA: `cuInit` in the server would make the server itself a client of MPS. CUDA is started in one place only, the
 //! child process of `mps-manager cuda-probe` ([`probe`]).
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
-pub use suspend::{Remembered, Suspendable};
+pub use suspend::{Suspendable, SuspendedGpus};
 pub use timeout::TimeLimited;
 
 /// What the GPUs of the host are and who is on them.
@@ -30,7 +30,7 @@ pub use timeout::TimeLimited;
 /// those of a [`TimeLimited`] one), so an asynchronous caller hands them to a thread that may wait.
 pub trait Inventory: Send + Sync + 'static {
     /// The driver.
-    fn driver(&self) -> Result<Driver, InventoryError>;
+    fn driver(&self) -> Result<GpuDriver, InventoryError>;
 
     /// Every GPU of the host in PCI order, those in MIG mode included.
     ///
@@ -53,7 +53,7 @@ pub trait Inventory: Send + Sync + 'static {
     }
 
     /// The driver as it was last reported, if it does not answer now.
-    fn known_driver(&self) -> Result<Driver, InventoryError> {
+    fn known_driver(&self) -> Result<GpuDriver, InventoryError> {
         self.driver()
     }
 
@@ -74,7 +74,7 @@ pub struct DeviceFile {
 
 /// The driver of the host's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Driver {
+pub struct GpuDriver {
     /// The driver's version, as `580.159.04`.
     pub driver_version: String,
     /// The newest CUDA that the driver can run, as `13.0`; `None` where the driver does not say.

@@ -13,7 +13,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
+use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
@@ -81,8 +81,8 @@ impl NvmlInventory {
 type PciAddress = (u32, u32, u32);
 
 impl Inventory for NvmlInventory {
-    fn driver(&self) -> Result<Driver, InventoryError> {
-        Ok(Driver {
+    fn driver(&self) -> Result<GpuDriver, InventoryError> {
+        Ok(GpuDriver {
             driver_version: self
                 .nvml
                 .sys_driver_version()

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use serde::Deserialize;
 
-use super::{DeviceFile, Driver, Inventory, InventoryError, cuda_version_text};
+use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
@@ -108,9 +108,9 @@ impl SimInventory {
 }
 
 impl Inventory for SimInventory {
-    fn driver(&self) -> Result<Driver, InventoryError> {
+    fn driver(&self) -> Result<GpuDriver, InventoryError> {
         let world = self.read_world()?;
-        Ok(Driver {
+        Ok(GpuDriver {
             driver_version: world.driver_version,
             cuda_version: cuda_version_text(world.cuda_driver_version),
             simulated: true,

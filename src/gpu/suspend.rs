@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceFile, Driver, Inventory, InventoryError};
+use super::{DeviceFile, GpuDriver, Inventory, InventoryError};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
 /// What is known of the GPUs while the driver is not queried: everything but who uses them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Remembered {
-    driver: Driver,
+pub struct SuspendedGpus {
+    driver: GpuDriver,
     gpus: Vec<Gpu>,
     device_files: Vec<(GpuUuid, PathBuf)>,
 }
@@ -37,14 +37,14 @@ pub struct Suspendable {
     /// Held by the one who opens it.
     opening: Mutex<()>,
     live: AtomicBool,
-    state: RwLock<State>,
+    state: RwLock<DriverState>,
     /// What is reported while it is being closed, so that no new call keeps it open.
-    closing: RwLock<Option<Remembered>>,
+    closing: RwLock<Option<SuspendedGpus>>,
 }
 
-enum State {
+enum DriverState {
     Open(Box<dyn Inventory>),
-    Suspended(Remembered),
+    Suspended(SuspendedGpus),
 }
 
 impl Suspendable {
@@ -52,23 +52,23 @@ impl Suspendable {
     pub fn open(
         opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
     ) -> Result<Self, InventoryError> {
-        let state = State::Open(opener()?);
+        let state = DriverState::Open(opener()?);
         Ok(Self::in_state(opener, state))
     }
 
     /// Begins closed: the driver is not touched before [`resume`](Self::resume).
     pub fn closed(
         opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
-        remembered: Remembered,
+        remembered: SuspendedGpus,
     ) -> Self {
-        Self::in_state(opener, State::Suspended(remembered))
+        Self::in_state(opener, DriverState::Suspended(remembered))
     }
 
     fn in_state(
         opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
-        state: State,
+        state: DriverState,
     ) -> Self {
-        let live = AtomicBool::new(matches!(state, State::Open(_)));
+        let live = AtomicBool::new(matches!(state, DriverState::Open(_)));
         Self {
             opener: Box::new(opener),
             opening: Mutex::default(),
@@ -79,20 +79,20 @@ impl Suspendable {
     }
 
     /// Everything that is reported while it is closed.
-    pub fn remember(&self) -> Result<Remembered, InventoryError> {
+    pub fn remember(&self) -> Result<SuspendedGpus, InventoryError> {
         let state = self.read();
         let open = match &*state {
-            State::Open(open) => open,
-            State::Suspended(remembered) => return Ok(remembered.clone()),
+            DriverState::Open(open) => open,
+            DriverState::Suspended(remembered) => return Ok(remembered.clone()),
         };
         let gpus = open.gpus()?;
         let uuids: Vec<GpuUuid> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         let device_files = open.device_files(&uuids)?.into_iter().map(|file| (file.gpu, file.path)).collect();
-        Ok(Remembered { driver: open.driver()?, gpus, device_files })
+        Ok(SuspendedGpus { driver: open.driver()?, gpus, device_files })
     }
 
     /// Closes it, after the calls that are under way; false when these do not end within `patience`.
-    pub fn suspend(&self, remembered: Remembered, patience: Duration) -> bool {
+    pub fn suspend(&self, remembered: SuspendedGpus, patience: Duration) -> bool {
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = Some(remembered.clone());
         let closed = self.close(remembered, patience);
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = None;
@@ -100,12 +100,12 @@ impl Suspendable {
         closed.map(drop).is_some()
     }
 
-    fn close(&self, remembered: Remembered, patience: Duration) -> Option<State> {
+    fn close(&self, remembered: SuspendedGpus, patience: Duration) -> Option<DriverState> {
         let until = Instant::now() + patience;
         loop {
             if let Some(mut state) = self.try_write() {
                 self.live.store(false, Ordering::SeqCst);
-                return Some(std::mem::replace(&mut *state, State::Suspended(remembered)));
+                return Some(std::mem::replace(&mut *state, DriverState::Suspended(remembered)));
             }
             if Instant::now() > until {
                 return None;
@@ -136,7 +136,7 @@ impl Suspendable {
         loop {
             // Calls on a closed one are short.
             if let Some(mut state) = self.try_write() {
-                *state = State::Open(opened);
+                *state = DriverState::Open(opened);
                 self.live.store(true, Ordering::SeqCst);
                 return Ok(());
             }
@@ -144,7 +144,7 @@ impl Suspendable {
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn read(&self) -> RwLockReadGuard<'_, DriverState> {
         // A panic elsewhere leaves one whole state or the other.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,12 +155,12 @@ impl Suspendable {
             return call(remembered);
         }
         match &*self.read() {
-            State::Open(open) => call(&**open),
-            State::Suspended(remembered) => call(remembered),
+            DriverState::Open(open) => call(&**open),
+            DriverState::Suspended(remembered) => call(remembered),
         }
     }
 
-    fn try_write(&self) -> Option<RwLockWriteGuard<'_, State>> {
+    fn try_write(&self) -> Option<RwLockWriteGuard<'_, DriverState>> {
         match self.state.try_write() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -170,7 +170,7 @@ impl Suspendable {
 }
 
 impl Inventory for Suspendable {
-    fn driver(&self) -> Result<Driver, InventoryError> {
+    fn driver(&self) -> Result<GpuDriver, InventoryError> {
         self.ask(Inventory::driver)
     }
 
@@ -195,8 +195,8 @@ impl Inventory for Suspendable {
     }
 }
 
-impl Inventory for Remembered {
-    fn driver(&self) -> Result<Driver, InventoryError> {
+impl Inventory for SuspendedGpus {
+    fn driver(&self) -> Result<GpuDriver, InventoryError> {
         Ok(self.driver.clone())
     }
 
@@ -245,8 +245,8 @@ mod tests {
     }
 
     impl Inventory for Counted {
-        fn driver(&self) -> Result<Driver, InventoryError> {
-            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        fn driver(&self) -> Result<GpuDriver, InventoryError> {
+            Ok(GpuDriver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
         }
 
         fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
@@ -278,7 +278,7 @@ mod tests {
         assert!(inventory.live());
         let remembered = inventory.remember().expect("seen");
         let text = serde_json::to_string(&remembered).expect("JSON");
-        assert_eq!(serde_json::from_str::<Remembered>(&text).expect("the same"), remembered);
+        assert_eq!(serde_json::from_str::<SuspendedGpus>(&text).expect("the same"), remembered);
 
         assert!(inventory.suspend(remembered.clone(), Duration::ZERO));
         assert_eq!((open.load(Ordering::SeqCst), inventory.live()), (0, false));

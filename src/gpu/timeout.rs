@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{DeviceFile, Driver, Inventory, InventoryError, Remembered, Suspendable};
+use super::{DeviceFile, GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
@@ -29,22 +29,22 @@ const LANES: usize = 8;
 pub struct TimeLimited<I> {
     inner: Arc<I>,
     deadline: Duration,
-    calls: Arc<Calls>,
+    calls: Arc<OpenCalls>,
     /// Calls that open or close the driver: while one of those hangs, what is remembered can be reported.
-    turns: Arc<Calls>,
-    last: Mutex<Last>,
+    turns: Arc<OpenCalls>,
+    last: Mutex<LastReport>,
 }
 
 /// What was reported last.
 #[derive(Default)]
-struct Last {
-    driver: Option<Driver>,
+struct LastReport {
+    driver: Option<GpuDriver>,
     gpus: Option<Vec<Gpu>>,
 }
 
 /// The calls that have not returned.
 #[derive(Default)]
-struct Calls {
+struct OpenCalls {
     under_way: Mutex<UnderWay>,
     ended: Condvar,
 }
@@ -66,7 +66,7 @@ impl UnderWay {
     }
 }
 
-impl Calls {
+impl OpenCalls {
     fn under_way(&self) -> MutexGuard<'_, UnderWay> {
         // A panic elsewhere leaves the map as it was before or after one change: both are whole.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,7 +121,7 @@ fn silent(deadline: Duration) -> InventoryError {
 
 /// Makes a call on a thread of its own, and waits until the deadline; asks `give_up` then whether it may be given up.
 fn within<T: Send + 'static>(
-    calls: &Arc<Calls>,
+    calls: &Arc<OpenCalls>,
     name: &'static str,
     deadline: Duration,
     give_up: impl FnOnce() -> bool,
@@ -183,14 +183,14 @@ impl<I: Inventory> TimeLimited<I> {
         within(&self.calls, name, self.deadline, || true, move || call(&inner))
     }
 
-    fn last(&self) -> MutexGuard<'_, Last> {
+    fn last(&self) -> MutexGuard<'_, LastReport> {
         // A panic elsewhere leaves whole values.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<I: Inventory> Inventory for TimeLimited<I> {
-    fn driver(&self) -> Result<Driver, InventoryError> {
+    fn driver(&self) -> Result<GpuDriver, InventoryError> {
         let driver = self.ask("driver", Inventory::driver)?;
         self.last().driver = Some(driver.clone());
         Ok(driver)
@@ -228,7 +228,7 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
         self.inner.live()
     }
 
-    fn known_driver(&self) -> Result<Driver, InventoryError> {
+    fn known_driver(&self) -> Result<GpuDriver, InventoryError> {
         self.driver().or_else(|error| match error {
             InventoryError::Silent { .. } => self.last().driver.clone().ok_or(error),
             error => Err(error),
@@ -257,13 +257,13 @@ impl TimeLimited<Suspendable> {
     }
 
     /// Everything that is reported while it is closed.
-    pub fn remember(&self) -> Result<Remembered, InventoryError> {
+    pub fn remember(&self) -> Result<SuspendedGpus, InventoryError> {
         self.ask("remember", Suspendable::remember)
     }
 
     /// Closes it, after the calls that are under way; [`InventoryError::Silent`] when these do not end within `patience`,
     /// or the driver does not let go.
-    pub fn suspend(&self, remembered: Remembered, patience: Duration) -> Result<(), InventoryError> {
+    pub fn suspend(&self, remembered: SuspendedGpus, patience: Duration) -> Result<(), InventoryError> {
         let inner = Arc::clone(&self.inner);
         let call = move || if inner.suspend(remembered, patience) { Ok(()) } else { Err(silent(patience)) };
         within(&self.turns, "suspend", patience + CLOSING, || true, call)
@@ -281,7 +281,7 @@ impl TimeLimited<Suspendable> {
         let call = move || inner.resume_if(|| first(&in_time));
         within(&self.turns, "resume", OPENING, || first(&decided), call)?;
         // It may be another by now.
-        *self.last() = Last::default();
+        *self.last() = LastReport::default();
         Ok(())
     }
 }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     impl Inventory for Hanging {
-        fn driver(&self) -> Result<Driver, InventoryError> {
+        fn driver(&self) -> Result<GpuDriver, InventoryError> {
             Err(InventoryError::NoDriver { detail: "a test needs none".to_owned() })
         }
 

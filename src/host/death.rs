@@ -37,7 +37,7 @@ pub async fn death(id: Identity) {
 
 /// How a process came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndedBy {
     /// Nothing was sent to it.
     ByItself,
     /// It was sent a signal.
@@ -68,7 +68,7 @@ pub async fn end_process(
     id: Identity,
     patience: Duration,
     grounds: Grounds,
-) -> Result<Ended, EndProcessError> {
+) -> Result<EndedBy, EndProcessError> {
     end_process_while(id, patience, grounds, || ready(Ok(true))).await
 }
 
@@ -78,7 +78,7 @@ pub async fn end_process_while<F: Future<Output = Result<bool, String>>>(
     patience: Duration,
     grounds: Grounds,
     has_reason: impl FnMut() -> F,
-) -> Result<Ended, EndProcessError> {
+) -> Result<EndedBy, EndProcessError> {
     end_process_with(id, patience, grounds, [Signal::TERM, Signal::KILL], has_reason).await
 }
 
@@ -88,9 +88,9 @@ async fn end_process_with<F: Future<Output = Result<bool, String>>>(
     grounds: Grounds,
     signals: [Signal; 2],
     mut has_reason: impl FnMut() -> F,
-) -> Result<Ended, EndProcessError> {
+) -> Result<EndedBy, EndProcessError> {
     if tokio::time::timeout(patience, death(id)).await.is_ok() {
-        return Ok(Ended::ByItself);
+        return Ok(EndedBy::ByItself);
     }
     for next in signals {
         if !has_reason().await.map_err(EndProcessError::Unknown)? {
@@ -98,7 +98,7 @@ async fn end_process_with<F: Future<Output = Result<bool, String>>>(
         }
         send(id, next, grounds)?;
         if tokio::time::timeout(patience, death(id)).await.is_ok() {
-            return Ok(Ended::BySignal);
+            return Ok(EndedBy::BySignal);
         }
     }
     Err(EndProcessError::Immortal)
@@ -159,14 +159,14 @@ mod tests {
         assert!(matches!(lives, Err(EndProcessError::Immortal)) && is_alive(id), "{lives:?}");
         let killed = end_process_with(id, PATIENCE, Grounds::OwnChild, [Signal::KILL, Signal::KILL], always);
         let (ended, ()) = tokio::join!(killed, async { child.kill().expect("kill") });
-        assert_eq!(ended.expect("dead"), Ended::ByItself);
+        assert_eq!(ended.expect("dead"), EndedBy::ByItself);
         child.wait().expect("reaped");
 
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
         assert_eq!(
             end_process(id, Duration::from_secs(1), Grounds::ListedClient).await.expect("dead"),
-            Ended::BySignal
+            EndedBy::BySignal
         );
         child.wait().expect("reaped");
 

@@ -31,7 +31,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub use child::OwnChild;
-pub use peer::{Peer, peer};
+pub use peer::{SocketPeer, peer};
 pub use watch::Watch;
 
 /// A process that cannot be mistaken for a later one with the same PID.

@@ -13,7 +13,7 @@ use super::process::{identify, uid};
 
 /// Who connected to a unix socket, as the kernel noted it then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct SocketPeer {
     /// The user.
     pub uid: u32,
     /// Its group.
@@ -31,7 +31,7 @@ pub struct Peer {
 /// An older one gives only the number: the process that has it now is held, and callers use this for a connection that was
 /// just accepted takes no process that started later for its peer. What remains there is a peer that ended between its
 /// connection and that moment and whose number was given to another process of its user at once.
-pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {
+pub fn peer(socket: &impl AsFd) -> io::Result<SocketPeer> {
     let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).ok().filter(|pid| *pid > 0);
     let held = match getsockopt(&socket.as_fd(), PeerPidfd) {
@@ -44,7 +44,7 @@ pub fn peer(socket: &impl AsFd) -> io::Result<Peer> {
         let id = identify(pid)?;
         lives(&pidfd).then_some(id)
     });
-    Ok(Peer { uid: credentials.uid(), gid: credentials.gid(), pid, process })
+    Ok(SocketPeer { uid: credentials.uid(), gid: credentials.gid(), pid, process })
 }
 
 /// The process that has this number now, if it is this user's: another user's is another process.

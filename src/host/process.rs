@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::Identity;
-pub use super::death::{EndProcessError, Ended, death, end_process, end_process_while};
+pub use super::death::{EndProcessError, EndedBy, death, end_process, end_process_while};
 
 /// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
 const ANCESTORS: usize = 32;

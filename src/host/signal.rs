@@ -115,7 +115,7 @@ pub enum SignalError {
 
 /// Whom a signal is for.
 #[derive(Debug)]
-pub enum Target<'a> {
+pub enum SignalTarget<'a> {
     /// One process.
     Process(Identity),
     /// A child of this process that was not reaped, with the process group that it leads: a program may be a wrapper
@@ -123,7 +123,7 @@ pub enum Target<'a> {
     GroupOf(&'a Child),
 }
 
-impl From<Identity> for Target<'_> {
+impl From<Identity> for SignalTarget<'_> {
     fn from(id: Identity) -> Self {
         Self::Process(id)
     }
@@ -133,13 +133,13 @@ impl From<Identity> for Target<'_> {
 ///
 /// Where `pidfd_open` is refused, nothing is sent and the error says so.
 pub fn send<'a>(
-    target: impl Into<Target<'a>>,
+    target: impl Into<SignalTarget<'a>>,
     signal: Signal,
     grounds: Grounds,
 ) -> Result<Signalled, SignalError> {
     match target.into() {
-        Target::Process(id) => to_process(id, signal, grounds),
-        Target::GroupOf(child) => to_group(child, signal),
+        SignalTarget::Process(id) => to_process(id, signal, grounds),
+        SignalTarget::GroupOf(child) => to_group(child, signal),
     }
 }
 

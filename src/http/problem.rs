@@ -201,7 +201,7 @@ pub(super) struct Title(pub(super) String);
 
 /// Its invalid fields.
 #[derive(Debug, Clone)]
-pub(super) struct Fields(pub(super) Vec<FieldError>);
+pub(super) struct FieldErrors(pub(super) Vec<FieldError>);
 
 /// The exceeded limit of a 429 response, kept when a layer renders it differently.
 #[derive(Debug, Clone, Copy)]
@@ -214,7 +214,7 @@ impl IntoResponse for Problem {
         response.extensions_mut().insert(Kind(self.kind));
         response.extensions_mut().insert(Detail(self.detail));
         response.extensions_mut().insert(Title(self.title));
-        response.extensions_mut().insert(Fields(self.errors));
+        response.extensions_mut().insert(FieldErrors(self.errors));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(Limited(limit));
         }

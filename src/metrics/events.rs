@@ -8,11 +8,11 @@ use crate::domain::event::EventType;
 
 /// Counts of events; clones count together.
 #[derive(Debug, Clone, Default)]
-pub struct Events {
+pub struct EventCounts {
     happened: Family<[(&'static str, &'static str); 2], Counter>,
 }
 
-impl Events {
+impl EventCounts {
     /// An event of this type and severity, as the API names both, was written.
     pub fn happened(&self, kind: &'static str, severity: &'static str) {
         self.happened.get_or_create(&[("type", kind), ("severity", severity)]).inc();

@@ -26,7 +26,7 @@ pub mod wire;
 
 use prometheus_client::registry::Registry;
 
-use self::events::Events;
+use self::events::EventCounts;
 use self::http::Http;
 use self::operations::Operations;
 use self::process::Process;
@@ -48,7 +48,7 @@ pub struct Metrics {
     /// Operations.
     pub operations: Operations,
     /// Events.
-    pub events: Events,
+    pub events: EventCounts,
 }
 
 impl Metrics {

@@ -95,7 +95,7 @@ impl Limit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Way {
+struct ListenerLabels {
     listener: &'static str,
 }
 
@@ -118,8 +118,8 @@ struct Scope {
 /// Counts of connections; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct Wire {
-    open: Family<Way, Gauge>,
-    accepted: Family<Way, Counter>,
+    open: Family<ListenerLabels, Gauge>,
+    accepted: Family<ListenerLabels, Counter>,
     turned: Family<Away, Counter>,
     closed: Family<Why, Counter>,
     limited: Family<Scope, Counter>,
@@ -127,12 +127,12 @@ pub struct Wire {
 
 impl Wire {
     /// A connection that is open until the result is dropped.
-    pub fn opened(&self, listener: Listening) -> Open {
+    pub fn opened(&self, listener: Listening) -> OpenConnection {
         let listener = listener.as_str();
-        self.accepted.get_or_create(&Way { listener }).inc();
-        let open = self.open.get_or_create(&Way { listener }).clone();
+        self.accepted.get_or_create(&ListenerLabels { listener }).inc();
+        let open = self.open.get_or_create(&ListenerLabels { listener }).clone();
         open.inc();
-        Open(open)
+        OpenConnection(open)
     }
 
     /// A connection was turned away.
@@ -201,9 +201,9 @@ impl Wire {
 
 /// An open connection.
 #[derive(Debug)]
-pub struct Open(Gauge);
+pub struct OpenConnection(Gauge);
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -21,7 +21,7 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::timings::Timings;
-use crate::host::process::{EndProcessError, Ended, death, end_process_while};
+use crate::host::process::{EndProcessError, EndedBy, death, end_process_while};
 use crate::host::signal::{Grounds, SignalError};
 use crate::host::{self, Identity};
 use crate::store::{self, Fate, StoreError};
@@ -293,7 +293,7 @@ async fn terminate(
             // It is no client: nothing of MPS depends on how it ends.
             let has_reason = || holds_lease(engine, daemons, *holder);
             match end_process_while((*holder).into(), PROCESS_END, Grounds::RanUnderLease, has_reason).await {
-                Ok(how) => ended += u32::from(how == Ended::BySignal),
+                Ok(how) => ended += u32::from(how == EndedBy::BySignal),
                 // Its lease was revoked.
                 Err(EndProcessError::Spared) => {}
                 Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Engine, Failure};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
-use crate::domain::maintenance::{Holder, Ours, Signs, is_ours};
+use crate::domain::maintenance::{Holder, Ours, OwnershipSigns, is_ours};
 use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::{self, files};
 use crate::store::{self, StoreError};
@@ -123,7 +123,7 @@ fn ours(id: ClientId, known: &Ours) -> bool {
     let program = host::process::command(pid).and_then(|words| words.into_iter().next());
     let named = variable(PIPE_ENV).filter(|path| !path.is_empty());
     let pipe_directory = named.map_or_else(|| PathBuf::from(DEFAULT_PIPE_DIRECTORY), PathBuf::from);
-    let signs = Signs {
+    let signs = OwnershipSigns {
         pid,
         ancestors: &ancestors,
         controls: &controls,
@@ -144,14 +144,14 @@ mod tests {
     use super::*;
     use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
     use crate::domain::tenant::tests::h200;
-    use crate::gpu::Driver;
+    use crate::gpu::GpuDriver;
 
     /// A host of one GPU, whose device file is this.
     struct One(PathBuf);
 
     impl Inventory for One {
-        fn driver(&self) -> Result<Driver, InventoryError> {
-            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        fn driver(&self) -> Result<GpuDriver, InventoryError> {
+            Ok(GpuDriver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
         }
 
         fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {

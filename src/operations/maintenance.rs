@@ -20,7 +20,7 @@ use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceSta
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
-use crate::gpu::{Inventory, InventoryError, Remembered, Suspendable, TimeLimited};
+use crate::gpu::{Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited};
 use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
@@ -155,7 +155,8 @@ fn uuids(gpus: &[GpuUuid]) -> String {
 
 /// Closes the driver, after the state of the GPUs to report meanwhile has been written.
 async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
-    let remembered: Remembered = answered(engine, Instant::now() + ANSWERING, TimeLimited::remember).await?;
+    let remembered: SuspendedGpus =
+        answered(engine, Instant::now() + ANSWERING, TimeLimited::remember).await?;
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
     write(engine, MaintenanceChange::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);

@@ -43,7 +43,7 @@ impl ConnectedClient {
     }
 }
 
-struct Row {
+struct ConnectedClientRow {
     daemon: String,
     pid: i64,
     start_time: i64,
@@ -54,7 +54,7 @@ struct Row {
     attributed_by: String,
 }
 
-impl Row {
+impl ConnectedClientRow {
     fn client(self) -> Result<(DaemonName, ConnectedClient), StoreError> {
         let uid = self.uid.map(u32::try_from).transpose();
         let tenant = self.tenant.as_deref().map(TenantName::parse).transpose();
@@ -126,7 +126,7 @@ pub async fn remove(
 ) -> Result<Option<ConnectedClient>, StoreError> {
     let (daemon, pid, start_time) = (daemon.as_str(), i64::from(id.pid), id.start_time.cast_signed());
     let row = sqlx::query_as!(
-        Row,
+        ConnectedClientRow,
         "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
          FROM connected_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
         daemon,
@@ -145,7 +145,7 @@ pub async fn remove(
     )
     .execute(db)
     .await?;
-    Ok(row.map(Row::client).transpose()?.map(|(_, client)| client))
+    Ok(row.map(ConnectedClientRow::client).transpose()?.map(|(_, client)| client))
 }
 
 /// The connected clients of a daemon.
@@ -156,7 +156,7 @@ pub async fn of_daemon(
 ) -> Result<Vec<ConnectedClient>, StoreError> {
     let daemon = daemon.as_str();
     let rows = sqlx::query_as!(
-        Row,
+        ConnectedClientRow,
         "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
          FROM connected_clients WHERE daemon = ? AND boot_id = ? ORDER BY pid",
         daemon,
@@ -173,7 +173,7 @@ pub async fn remove_other_boots(
     boot_id: &str,
 ) -> Result<Vec<NewEvent>, StoreError> {
     let rows = sqlx::query_as!(
-        Row,
+        ConnectedClientRow,
         "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
          FROM connected_clients WHERE boot_id <> ? ORDER BY daemon, pid",
         boot_id
@@ -181,7 +181,7 @@ pub async fn remove_other_boots(
     .fetch_all(&mut *db)
     .await?;
     sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(db).await?;
-    let left = |row: Row| {
+    let left = |row: ConnectedClientRow| {
         let (daemon, client) = row.client()?;
         Ok(DomainEvent::ClientLeft(client.observed_on(&daemon)).because(Cause::Host))
     };

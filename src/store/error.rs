@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::failure::{self, Failure};
+use super::failure::{self, StorageFailure};
 
 /// What can go wrong with the file.
 #[derive(Debug, thiserror::Error)]
@@ -87,11 +87,11 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let failure = Failure::of(&error);
+        let failure = StorageFailure::of(&error);
         if let Some(failure) = &failure {
             failure::note(failure);
         }
-        if failure == Some(Failure::Full) { Self::Full } else { Self::Database(error) }
+        if failure == Some(StorageFailure::Full) { Self::Full } else { Self::Database(error) }
     }
 }
 

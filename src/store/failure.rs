@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 /// What of the storage failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum StorageFailure {
     /// There is no room.
     Full,
     /// A page is not what it should be, or the file is no database.
@@ -16,10 +16,10 @@ pub(super) enum Failure {
 }
 
 tokio::task_local! {
-    static FAILURE: Cell<Option<Failure>>;
+    static FAILURE: Cell<Option<StorageFailure>>;
 }
 
-impl Failure {
+impl StorageFailure {
     /// What an error says of the storage; `None` for one that says nothing of it.
     pub(super) fn of(error: &sqlx::Error) -> Option<Self> {
         // A full disk under the write-ahead log comes as an I/O error with these words.
@@ -39,16 +39,20 @@ impl Failure {
 }
 
 /// Notes a failure for the writer, where it is the writer's job that failed.
-pub(super) fn note(failure: &Failure) {
+pub(super) fn note(failure: &StorageFailure) {
     let _ = FAILURE.try_with(|noted| {
         // Damage is the worse news.
         let before = noted.take();
-        noted.set(if matches!(before, Some(Failure::Damaged(_))) { before } else { Some(failure.clone()) });
+        noted.set(if matches!(before, Some(StorageFailure::Damaged(_))) {
+            before
+        } else {
+            Some(failure.clone())
+        });
     });
 }
 
 /// Runs something, and gives what failed of the storage meanwhile.
-pub(super) async fn noting<T>(work: impl Future<Output = T>) -> (T, Option<Failure>) {
+pub(super) async fn noting<T>(work: impl Future<Output = T>) -> (T, Option<StorageFailure>) {
     FAILURE
         .scope(Cell::new(None), async {
             let value = work.await;

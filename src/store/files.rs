@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::domain::health::Report;
+use crate::domain::health::FaultReport;
 
 /// The database, its log, and what connections share of the log.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
@@ -28,7 +28,7 @@ impl OpenFiles {
     }
 
     /// What became of the first file that is not at its place any more; an inode is given to no other file while it is open.
-    pub(super) fn lost(&self) -> Option<Report> {
+    pub(super) fn lost(&self) -> Option<FaultReport> {
         let (path, found) = self.files.iter().find_map(|(path, opened)| {
             let found = identity(path);
             (found != Some(*opened)).then_some((path, found))
@@ -37,7 +37,7 @@ impl OpenFiles {
             None => ("FileRemoved", "was removed"),
             Some(_) => ("FileReplaced", "was replaced by another file"),
         };
-        Some(Report {
+        Some(FaultReport {
             reason,
             message: format!(
                 "{} {what} while the manager served, so nothing is written any more: put the same file back, or stop the manager, \

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::StoreError;
-use super::failure::Failure;
+use super::failure::StorageFailure;
 use super::files::OpenFiles;
-use crate::domain::health::{HostFault, HostHealth, Report};
+use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
 /// The open files, and where their faults are reported.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Guard {
                 }
                 Ok(())
             }
-            Some(Report { message, .. }) => {
+            Some(FaultReport { message, .. }) => {
                 if news {
                     tracing::error!("{message}");
                 }
@@ -53,7 +53,7 @@ impl Guard {
     }
 
     /// Reports what failed while something was written, or that a write was kept.
-    pub(super) fn report(&self, kept: bool, failure: Option<Failure>) {
+    pub(super) fn report(&self, kept: bool, failure: Option<StorageFailure>) {
         let (fault, reason, message) = match failure {
             None if kept => {
                 if self.health.set(HostFault::WritesFail, None) {
@@ -62,13 +62,13 @@ impl Guard {
                 return;
             }
             None => return,
-            Some(Failure::Full) => (
+            Some(StorageFailure::Full) => (
                 HostFault::WritesFail,
                 "DiskFull",
                 "the last write failed, since the disk of the state directory is full: free space there"
                     .to_owned(),
             ),
-            Some(Failure::Io(detail)) => (
+            Some(StorageFailure::Io(detail)) => (
                 HostFault::WritesFail,
                 "WriteFailed",
                 format!(
@@ -76,7 +76,7 @@ impl Guard {
                 ),
             ),
             // A page does not heal, whatever is written to others.
-            Some(Failure::Damaged(detail)) => (
+            Some(StorageFailure::Damaged(detail)) => (
                 HostFault::DatabaseDamaged,
                 "PageCorrupt",
                 format!(
@@ -85,7 +85,7 @@ impl Guard {
                 ),
             ),
         };
-        if self.health.set(fault, Some(Report { reason, message: message.clone() })) {
+        if self.health.set(fault, Some(FaultReport { reason, message: message.clone() })) {
             tracing::error!("{message}");
         }
     }

@@ -66,7 +66,7 @@ const READERS: u32 = 4;
 #[derive(Debug, Clone)]
 pub struct Store {
     readers: SqlitePool,
-    writer: writer::Handle,
+    writer: writer::WriterHandle,
     sealed: Arc<AtomicBool>,
     newest: watch::Receiver<i64>,
     guard: Guard,

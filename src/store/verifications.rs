@@ -8,13 +8,13 @@ use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::TenantName;
 use crate::domain::verification::{Verification, VerificationResult};
 
-struct Row {
+struct VerificationRow {
     tenant: String,
     running_since: Option<i64>,
     result: Option<String>,
 }
 
-impl Row {
+impl VerificationRow {
     fn read(self) -> Result<(TenantName, Verification), StoreError> {
         let last = self.result.as_deref().map(|result| from_json("a verification", result)).transpose()?;
         let tenant = parsed("a tenant's name", TenantName::parse(&self.tenant))?;
@@ -35,12 +35,12 @@ pub async fn between(
 ) -> Result<BTreeMap<TenantName, Verification>, StoreError> {
     let (first, last) = (first.as_str(), last.as_str());
     let rows = sqlx::query_as!(
-        Row,
+        VerificationRow,
         r#"SELECT tenant AS "tenant!", running_since, result FROM verifications WHERE tenant BETWEEN ? AND ?"#,
         first,
         last
     );
-    rows.fetch_all(db).await?.into_iter().map(Row::read).collect()
+    rows.fetch_all(db).await?.into_iter().map(VerificationRow::read).collect()
 }
 
 /// Writes that a client is on its way, unless one is that was sent after `given_up`; true where it was written.

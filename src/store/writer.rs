@@ -58,7 +58,7 @@ pub(super) enum Lane {
 
 /// Sends jobs to the writer.
 #[derive(Debug, Clone)]
-pub(super) struct Handle {
+pub(super) struct WriterHandle {
     queue: mpsc::Sender<Message>,
     urgent: mpsc::Sender<Message>,
     pub(super) commits: Commits,
@@ -68,7 +68,7 @@ pub(super) struct Handle {
 }
 
 /// Starts the writer on its connection; it raises `newest` to the number of the last event after each commit.
-pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>, guard: Guard) -> Handle {
+pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>, guard: Guard) -> WriterHandle {
     let (queue, requests) = mpsc::channel(QUEUE);
     let (urgent, drivers) = mpsc::channel(QUEUE);
     let (counting, committed) = watch::channel(0);
@@ -76,10 +76,10 @@ pub(super) fn start(connection: SqliteConnection, newest: watch::Sender<i64>, gu
     let writer =
         Writer { connection, newest, committed: counting, commits: commits.clone(), guard: guard.clone() };
     tokio::spawn(run(writer, Jobs { drivers, requests }));
-    Handle { queue, urgent, commits, committed, guard }
+    WriterHandle { queue, urgent, commits, committed, guard }
 }
 
-impl Handle {
+impl WriterHandle {
     /// Jobs that wait.
     pub(super) fn waiting(&self) -> usize {
         [&self.queue, &self.urgent].map(|queue| queue.max_capacity() - queue.capacity()).iter().sum()

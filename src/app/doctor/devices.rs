@@ -4,7 +4,7 @@ use super::Examination;
 use crate::app::platform::open_nvml;
 use crate::domain::checkup::Check;
 use crate::domain::gpu::{ComputeMode, Gpu};
-use crate::gpu::{Driver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
+use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, capability};
 
@@ -107,7 +107,7 @@ impl Examination {
     }
 }
 
-fn driver_check(driver: &Driver) -> Check {
+fn driver_check(driver: &GpuDriver) -> Check {
     let cuda = driver.cuda_version.as_deref().map(|version| format!(", CUDA {version}")).unwrap_or_default();
     let simulated = driver.profile.as_deref().map(|profile| format!(", SIMULATED ({profile})"));
     Check::ok("driver", format!("version {}{cuda}{}", driver.driver_version, simulated.unwrap_or_default()))

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::Server;
+use crate::cli::ServerArgs;
 use crate::domain::layout::{Role, text};
 use crate::domain::{DaemonName, LayoutName};
 
 /// A layout and the daemon it is for.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Target {
+pub(in crate::cli) struct LayoutTargetArgs {
     #[command(flatten)]
-    pub(super) server: Server,
+    pub(super) server: ServerArgs,
     /// The layout
     pub(super) name: LayoutName,
     /// The daemon; by default the only one of the host
@@ -52,12 +52,12 @@ fn role(text: &str) -> Result<(Role, String), String> {
 
 /// How a document is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Spelling {
+pub(in crate::cli) enum DocumentFormat {
     Yaml,
     Json,
 }
 
-impl Spelling {
+impl DocumentFormat {
     /// The format for reading and writing documents.
     pub(super) fn format(self) -> text::Format {
         match self {
@@ -77,12 +77,12 @@ impl Spelling {
 
 /// What to do about partitions that others create or remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum DriftPolicy {
+pub(in crate::cli) enum DriftPolicyArgument {
     Report,
     Repair,
 }
 
-impl DriftPolicy {
+impl DriftPolicyArgument {
     /// The API's word.
     pub(super) fn as_str(self) -> &'static str {
         match self {

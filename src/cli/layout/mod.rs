@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use self::arguments::{DriftPolicy, Gpus, PlanOutput, Spelling, Target, read};
-use super::{Server, ask, line};
+use self::arguments::{DocumentFormat, DriftPolicyArgument, Gpus, LayoutTargetArgs, PlanOutput, read};
+use super::{ServerArgs, ask, line};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::api::layout_schema::layout_document_schema;
 
@@ -19,25 +19,25 @@ pub(super) enum LayoutCommand {
     /// List the layouts
     List {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
     },
     /// Print a layout as a document
     Show {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The layout
         name: LayoutName,
         /// The version; by default the newest
         #[arg(long, value_name = "N")]
         layout_version: Option<u32>,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
-        output: Spelling,
+        #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
+        output: DocumentFormat,
     },
     /// Import the layouts of a document as new versions
     Import {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The file, or - for standard input
         #[arg(short, long)]
         file: PathBuf,
@@ -45,7 +45,7 @@ pub(super) enum LayoutCommand {
     /// Show what applying a layout to a daemon would do; changes nothing; exit 1 if `apply` would refuse it
     Plan {
         #[command(flatten)]
-        target: Target,
+        target: LayoutTargetArgs,
         /// Output format
         #[arg(short, long, value_enum, default_value_t = PlanOutput::Text)]
         output: PlanOutput,
@@ -53,38 +53,38 @@ pub(super) enum LayoutCommand {
     /// Apply a layout to a daemon; exit 1 if it was refused or undone
     Apply {
         #[command(flatten)]
-        target: Target,
+        target: LayoutTargetArgs,
         /// Recreate partitions that stay in the layout, if their order requires it
         #[arg(long)]
         recreate: bool,
         /// What to do about partitions that others create or remove; by default, the daemon's setting, or report
         #[arg(long, value_enum)]
-        drift_policy: Option<DriftPolicy>,
+        drift_policy: Option<DriftPolicyArgument>,
     },
     /// Compare a daemon with a layout; exit 1 if it differs
     Assert {
         #[command(flatten)]
-        target: Target,
+        target: LayoutTargetArgs,
     },
     /// Export a layout with the results of its steps on a daemon, as a document that other hosts can replay
     Export {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The layout
         name: LayoutName,
         /// The daemon that has it; by default the only one that does
         #[arg(long)]
         daemon: Option<DaemonName>,
         /// Output format
-        #[arg(short, long, value_enum, default_value_t = Spelling::Yaml)]
-        output: Spelling,
+        #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
+        output: DocumentFormat,
     },
     /// Replay a recorded layout on empty GPUs of other hosts, comparing each ID; exit 1 if one differed or was refused
     Replay(replay::ReplayArgs),
     /// Delete a layout that no daemon has
     Delete {
         #[command(flatten)]
-        server: Server,
+        server: ServerArgs,
         /// The layout
         name: LayoutName,
     },
@@ -129,7 +129,7 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
 }
 
 /// The target with the text of its document, if it names one.
-fn opened(target: Target) -> Result<(Target, Option<String>), String> {
+fn opened(target: LayoutTargetArgs) -> Result<(LayoutTargetArgs, Option<String>), String> {
     let file = target.file.as_deref().map(read).transpose()?;
     Ok((target, file))
 }

@@ -11,9 +11,9 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::super::show::{ended, table};
-use super::super::{DIFFERS, ERROR, Server, ask, line};
+use super::super::{DIFFERS, ERROR, ServerArgs, ask, line};
 use super::verbs::{entry, exported, read};
-use super::{Gpus, Spelling};
+use super::{DocumentFormat, Gpus};
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
 use crate::domain::layout::replay::{Replay, Verdict};
@@ -46,7 +46,7 @@ pub(in crate::cli) struct ReplayArgs {
     #[arg(long = "token-file", value_name = "HOST=FILE", value_parser = token_file)]
     token_files: Vec<(String, PathBuf)>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// A manager as named on the command line.
@@ -117,7 +117,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
                 &from.client(&args.token_files, ca_file)?,
                 &args.name,
                 args.daemon.as_ref(),
-                Spelling::Json,
+                DocumentFormat::Json,
             )
             .await?
         }

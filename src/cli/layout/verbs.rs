@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::show::{all, followed, table};
 use super::super::{DIFFERS, line};
-use super::{DriftPolicy, PlanOutput, Spelling, Target};
+use super::{DocumentFormat, DriftPolicyArgument, LayoutTargetArgs, PlanOutput};
 use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::{Document, Entry};
@@ -42,7 +42,7 @@ pub(super) async fn show(
     client: &Client,
     name: &LayoutName,
     version: Option<u32>,
-    spelling: Spelling,
+    spelling: DocumentFormat,
 ) -> Result<ExitCode, ClientError> {
     let version: Version = match version {
         Some(version) => client.get(&format!("{LAYOUTS}/{name}/versions/{version}")).await?,
@@ -64,7 +64,7 @@ pub(super) async fn import(client: &Client, text: String) -> Result<ExitCode, Cl
 }
 
 /// The request about a layout on a daemon.
-async fn request_body(client: &Client, target: &Target) -> Result<Value, ClientError> {
+async fn request_body(client: &Client, target: &LayoutTargetArgs) -> Result<Value, ClientError> {
     let daemon = daemon(client, target.daemon.as_ref()).await?;
     let mut body = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
     if let Some(version) = target.layout_version {
@@ -74,7 +74,11 @@ async fn request_body(client: &Client, target: &Target) -> Result<Value, ClientE
 }
 
 /// The same for requests that change nothing, with the layout of a file.
-async fn read_request(client: &Client, target: &Target, file: Option<String>) -> Result<Value, ClientError> {
+async fn read_request(
+    client: &Client,
+    target: &LayoutTargetArgs,
+    file: Option<String>,
+) -> Result<Value, ClientError> {
     let mut body = request_body(client, target).await?;
     if let Some(file) = file {
         body["layout"] = json!(named(&file, &target.name)?.layout());
@@ -102,7 +106,7 @@ pub(super) fn read(file: &str) -> Result<Document, ClientError> {
 }
 
 pub(super) async fn plan(
-    target: &Target,
+    target: &LayoutTargetArgs,
     file: Option<String>,
     output: PlanOutput,
 ) -> Result<ExitCode, ClientError> {
@@ -120,15 +124,15 @@ pub(super) async fn plan(
 }
 
 pub(super) async fn apply(
-    target: &Target,
+    target: &LayoutTargetArgs,
     file: Option<String>,
     recreate: bool,
-    drift_policy: Option<DriftPolicy>,
+    drift_policy: Option<DriftPolicyArgument>,
 ) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
     let mut body = request_body(&client, target).await?;
     body["recreate"] = json!(recreate);
-    body["drift_policy"] = json!(drift_policy.map(DriftPolicy::as_str));
+    body["drift_policy"] = json!(drift_policy.map(DriftPolicyArgument::as_str));
     if let Some(file) = file {
         let entry = named(&file, &target.name)?;
         body["layout"] = json!(entry.layout());
@@ -138,7 +142,10 @@ pub(super) async fn apply(
     followed(&client, operation, &format!("layout {} was not applied", target.name)).await
 }
 
-pub(super) async fn compare(target: &Target, file: Option<String>) -> Result<ExitCode, ClientError> {
+pub(super) async fn compare(
+    target: &LayoutTargetArgs,
+    file: Option<String>,
+) -> Result<ExitCode, ClientError> {
     let client = target.server.client()?;
     let body = read_request(&client, target, file).await?;
     let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &body).await?;
@@ -153,7 +160,7 @@ pub(super) async fn exported(
     client: &Client,
     name: &LayoutName,
     daemon: Option<&DaemonName>,
-    spelling: Spelling,
+    spelling: DocumentFormat,
 ) -> Result<String, ClientError> {
     let daemon = match daemon {
         Some(daemon) => daemon.clone(),
@@ -185,7 +192,7 @@ pub(super) async fn export(
     client: &Client,
     name: &LayoutName,
     daemon: Option<&DaemonName>,
-    spelling: Spelling,
+    spelling: DocumentFormat,
 ) -> Result<ExitCode, ClientError> {
     line!("{}", exported(client, name, daemon, spelling).await?.trim_end());
     Ok(ExitCode::SUCCESS)

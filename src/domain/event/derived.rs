@@ -2,9 +2,9 @@
 
 use super::domain_event::{
     ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
-    NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
 };
-use super::{Also, Because, Cause, Details, EventType, KnownFrom, Predecessor, Severity, Subject};
+use super::{Also, Because, Cause, Details, EventSubject, EventType, KnownFrom, Predecessor, Severity};
 
 /// The type of a variant, which has its name.
 macro_rules! same_name {
@@ -17,9 +17,9 @@ macro_rules! same_name {
 
 impl NewEvent {
     /// To what it happened.
-    pub fn subject(&self) -> Subject {
+    pub fn subject(&self) -> EventSubject {
         let subject = self.event.subject();
-        Subject { gpu: subject.gpu.or_else(|| self.gpu.clone()), ..subject }
+        EventSubject { gpu: subject.gpu.or_else(|| self.gpu.clone()), ..subject }
     }
 }
 
@@ -49,7 +49,7 @@ impl DomainEvent {
     }
 
     /// To what it happened.
-    pub fn subject(&self) -> Subject {
+    pub fn subject(&self) -> EventSubject {
         self.about().0
     }
 
@@ -59,7 +59,7 @@ impl DomainEvent {
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each type")]
-    fn about(&self) -> (Subject, Also) {
+    fn about(&self) -> (EventSubject, Also) {
         let mut also = Also::default();
         let subject = match self {
             Self::DaemonCreated { daemon }
@@ -70,25 +70,25 @@ impl DomainEvent {
             | Self::DaemonReady { daemon }
             | Self::DaemonObserved { daemon }
             | Self::DaemonDied { daemon, .. }
-            | Self::DaemonBackOff(NotReady { daemon, .. })
-            | Self::DaemonCrashLoop(NotReady { daemon, .. })
-            | Self::DaemonUnreadable(NotReady { daemon, .. })
-            | Self::DaemonWedged(NotReady { daemon, .. })
-            | Self::DaemonBlocked(NotReady { daemon, .. })
+            | Self::DaemonBackOff(NotReadyReason { daemon, .. })
+            | Self::DaemonCrashLoop(NotReadyReason { daemon, .. })
+            | Self::DaemonUnreadable(NotReadyReason { daemon, .. })
+            | Self::DaemonWedged(NotReadyReason { daemon, .. })
+            | Self::DaemonBlocked(NotReadyReason { daemon, .. })
             | Self::DaemonStopped { daemon, .. }
             | Self::DaemonReplaced { daemon, .. }
             | Self::SettingsApplied { daemon, .. }
             | Self::SettingsDrifted { daemon, .. }
             | Self::SettingsRepaired { daemon }
             | Self::BypassEnded { daemon }
-            | Self::EventsLost(LostEvents::LinesMissed { daemon }) => Subject::daemon(daemon),
+            | Self::EventsLost(LostEvents::LinesMissed { daemon }) => EventSubject::daemon(daemon),
             Self::DaemonChanged { daemon, gpus, operation, .. }
             | Self::DaemonDeleted { daemon, gpus, operation } => {
                 also.gpus = several(gpus);
-                Subject { operation: *operation, gpu: only(gpus), ..Subject::daemon(daemon) }
+                EventSubject { operation: *operation, gpu: only(gpus), ..EventSubject::daemon(daemon) }
             }
             Self::ServerReplaced { daemon, process, .. } => {
-                Subject { server: Some(process.pid), ..Subject::daemon(daemon) }
+                EventSubject { server: Some(process.pid), ..EventSubject::daemon(daemon) }
             }
             Self::ServerStarted { daemon, pid: server, .. }
             | Self::ServerExited { daemon, pid: server }
@@ -97,48 +97,50 @@ impl DomainEvent {
             | Self::ServerRecovered { daemon, pid: server }
             | Self::ClientWaiting { daemon, server, .. }
             | Self::ClientRefused { daemon, server, .. } => {
-                Subject { server: Some(*server), ..Subject::daemon(daemon) }
+                EventSubject { server: Some(*server), ..EventSubject::daemon(daemon) }
             }
-            Self::ClientConnected(client) | Self::ClientLeft(client) => Subject {
+            Self::ClientConnected(client) | Self::ClientLeft(client) => EventSubject {
                 client: client.client,
                 server: Some(client.server),
                 tenant: client.tenant.clone(),
-                ..Subject::daemon(&client.daemon)
+                ..EventSubject::daemon(&client.daemon)
             },
             Self::ClientTerminated { daemon, server, client, .. } => {
-                Subject { client: Some(*client), server: Some(*server), ..Subject::daemon(daemon) }
+                EventSubject { client: Some(*client), server: Some(*server), ..EventSubject::daemon(daemon) }
             }
             Self::BypassAppeared { daemon, processes, .. } => {
                 let gpu = processes.first().map(|bypass| bypass.gpu.clone());
-                Subject { gpu, ..Subject::daemon(daemon) }
+                EventSubject { gpu, ..EventSubject::daemon(daemon) }
             }
-            Self::TenantCreated { tenant, daemon } | Self::TenantDeleted { tenant, daemon } => {
-                Subject { tenant: Some(tenant.clone()), daemon: daemon.clone(), ..Subject::default() }
-            }
-            Self::TenantChanged(ChangedTenant { tenant, daemon, gpu, .. }) => Subject {
+            Self::TenantCreated { tenant, daemon } | Self::TenantDeleted { tenant, daemon } => EventSubject {
+                tenant: Some(tenant.clone()),
+                daemon: daemon.clone(),
+                ..EventSubject::default()
+            },
+            Self::TenantChanged(ChangedTenant { tenant, daemon, gpu, .. }) => EventSubject {
                 tenant: Some(tenant.clone()),
                 daemon: daemon.clone(),
                 gpu: gpu.clone(),
-                ..Subject::default()
+                ..EventSubject::default()
             },
             Self::TenantVerified { tenant, daemon }
             | Self::TenantVerificationFailed { tenant, daemon, .. } => {
-                Subject { tenant: Some(tenant.clone()), ..Subject::daemon(daemon) }
+                EventSubject { tenant: Some(tenant.clone()), ..EventSubject::daemon(daemon) }
             }
-            Self::LeaseGranted(lease) | Self::LeaseRevoked(lease) => Subject {
+            Self::LeaseGranted(lease) | Self::LeaseRevoked(lease) => EventSubject {
                 tenant: Some(lease.tenant.clone()),
                 client: Some(lease.holder),
-                ..Subject::default()
+                ..EventSubject::default()
             },
             Self::LayoutVersionWritten { layout, .. } | Self::LayoutDeleted { layout, .. } => {
-                Subject { layout: Some(layout.clone()), ..Subject::default() }
+                EventSubject { layout: Some(layout.clone()), ..EventSubject::default() }
             }
             Self::LayoutApplied(layout)
             | Self::LayoutDegraded(layout)
             | Self::LayoutRepaired(layout)
             | Self::LayoutFailed { layout, .. }
             | Self::LayoutDrifted { layout, .. } => {
-                Subject { layout: layout.layout.clone(), ..Subject::daemon(&layout.daemon) }
+                EventSubject { layout: layout.layout.clone(), ..EventSubject::daemon(&layout.daemon) }
             }
             Self::OperationRequested(operation)
             | Self::OperationStarted(operation)
@@ -148,34 +150,34 @@ impl DomainEvent {
             | Self::OperationFailed { operation, .. }
             | Self::OperationStep { operation, .. } => {
                 also = Also { daemons: several(&operation.daemons), gpus: several(&operation.gpus) };
-                Subject {
+                EventSubject {
                     daemon: only(&operation.daemons),
                     gpu: only(&operation.gpus),
                     client: operation.client,
                     tenant: operation.tenant.clone(),
                     layout: operation.layout.clone(),
                     operation: Some(operation.id),
-                    ..Subject::default()
+                    ..EventSubject::default()
                 }
             }
             Self::GpuMissing { gpu, daemon }
             | Self::GpuBack { gpu, daemon }
             | Self::GpuReplaced { old: gpu, daemon, .. }
             | Self::ComputeModeChanged(ComputeModeChange { gpu, daemon, .. }) => {
-                Subject { gpu: Some(gpu.clone()), ..Subject::daemon(daemon) }
+                EventSubject { gpu: Some(gpu.clone()), ..EventSubject::daemon(daemon) }
             }
             Self::MaintenanceBegun(maintenance)
             | Self::MaintenanceActive(maintenance)
-            | Self::MaintenanceEnded(maintenance) => Subject {
+            | Self::MaintenanceEnded(maintenance) => EventSubject {
                 operation: Some(maintenance.operation),
                 gpu: only(&maintenance.gpus),
-                ..Subject::default()
+                ..EventSubject::default()
             },
             Self::TokenCreated(token)
             | Self::TokenRevoked(token)
             | Self::SessionOpened(SessionOwner::Token(token))
             | Self::SessionEnded(SessionOwner::Token(token)) => {
-                Subject { tenant: token.grant.tenant().cloned(), ..Subject::default() }
+                EventSubject { tenant: token.grant.tenant().cloned(), ..EventSubject::default() }
             }
             Self::SessionOpened(_)
             | Self::SessionEnded(_)
@@ -185,7 +187,7 @@ impl DomainEvent {
             | Self::DatabaseBackedUp { .. }
             | Self::DatabaseRestored { .. }
             | Self::DatabaseRowsLost(_)
-            | Self::EventsLost(_) => Subject::default(),
+            | Self::EventsLost(_) => EventSubject::default(),
         };
         (subject, also)
     }

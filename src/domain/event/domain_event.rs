@@ -32,11 +32,11 @@ pub enum DomainEvent {
     DaemonReady { daemon: DaemonName },
     DaemonObserved { daemon: DaemonName },
     DaemonDied { daemon: DaemonName, pid: u32, why: DaemonDeath, lost: LostWork },
-    DaemonBackOff(NotReady),
-    DaemonCrashLoop(NotReady),
-    DaemonUnreadable(NotReady),
-    DaemonWedged(NotReady),
-    DaemonBlocked(NotReady),
+    DaemonBackOff(NotReadyReason),
+    DaemonCrashLoop(NotReadyReason),
+    DaemonUnreadable(NotReadyReason),
+    DaemonWedged(NotReadyReason),
+    DaemonBlocked(NotReadyReason),
     DaemonStopped { daemon: DaemonName, pid: u32 },
     DaemonReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
     SettingsApplied { daemon: DaemonName, generation: i64 },
@@ -98,7 +98,7 @@ pub enum DomainEvent {
 
 /// Why a daemon is not ready: its condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotReady {
+pub struct NotReadyReason {
     /// The daemon.
     pub daemon: DaemonName,
     /// One word, as `ForeignDaemon`.

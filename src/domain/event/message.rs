@@ -4,8 +4,8 @@ use super::KnownFrom;
 use super::Predecessor;
 use super::domain_event::{
     AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, HostConfirmation,
-    LostEvents, LostWork, NotReady, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
-    VerificationFailure,
+    LostEvents, LostWork, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner,
+    TokenFacts, VerificationFailure,
 };
 use crate::domain::bypass::describe_bypasses;
 use crate::domain::client::LeaseKind;
@@ -36,11 +36,11 @@ impl DomainEvent {
             Self::DaemonDied { daemon, pid, why, lost } => {
                 format!("process {pid}, the control daemon of {daemon}, died{}{}", why.words(), lost.doubt())
             }
-            Self::DaemonBackOff(NotReady { daemon, message, .. })
-            | Self::DaemonCrashLoop(NotReady { daemon, message, .. })
-            | Self::DaemonUnreadable(NotReady { daemon, message, .. })
-            | Self::DaemonWedged(NotReady { daemon, message, .. })
-            | Self::DaemonBlocked(NotReady { daemon, message, .. }) => format!("daemon {daemon}: {message}"),
+            Self::DaemonBackOff(NotReadyReason { daemon, message, .. })
+            | Self::DaemonCrashLoop(NotReadyReason { daemon, message, .. })
+            | Self::DaemonUnreadable(NotReadyReason { daemon, message, .. })
+            | Self::DaemonWedged(NotReadyReason { daemon, message, .. })
+            | Self::DaemonBlocked(NotReadyReason { daemon, message, .. }) => format!("daemon {daemon}: {message}"),
             Self::DaemonStopped { daemon, pid } => {
                 format!("stopped process {pid}, the control daemon of {daemon}")
             }

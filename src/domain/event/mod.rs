@@ -15,8 +15,8 @@ use uuid::Uuid;
 pub use catalogue::EventType;
 pub use domain_event::{
     AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease,
-    HostConfirmation, LostEvents, LostWork, NewEvent, NotReady, ObservedClient, OperationFacts, ServerFault,
-    SessionOwner, TokenFacts, VerificationFailure,
+    HostConfirmation, LostEvents, LostWork, NewEvent, NotReadyReason, ObservedClient, OperationFacts,
+    ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
 
 use super::attribution::AttributedBy;
@@ -69,8 +69,7 @@ impl Severity {
 
 /// What an event is about; whatever it is not about is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[schema(as = EventSubject)]
-pub struct Subject {
+pub struct EventSubject {
     /// The daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -102,7 +101,7 @@ pub struct Subject {
     pub operation: Option<Uuid>,
 }
 
-impl Subject {
+impl EventSubject {
     /// A daemon.
     pub fn daemon(name: &DaemonName) -> Self {
         Self { daemon: Some(name.clone()), ..Self::default() }
@@ -401,7 +400,7 @@ pub struct Event {
     /// How much it matters.
     pub severity: Severity,
     /// To what.
-    pub subject: Subject,
+    pub subject: EventSubject,
     /// What made it happen.
     pub cause: Cause,
     /// The same for people.

@@ -36,9 +36,9 @@ fn severities_are_in_order() {
 #[test]
 fn subject_has_only_its_own_fields() {
     let daemon = DaemonName::parse("gpu0").expect("a name");
-    let text = serde_json::to_string(&Subject::daemon(&daemon)).expect("JSON");
+    let text = serde_json::to_string(&EventSubject::daemon(&daemon)).expect("JSON");
     assert_eq!(text, r#"{"daemon":"gpu0"}"#);
-    assert_eq!(serde_json::from_str::<Subject>(&text).expect("read"), Subject::daemon(&daemon));
+    assert_eq!(serde_json::from_str::<EventSubject>(&text).expect("read"), EventSubject::daemon(&daemon));
 }
 
 fn text<T: std::str::FromStr>(text: &str) -> T
@@ -56,7 +56,7 @@ fn examples() -> Vec<DomainEvent> {
     let layout_name = || text::<LayoutName>("halves");
     let gpu = || GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
     let client = ClientId { pid: 7, start_time: 1 };
-    let condition = || NotReady { daemon: daemon(), reason: "Word".into(), message: "because".into() };
+    let condition = || NotReadyReason { daemon: daemon(), reason: "Word".into(), message: "because".into() };
     let lost = |pids: &[u32], is_uncertain| LostWork {
         clients: pids.iter().map(|pid| AffectedClient { pid: *pid, client: None, tenant: None }).collect(),
         is_uncertain,

@@ -52,7 +52,7 @@ use crate::domain::{DaemonName, LayoutName, TenantName};
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(Problem, DaemonName, LayoutName, TenantName, TokenId)),
-    modifiers(&Token),
+    modifiers(&TokenScheme),
     tags(
         (name = "host", description = "The host and its GPUs"),
         (name = "daemons", description = "Control daemons"),
@@ -69,9 +69,9 @@ use crate::domain::{DaemonName, LayoutName, TenantName};
 )]
 struct Document;
 
-struct Token;
+struct TokenScheme;
 
-impl Modify for Token {
+impl Modify for TokenScheme {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)

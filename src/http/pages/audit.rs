@@ -35,7 +35,7 @@ struct AuditPage<'a> {
     frame: Frame,
     query: &'a Form,
     refused: Refused,
-    rows: Vec<Row>,
+    rows: Vec<AuditRow>,
     head: Option<Head>,
     ways: Option<Ways>,
 }
@@ -47,7 +47,7 @@ impl AuditPage<'_> {
 }
 
 /// A row, and what it changed.
-struct Row {
+struct AuditRow {
     record: AuditRecord,
     at: Moment,
     came: Badge,
@@ -87,7 +87,7 @@ async fn found(
     app: &AppState,
     actor: &Actor,
     query: &ListQuery,
-) -> Result<(Vec<Row>, Head, Ways), ServiceError> {
+) -> Result<(Vec<AuditRow>, Head, Ways), ServiceError> {
     let filter = AuditFilter {
         actor: query.text("actor").map(str::to_owned),
         target: query.text("target").map(str::to_owned),
@@ -98,7 +98,7 @@ async fn found(
     let paged = app.service.audit(actor, &filter, &query.page()?).await?;
     let head = app.service.audit_head(actor).await?;
     let ways = query.ways(paged.next_cursor.as_deref());
-    Ok((paged.items.into_iter().map(Row::of).collect(), head, ways))
+    Ok((paged.items.into_iter().map(AuditRow::of).collect(), head, ways))
 }
 
 fn parse_outcome(text: &str) -> Result<Outcome, String> {
@@ -106,7 +106,7 @@ fn parse_outcome(text: &str) -> Result<Outcome, String> {
     found.ok_or_else(|| format!("{text:?} is not an outcome: choose one of the list"))
 }
 
-impl Row {
+impl AuditRow {
     fn of(record: AuditRecord) -> Self {
         let has_page = ["daemons/", "tenants/", "layouts/", "tokens/", "operations/", "replays/"];
         let is_one = |target: &str| {
@@ -169,7 +169,7 @@ mod tests {
                 "id": 1, "at": 1, "actor": "root", "granted": "admin", "origin": "socket", "count": 1, "previous": "", "hash": "",
                 "action": action, "target": target, "outcome": outcome, "before": before,
             });
-            Row::of(serde_json::from_value(record).expect("a row")).subject
+            AuditRow::of(serde_json::from_value(record).expect("a row")).subject
         };
         let put = "PUT /api/v1/layouts/{name}";
         let link = Some("/layouts/prod".to_owned());

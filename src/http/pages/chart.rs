@@ -35,12 +35,12 @@ pub(super) struct Panel {
     pub(super) title: &'static str,
     /// `bytes` or `clients`.
     unit: Unit,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ChartLine>,
 }
 
 /// A tenant's values: time in unix milliseconds, and value.
 #[derive(Debug, Serialize)]
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: String,
     /// Number of its colour: that of its tenant's partition on the same page, or of its position.
     #[serde(skip)]
@@ -67,7 +67,7 @@ impl Unit {
 impl Chart {
     fn new(href: String, lines: &[(TenantName, Vec<Point>)]) -> Self {
         let of = |value: fn(&Point) -> u64| {
-            let line = |(place, (name, points)): (usize, &(TenantName, Vec<Point>))| Line {
+            let line = |(place, (name, points)): (usize, &(TenantName, Vec<Point>))| ChartLine {
                 name: name.to_string(),
                 colour: place,
                 points: points.iter().map(|point| (point.at, value(point))).collect(),
@@ -127,13 +127,13 @@ impl Chart {
 
 impl Panel {
     /// The latest value of a line.
-    pub(super) fn latest(&self, line: &Line) -> String {
+    pub(super) fn latest(&self, line: &ChartLine) -> String {
         self.unit.format(line.points.last().map_or(0, |(_, value)| *value))
     }
 
     /// The value of a line at a time; a dash if it was not polled yet, or not recently.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "as templates call it")]
-    pub(super) fn value(&self, line: &Line, moment: &Moment) -> String {
+    pub(super) fn value(&self, line: &ChartLine, moment: &Moment) -> String {
         let before = line.points.partition_point(|(at, _)| *at <= moment.0);
         let last = before.checked_sub(1).map(|place| line.points[place]);
         let last = last.filter(|(at, _)| moment.0 - at <= 3 * EVERY_MS);
@@ -142,7 +142,7 @@ impl Panel {
 
     /// The class for a line's colour.
     #[allow(clippy::unused_self, reason = "as templates call it")]
-    pub(super) fn class(&self, line: &Line) -> String {
+    pub(super) fn class(&self, line: &ChartLine) -> String {
         format!("line-{}", line.colour % COLOURS)
     }
 }

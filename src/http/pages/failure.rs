@@ -13,7 +13,7 @@ use super::page;
 use crate::http::AppState;
 use crate::http::accept;
 use crate::http::auth::{self, Peer};
-use crate::http::problem::{Detail, Fields, NO_SUCH_PATH, Title};
+use crate::http::problem::{Detail, FieldErrors, NO_SUCH_PATH, Title};
 use crate::service::FieldError;
 
 #[derive(Template)]
@@ -38,22 +38,23 @@ struct OutsidePage<'a> {
 }
 
 /// A person who reads the response, as far as the request shows.
-pub(in crate::http) struct Reader {
+pub(in crate::http) struct PageReader {
     path: String,
     headers: HeaderMap,
 }
 
 /// The reader of a response, if it is a person.
-pub(in crate::http) fn reader(request: &Request) -> Option<Reader> {
+pub(in crate::http) fn reader(request: &Request) -> Option<PageReader> {
     let (uri, headers) = (request.uri(), request.headers());
-    is_for_a_person(uri, headers).then(|| Reader { path: uri.path().to_owned(), headers: headers.clone() })
+    is_for_a_person(uri, headers)
+        .then(|| PageReader { path: uri.path().to_owned(), headers: headers.clone() })
 }
 
 /// Renders a refusal as a page.
 pub(in crate::http) async fn shown(
     app: &AppState,
     peer: Peer,
-    Reader { path, headers }: Reader,
+    PageReader { path, headers }: PageReader,
     response: Response,
 ) -> Response {
     if response.extensions().get::<Detail>().is_none() || is_page(&response) {
@@ -93,7 +94,7 @@ async fn as_page(
     let nowhere = format!("There is no page at {}.", path.chars().take(200).collect::<String>());
     let (what, detail) =
         if what == NO_SUCH_PATH { ("No such page", nowhere.as_str()) } else { (what, detail) };
-    let fields = extensions.get::<Fields>().map_or(&[][..], |fields| &fields.0);
+    let fields = extensions.get::<FieldErrors>().map_or(&[][..], |fields| &fields.0);
     let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
     let page = match auth::session(app, peer, headers) {
         Some((admission, _)) => {

@@ -289,7 +289,7 @@ impl fmt::Display for Lasting {
 
 /// A part of a bar, in percent of its length.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Share {
+pub(super) struct BarPart {
     pub(super) from: f64,
     pub(super) length: f64,
 }
@@ -318,16 +318,16 @@ impl Gauge {
         Amount(self.promised.0.saturating_sub(self.total.0))
     }
 
-    pub(super) fn used_share(&self) -> Share {
+    pub(super) fn used_share(&self) -> BarPart {
         self.share(0, self.used.0)
     }
 
-    pub(super) fn promised_share(&self) -> Share {
+    pub(super) fn promised_share(&self) -> BarPart {
         self.share(0, self.promised.0.min(self.total.0))
     }
 
     /// The part that is promised beyond the total.
-    pub(super) fn over_share(&self) -> Share {
+    pub(super) fn over_share(&self) -> BarPart {
         self.share(self.total.0, self.over().0)
     }
 
@@ -337,10 +337,10 @@ impl Gauge {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
-    fn share(&self, from: u64, length: u64) -> Share {
+    fn share(&self, from: u64, length: u64) -> BarPart {
         let longest = self.total.0.max(self.promised.0).max(self.used.0).max(1) as f64;
         let percent = |bytes: u64| (bytes as f64 / longest * 10_000.0).round() / 100.0;
-        Share { from: percent(from), length: percent(length) }
+        BarPart { from: percent(from), length: percent(length) }
     }
 }
 
@@ -431,10 +431,10 @@ mod tests {
         assert!(gauge.is_overcommitted());
         assert_eq!(gauge.over(), Amount(50));
         assert!((gauge.end() - 66.67).abs() < 1e-9);
-        assert_eq!(gauge.used_share(), Share { from: 0.0, length: 16.67 });
-        assert_eq!(gauge.promised_share(), Share { from: 0.0, length: 66.67 });
-        assert_eq!(gauge.over_share(), Share { from: 66.67, length: 33.33 });
+        assert_eq!(gauge.used_share(), BarPart { from: 0.0, length: 16.67 });
+        assert_eq!(gauge.promised_share(), BarPart { from: 0.0, length: 66.67 });
+        assert_eq!(gauge.over_share(), BarPart { from: 66.67, length: 33.33 });
         let empty = Gauge::new(0, 0, 0);
-        assert_eq!(empty.used_share(), Share { from: 0.0, length: 0.0 });
+        assert_eq!(empty.used_share(), BarPart { from: 0.0, length: 0.0 });
     }
 }

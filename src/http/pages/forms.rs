@@ -24,7 +24,7 @@ pub(super) const KEY: &str = "form";
 
 /// A field whose value in a form differs from the stored one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(super) struct FieldDifference {
     pub(super) label: &'static str,
     pub(super) stored: String,
     pub(super) yours: String,
@@ -117,10 +117,10 @@ impl Form {
     }
 
     /// The fields in which this form differs from the stored one.
-    pub(super) fn differences(&self, stored: &Self, fields: &[SpecField]) -> Vec<Difference> {
+    pub(super) fn differences(&self, stored: &Self, fields: &[SpecField]) -> Vec<FieldDifference> {
         let difference = |(name, _, label): &SpecField| {
             let (stored, yours) = (stored.line(name), self.line(name));
-            (stored != yours).then_some(Difference { label, stored, yours })
+            (stored != yours).then_some(FieldDifference { label, stored, yours })
         };
         fields.iter().filter_map(difference).collect()
     }
@@ -436,7 +436,7 @@ mod tests {
     fn differences_name_both_values_of_a_field() {
         let stored = Form::parse(b"max_clients=2&gpus=a&gpus=b&labels=a%3Db");
         let typed = Form::parse(b"max_clients=1&gpus=b&gpus=+a+&labels=");
-        let row = |label, stored: &str, yours: &str| Difference {
+        let row = |label, stored: &str, yours: &str| FieldDifference {
             label,
             stored: stored.to_owned(),
             yours: yours.to_owned(),

@@ -83,16 +83,16 @@ pub(super) struct OperationRow {
     /// Its verb, as `Restart`.
     pub(super) verb: String,
     /// Its subjects, in the order of the links back.
-    pub(super) subjects: Vec<Way>,
+    pub(super) subjects: Vec<SubjectLink>,
 }
 
 /// A link to a subject of an operation.
-pub(super) struct Way {
+pub(super) struct SubjectLink {
     pub(super) href: String,
     pub(super) label: String,
 }
 
-impl Way {
+impl SubjectLink {
     fn new(href: String, label: String) -> Self {
         Self { href, label }
     }
@@ -208,23 +208,26 @@ fn verb(request: &OperationRequest) -> String {
 }
 
 /// The subjects of an operation, first the one that the user came from.
-fn subjects(operation: &Operation) -> Vec<Way> {
+fn subjects(operation: &Operation) -> Vec<SubjectLink> {
     let mut ways = Vec::new();
     match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
-            ways.push(Way::new(format!("/clients/{client}"), format!("client {}", client.pid)));
+            ways.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
         }
         OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {
-            ways.push(Way::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
+            ways.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
         }
         OperationRequest::ApplyLayout { layout, version, .. } => {
-            ways.push(Way::new(
+            ways.push(SubjectLink::new(
                 format!("/layouts/{layout}/versions/{version}"),
                 format!("layout {layout} version {version}"),
             ));
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            ways.push(Way::new(format!("/replays/{replay}"), format!("layout {layout} version {version}")));
+            ways.push(SubjectLink::new(
+                format!("/replays/{replay}"),
+                format!("layout {layout} version {version}"),
+            ));
         }
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }
@@ -236,7 +239,7 @@ fn subjects(operation: &Operation) -> Vec<Way> {
         && operation.state == OperationState::Succeeded;
     ways.extend(operation.daemons.iter().map(|name| {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
-        Way::new(href, format!("daemon {name}"))
+        SubjectLink::new(href, format!("daemon {name}"))
     }));
     ways
 }

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::de::DeserializeOwned;
 
-use super::forms::{Difference, Form, Refused, SpecField};
+use super::forms::{FieldDifference, Form, Refused, SpecField};
 use super::{refused_with, rendered};
 use crate::domain::access::{Actor, Right};
 use crate::http::AppState;
@@ -62,7 +62,7 @@ pub(super) struct Draft<N> {
     pub(super) form: Form,
     pub(super) refused: Refused,
     /// Where your values differ from the stored ones, when these changed after the form was opened.
-    pub(super) conflict: Option<Vec<Difference>>,
+    pub(super) conflict: Option<Vec<FieldDifference>>,
 }
 
 impl<N> Draft<N> {

@@ -57,11 +57,11 @@ impl Timeouts {
 /// What a connection is doing.
 #[derive(Debug)]
 pub(super) struct Activity {
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     doing: Doing,
     /// Whether requests share the connection, so that a byte does not start a request.
     multiplexed: bool,
@@ -85,7 +85,7 @@ enum Doing {
 impl Activity {
     pub(super) fn new(now: Instant) -> Self {
         let doing = Doing::Head { since: now };
-        let state = State {
+        let state = ConnectionState {
             doing,
             multiplexed: false,
             blocked: None,
@@ -161,7 +161,7 @@ impl Activity {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         // Each change is one assignment, so a panic leaves a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

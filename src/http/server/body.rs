@@ -125,14 +125,14 @@ impl Drop for RequestInProgress {
 const MAX_PIECE: usize = 16 << 10;
 
 /// A response body that knows its request.
-pub(super) struct Answer {
+pub(super) struct AnswerBody {
     body: axum::body::Body,
     /// Data of the body that was not passed on yet.
     rest: Bytes,
     under_way: RequestInProgress,
 }
 
-impl Answer {
+impl AnswerBody {
     pub(super) fn new(body: axum::body::Body, mut under_way: RequestInProgress) -> Self {
         under_way.answered = true;
         // A caller that never polls the first piece does not read it.
@@ -147,7 +147,7 @@ impl Answer {
     }
 }
 
-impl Body for Answer {
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 

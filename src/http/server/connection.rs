@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::activity::{Activity, Overdue, Timeouts};
-use super::body::{Answer, Paced, RequestInProgress};
+use super::body::{AnswerBody, Paced, RequestInProgress};
 use super::stream::ObservedStream;
 use crate::clock::is_before_1970;
 use crate::config::Limits;
@@ -122,7 +122,7 @@ impl Serving {
                     Either::Left(task) => task.await?,
                     Either::Right(answer) => answer.await,
                 };
-                Ok::<_, JoinError>(response.map(|body| Answer::new(body, under_way)))
+                Ok::<_, JoinError>(response.map(|body| AnswerBody::new(body, under_way)))
             }
         });
         let mut protocol = self.protocol.clone();

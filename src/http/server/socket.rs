@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::ListenError;
-use crate::domain::health::{HostFault, HostHealth, Report};
+use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
 /// How often the file is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ pub(super) async fn bind_again(gone: &SocketFile, health: &HostHealth) -> (UnixL
              created again: {why}",
             path.display()
         );
-        if health.set(HostFault::SocketLost, Some(Report { reason, message: message.clone() })) {
+        if health.set(HostFault::SocketLost, Some(FaultReport { reason, message: message.clone() })) {
             tracing::error!("{message}");
         }
     };

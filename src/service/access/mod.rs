@@ -58,7 +58,7 @@ pub struct LocalUser {
 impl LocalUser {
     /// The peer of a connection that was just accepted.
     pub fn connected(socket: &impl AsFd) -> std::io::Result<Self> {
-        let host::Peer { uid, gid, pid, process } = host::peer(socket)?;
+        let host::SocketPeer { uid, gid, pid, process } = host::peer(socket)?;
         Ok(Self { uid, gid, pid, process })
     }
 

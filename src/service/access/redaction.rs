@@ -306,7 +306,7 @@ impl Redact for Event {
 mod tests {
     use super::*;
     use crate::domain::access::{Grant, Origin, Subject};
-    use crate::domain::event::Subject as About;
+    use crate::domain::event::EventSubject as About;
     use crate::service::FieldError;
 
     /// What no tenant may see.

@@ -14,7 +14,7 @@ use crate::domain::client::ClientId;
 use crate::domain::daemon::{
     CurrentDaemon, Daemon, DaemonSpec, Home, Incarnation, Management, Phase, check_management,
 };
-use crate::domain::foreign::Reading;
+use crate::domain::foreign::AdoptedSpec;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
 use crate::service::access::audit_log::with_adoption_target;
@@ -76,7 +76,7 @@ impl Service {
         let cannot = |reason: String| {
             ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
         };
-        let Reading { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
+        let AdoptedSpec { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
         let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
         let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
         let process = request.process.clone();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, Management, Mode};
-use crate::domain::foreign::{Candidate, InForce, Reading};
+use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::host::Identity;
@@ -159,13 +159,13 @@ impl Service {
 
     async fn verdict(
         &self,
-        candidate: &Candidate,
+        candidate: &AdoptionCandidate,
         management: Management,
         gpus: &[Gpu],
     ) -> Result<VerdictView, ServiceError> {
         let impossible =
             |reason: String| VerdictView { possible: false, reason: Some(reason), notes: Vec::new() };
-        let Reading { spec, notes } = match candidate.adopt(management, self.parts.manager_uid, gpus) {
+        let AdoptedSpec { spec, notes } = match candidate.adopt(management, self.parts.manager_uid, gpus) {
             Ok(reading) => reading,
             Err(reason) => return Ok(impossible(reason.to_string())),
         };
@@ -185,7 +185,7 @@ impl Service {
         &self,
         neighbour: &ForeignDaemon,
         poll: &Result<ForeignPoll, String>,
-    ) -> Candidate {
+    ) -> AdoptionCandidate {
         let ForeignDaemon { daemon, gpus } = neighbour;
         let around = daemon.environment.as_ref();
         let reachable = match around {
@@ -208,7 +208,7 @@ impl Service {
             })
         });
         let capability = &self.parts.fleet.context().capability;
-        Candidate {
+        AdoptionCandidate {
             uid: daemon.uid,
             held: around.is_ok_and(|around| around.token.is_some()),
             mode: daemon.mode,

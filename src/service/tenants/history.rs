@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::attribution::{Candidate, Signs, attribute};
-use crate::domain::history::{EVERY_MS, Held, History, Point, SPAN_MS};
+use crate::domain::history::{EVERY_MS, HeldByTenant, History, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::{Service, ServiceError};
 
@@ -51,9 +51,9 @@ impl Service {
     }
 
     /// What each tenant uses, by the last poll of its daemon and the last snapshot; queries neither daemon nor database.
-    fn held_now(&self) -> BTreeMap<TenantName, Held> {
+    fn held_now(&self) -> BTreeMap<TenantName, HeldByTenant> {
         let committed = self.committed.borrow().clone();
-        let mut held: BTreeMap<TenantName, Held> = BTreeMap::new();
+        let mut held: BTreeMap<TenantName, HeldByTenant> = BTreeMap::new();
         for (daemon, observed) in self.parts.fleet.observed() {
             if observed.clients.is_empty() {
                 continue;

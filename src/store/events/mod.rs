@@ -4,7 +4,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::{StoreError, connected_clients, from_json, parsed, to_json};
 use crate::domain::event::{
-    Because, Cause, Details, Event, EventFilter, EventType, NewEvent, Severity, Subject,
+    Because, Cause, Details, Event, EventFilter, EventSubject, EventType, NewEvent, Severity,
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -75,7 +75,7 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
 async fn latest(
     db: &mut SqliteConnection,
     kind: EventType,
-    subject: &Subject,
+    subject: &EventSubject,
 ) -> Result<Option<i64>, StoreError> {
     let kind = kind.as_str();
     if let Some(operation) = subject.operation {
@@ -181,7 +181,7 @@ fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
     let severity =
         severity.unwrap_or_else(|| note(&mut unread, "severity", EventType::EventUnknown.severity()));
     let subject = from_json("an event's subject", row.try_get("subject")?).ok();
-    let subject = subject.unwrap_or_else(|| note(&mut unread, "subject", Subject::default()));
+    let subject = subject.unwrap_or_else(|| note(&mut unread, "subject", EventSubject::default()));
     let cause = from_json("an event's cause", row.try_get("cause")?).ok();
     let cause = cause.unwrap_or_else(|| note(&mut unread, "cause", Cause::Manager));
     let details = details.and_then(|details| {
@@ -237,12 +237,12 @@ pub async fn page(
     after: Option<i64>,
     limit: i64,
 ) -> Result<Vec<Event>, StoreError> {
-    let mut query = select(COLUMNS, filter, Found::Itself, order, after, limit);
+    let mut query = select(COLUMNS, filter, FoundAs::Itself, order, after, limit);
     let rows = query.build().fetch_all(&mut *db).await?;
     let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
     if filter.has_place() {
         // Read by themselves, so that either is read by its index, in order, and stops at its end.
-        let mut query = select(COLUMNS, filter, Found::Also, order, after, limit);
+        let mut query = select(COLUMNS, filter, FoundAs::Also, order, after, limit);
         let rows = query.build().fetch_all(db).await?;
         for row in &rows {
             events.push(event(row)?);
@@ -258,7 +258,7 @@ pub async fn page(
 
 /// How an event that is requested by daemon, GPU or tenant is about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum FoundAs {
     /// Its subject is it.
     Itself,
     /// It is one of several.
@@ -290,7 +290,7 @@ pub async fn follow(
     .await?;
     if filter.has_place() {
         let whole = lost(EventFilter::default());
-        let mut query = select(COLUMNS, &whole, Found::Nowhere, Order::OldestFirst, Some(after), limit);
+        let mut query = select(COLUMNS, &whole, FoundAs::Nowhere, Order::OldestFirst, Some(after), limit);
         for row in &query.build().fetch_all(db).await? {
             missing.push(event(row)?);
         }
@@ -306,7 +306,7 @@ pub async fn follow(
 fn select(
     head: &str,
     filter: &EventFilter,
-    found: Found,
+    found: FoundAs,
     order: Order,
     after: Option<i64>,
     limit: i64,
@@ -334,19 +334,19 @@ fn select(
     ];
     let filters: Vec<(&str, String)> =
         places.into_iter().filter_map(|(kind, name)| Some((kind, name?))).collect();
-    if found == Found::Also {
+    if found == FoundAs::Also {
         query.push(" AND id IN (SELECT event FROM event_subjects WHERE false");
         for (kind, name) in filters.clone() {
             query.push(format!(" OR (kind = '{kind}' AND name = ")).push_bind(name).push(")");
         }
         query.push(")");
     }
-    if found == Found::Nowhere {
+    if found == FoundAs::Nowhere {
         query.push(" AND daemon IS NULL AND gpu IS NULL AND client IS NULL AND tenant IS NULL");
     }
     for (kind, name) in filters {
         query.push(format!(" AND ({kind} = ")).push_bind(name.clone());
-        if found == Found::Also {
+        if found == FoundAs::Also {
             // What has several of the one may have one of the other.
             query.push(format!(
                 " OR id IN (SELECT event FROM event_subjects WHERE kind = '{kind}' AND name = "

@@ -2,7 +2,7 @@ use super::super::{Fate, Store};
 use super::*;
 use crate::domain::DaemonName;
 use crate::domain::event::{
-    AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReady,
+    AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReadyReason,
     OperationFacts, ServerFault,
 };
 
@@ -57,13 +57,13 @@ async fn event_ids_follow_commits_and_notify_watchers() {
     assert_eq!(*newest.borrow(), 3);
     let event = get(&mut store.read().await.expect("a reader"), 3).await.expect("read").expect("there");
     assert_eq!((event.id, event.at, event.kind), (3, 5, EventType::DaemonStarted));
-    assert_eq!(event.subject, Subject::daemon(&daemon("gpu0")));
+    assert_eq!(event.subject, EventSubject::daemon(&daemon("gpu0")));
 }
 
 #[tokio::test]
 async fn events_are_filtered_by_subject_in_both_orders() {
     let (_dir, store) = open().await;
-    let crashes = NotReady { daemon: daemon("gpu0"), reason: String::new(), message: String::new() };
+    let crashes = NotReadyReason { daemon: daemon("gpu0"), reason: String::new(), message: String::new() };
     let events = vec![
         (started("gpu0"), 10),
         (died("gpu1"), 20),
@@ -274,7 +274,7 @@ async fn filtered_event_pages_use_an_index() {
         async move {
             let head = format!("EXPLAIN QUERY PLAN {COLUMNS}");
             let mut reader = store.read().await.expect("a reader");
-            let mut query = select(&head, &filter, Found::Itself, Order::NewestFirst, Some(5), 100);
+            let mut query = select(&head, &filter, FoundAs::Itself, Order::NewestFirst, Some(5), 100);
             let rows = query.build().fetch_all(&mut *reader).await.expect("a plan");
             let lines = rows.iter().map(|row| row.get::<String, _>("detail"));
             lines.collect::<Vec<_>>().join("; ")
@@ -335,7 +335,7 @@ async fn event_of_later_version_hides_no_other() {
         events[0].message,
         "daemon.teleported: started process 5 as control daemon of gpu0 (this version cannot read its type)"
     );
-    assert_eq!(events[0].subject, Subject::daemon(&daemon("gpu0")));
+    assert_eq!(events[0].subject, EventSubject::daemon(&daemon("gpu0")));
     assert_eq!(
         events[1].message,
         "daemon.started: started process 5 as control daemon of gpu0 (this version cannot read its cause, details)"

@@ -4,7 +4,9 @@ use sqlx::SqliteConnection;
 
 use super::super::{StoreError, daemons, events, from_json, parsed, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec};
-use crate::domain::event::{Cause, Details, DomainEvent, EventType, OperationFacts, Subject, changed_fields};
+use crate::domain::event::{
+    Cause, Details, DomainEvent, EventSubject, EventType, OperationFacts, changed_fields,
+};
 use crate::domain::operation::{OperationRequest, OperationState};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -52,7 +54,7 @@ impl About {
         .fetch_optional(&mut *db)
         .await?;
         if let Some(row) = row {
-            self.tenant = from_json::<Subject>("an event's subject", &row.subject)?.tenant;
+            self.tenant = from_json::<EventSubject>("an event's subject", &row.subject)?.tenant;
             let details = row.details.as_deref().map(|details| from_json("an event's details", details));
             if let Some(Details::Operation { gpus, .. }) = details.transpose()? {
                 self.gpus = gpus;

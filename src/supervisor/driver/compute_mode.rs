@@ -305,7 +305,7 @@ pub(crate) mod tests {
     use crate::domain::gpu::{Gpu, GpuProcess};
     use crate::domain::tenant::tests::h200;
     use crate::domain::timings::Timings;
-    use crate::gpu::{DeviceFile, Driver, Inventory};
+    use crate::gpu::{DeviceFile, GpuDriver, Inventory};
     use crate::host::systemd::Scopes;
     use crate::mps::{Binaries, Capability};
     use crate::supervisor::{ForeignDaemonScanner, GpuPresence};
@@ -322,8 +322,8 @@ pub(crate) mod tests {
     }
 
     impl Inventory for Slow {
-        fn driver(&self) -> Result<Driver, InventoryError> {
-            Ok(Driver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+        fn driver(&self) -> Result<GpuDriver, InventoryError> {
+            Ok(GpuDriver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
         }
 
         fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::domain::client::{ClientId, StoppedPolicy};
-use crate::host::process::{EndProcessError, Ended, death, end_process, is_stopped};
+use crate::host::process::{EndProcessError, EndedBy, death, end_process, is_stopped};
 use crate::host::signal::{Grounds, SignalError, send};
 use crate::host::{Identity, Signal};
 use crate::mps::session::SessionError;
@@ -186,8 +186,8 @@ pub(crate) async fn terminate(
 /// Ends the process of a client whose work MPS has ended.
 async fn end_client_process(client: ClientId) -> Result<Termination, TerminateError> {
     match end_process(client.into(), CLIENT_END, Grounds::ListedClient).await {
-        Ok(Ended::ByItself) => Ok(Termination::ByMps),
-        Ok(Ended::BySignal) => Ok(Termination::ByMpsAndSignal),
+        Ok(EndedBy::ByItself) => Ok(Termination::ByMps),
+        Ok(EndedBy::BySignal) => Ok(Termination::ByMpsAndSignal),
         Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {
             Err(TerminateError::Protected { client, what: what.to_string(), let_go: true })
         }

@@ -17,9 +17,9 @@ use crate::supervisor::reconcile::daemon::tests::desired;
 struct NoGpus;
 
 impl Inventory for NoGpus {
-    fn driver(&self) -> Result<crate::gpu::Driver, InventoryError> {
+    fn driver(&self) -> Result<crate::gpu::GpuDriver, InventoryError> {
         let driver_version = "1".into();
-        Ok(crate::gpu::Driver { driver_version, cuda_version: None, simulated: true, profile: None })
+        Ok(crate::gpu::GpuDriver { driver_version, cuda_version: None, simulated: true, profile: None })
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {

@@ -2,6 +2,7 @@
 
 mod circles;
 mod source_tree;
+mod type_names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -73,7 +73,7 @@ pub(super) fn components() -> Value {
 
 /// Adds the problems that an operation can answer to its responses.
 pub(super) fn add(method: &str, path: &str, operation: &mut Value) {
-    let problems = Parts::of(method, path, operation).problems();
+    let problems = OperationTraits::of(method, path, operation).problems();
     for name in problems {
         let status =
             RESPONSES.iter().find(|response| response.0 == name).map(|response| response.1.to_string());
@@ -86,7 +86,7 @@ pub(super) fn add(method: &str, path: &str, operation: &mut Value) {
 }
 
 /// What an operation takes and requires, as far as that decides which problems it can answer.
-struct Parts<'o> {
+struct OperationTraits<'o> {
     right: RequiredRight,
     writes: bool,
     path: &'o str,
@@ -97,7 +97,7 @@ struct Parts<'o> {
     body: Vec<&'o str>,
 }
 
-impl<'o> Parts<'o> {
+impl<'o> OperationTraits<'o> {
     fn of(method: &str, path: &'o str, operation: &'o Value) -> Self {
         let parameters = operation["parameters"].as_array().into_iter().flatten();
         let body = operation["requestBody"]["content"].as_object();

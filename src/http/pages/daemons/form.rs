@@ -11,7 +11,7 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
 use crate::http::extract::Query;
-use crate::http::pages::forms::{Difference, Form, Refused, Shape, SpecField};
+use crate::http::pages::forms::{FieldDifference, Form, Refused, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::rendered;
@@ -26,10 +26,10 @@ struct FormPage {
     frame: Frame,
     /// The daemon that is edited; `None` for a new one.
     daemon: Option<DaemonView>,
-    gpus: Vec<Choice>,
+    gpus: Vec<DaemonGpuChoice>,
     form: Form,
     refused: Refused,
-    conflict: Option<Vec<Difference>>,
+    conflict: Option<Vec<FieldDifference>>,
 }
 
 impl FormPage {
@@ -57,7 +57,7 @@ impl FormPage {
 }
 
 /// A selectable GPU.
-struct Choice {
+struct DaemonGpuChoice {
     row: GpuRow,
     is_chosen: bool,
     /// Why it cannot be selected, as far as known beforehand.
@@ -152,7 +152,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let mig =
                 (row.gpu.mig_enabled == Some(true)).then(|| "in MIG mode, which is not managed".to_owned());
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
-            Choice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
+            DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
         let gpus = gpus(app, actor).await?.into_iter().map(choice).collect();
         let title = match &edited {

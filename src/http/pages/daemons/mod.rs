@@ -16,7 +16,7 @@ use axum::routing::{get, post};
 pub(super) use self::rows::{DaemonRow, daemon_names, daemon_rows};
 
 use self::rows::{clients, named};
-use self::settings::Setting;
+use self::settings::DaemonSettingRow;
 use super::format::{self, Amount, Badge, Moment, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
@@ -67,13 +67,13 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "daemons/list.html")]
 struct DaemonsPage {
     frame: Frame,
-    rows: Vec<Listed>,
+    rows: Vec<DaemonListRow>,
     unheld: Vec<GpuRow>,
     foreign: Vec<ForeignRow>,
 }
 
 /// A daemon in the list.
-struct Listed {
+struct DaemonListRow {
     row: DaemonRow,
     tenants: u64,
     /// Memory promised to its tenants on all its GPUs.
@@ -91,9 +91,9 @@ struct ForeignRow {
 struct DaemonPage {
     frame: Frame,
     row: DaemonRow,
-    settings: Vec<Setting>,
+    settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
-    tenants: Vec<TenantRow>,
+    tenants: Vec<DaemonTenantRow>,
     has_more_tenants: bool,
     events: Vec<Event>,
     is_adopted: bool,
@@ -102,7 +102,7 @@ struct DaemonPage {
 }
 
 /// A tenant of a daemon.
-struct TenantRow {
+struct DaemonTenantRow {
     tenant: TenantView,
     ready: Badge,
     limit: Option<Amount>,
@@ -137,7 +137,7 @@ impl DaemonPage {
     }
 
     fn drifts(&self) -> bool {
-        self.settings.iter().any(Setting::differs)
+        self.settings.iter().any(DaemonSettingRow::differs)
     }
 
     fn called(&self, uuid: &GpuUuid) -> String {
@@ -189,7 +189,7 @@ async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Pro
         let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
         let promised = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_promised).sum());
-        rows.push(Listed { row, tenants, promised });
+        rows.push(DaemonListRow { row, tenants, promised });
     }
     let foreign = service.foreign_daemons(&actor).await?;
     let foreign =
@@ -212,7 +212,7 @@ async fn show(
     let clients = clients(&app, &actor, &name).await?;
     let tenants = service.tenants(&actor, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
     let has_more_tenants = tenants.next_cursor.is_some();
-    let tenants = tenants.items.into_iter().map(|tenant| TenantRow {
+    let tenants = tenants.items.into_iter().map(|tenant| DaemonTenantRow {
         ready: format::ready(&tenant.status.conditions),
         limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
         tenant,

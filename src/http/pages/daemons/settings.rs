@@ -8,7 +8,7 @@ use crate::http::pages::format::{Amount, Badge, Tone};
 
 /// One setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct DaemonSettingRow {
     /// Its name.
     pub(super) name: String,
     pub(super) wanted: String,
@@ -16,7 +16,7 @@ pub(super) struct Setting {
     agrees: Option<bool>,
 }
 
-impl Setting {
+impl DaemonSettingRow {
     /// Whether the value read back differs from the desired one.
     pub(super) fn differs(&self) -> bool {
         self.agrees == Some(false)
@@ -37,11 +37,11 @@ pub(super) fn of(
     desired: Option<&Desired>,
     effective: Option<&Effective>,
     called: impl Fn(&GpuUuid) -> String,
-) -> Vec<Setting> {
+) -> Vec<DaemonSettingRow> {
     let Some(desired) = desired else { return Vec::new() };
     let percentage = format!("{} %", desired.percentage);
     let read = |value: Option<String>| value.unwrap_or_else(|| "not read yet".to_owned());
-    let setting = |name: String, wanted: &str, seen: Option<String>| Setting {
+    let setting = |name: String, wanted: &str, seen: Option<String>| DaemonSettingRow {
         name,
         wanted: wanted.to_owned(),
         agrees: seen.as_ref().map(|seen| seen == wanted),
@@ -58,7 +58,7 @@ pub(super) fn of(
             default_priority.map(|seen| priority(seen).to_owned()),
         ),
     ];
-    let limits = |of: &str, readings: Option<&[MemoryReading]>| -> Vec<Setting> {
+    let limits = |of: &str, readings: Option<&[MemoryReading]>| -> Vec<DaemonSettingRow> {
         let limit = |(ordinal, gpu): (usize, &GpuUuid)| {
             let wanted = desired.memory_limits.get(ordinal).copied().flatten();
             let reading = readings.and_then(|readings| readings.get(ordinal));
@@ -86,17 +86,17 @@ fn priority(priority: Priority) -> &'static str {
     }
 }
 
-fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> Setting {
+fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> DaemonSettingRow {
     const GIB: u64 = 1 << 30;
     let bytes = wanted.map(MemoryLimit::bytes);
     let shown =
         |bytes: Option<u64>| bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string());
     let wanted = shown(bytes);
     let Some(reading) = reading else {
-        return Setting { name, wanted, read: "not read yet".to_owned(), agrees: None };
+        return DaemonSettingRow { name, wanted, read: "not read yet".to_owned(), agrees: None };
     };
     if let Some(text) = &reading.unreadable {
-        return Setting { name, wanted, read: text.clone(), agrees: Some(false) };
+        return DaemonSettingRow { name, wanted, read: text.clone(), agrees: Some(false) };
     }
     // Without another source there is only the daemon's reply, in whole GiB rounded down.
     let (read, agrees) = match reading.bytes {
@@ -106,7 +106,7 @@ fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryRead
         ),
         seen => (shown(seen), seen == bytes),
     };
-    Setting { name, wanted, read, agrees: Some(agrees) }
+    DaemonSettingRow { name, wanted, read, agrees: Some(agrees) }
 }
 
 #[cfg(test)]

@@ -54,14 +54,14 @@ struct GpuPage {
     /// Whether the map shows partitions, or SMs shared by all clients.
     partitioned: bool,
     /// Partitions enforced by thread percentages, which reserve nothing.
-    shares: Vec<ShareRow>,
+    shares: Vec<GpuShareRow>,
     processes: Option<Vec<ProcessRow>>,
     /// What tenants used of it in the last hour.
     chart: Chart,
 }
 
 /// A partition enforced by thread percentages.
-struct ShareRow {
+struct GpuShareRow {
     name: String,
     tenants: Vec<TenantName>,
     percentage: String,
@@ -146,13 +146,13 @@ fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>, counted: Option<&Chunk
     Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms(), counted))
 }
 
-fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<ShareRow> {
+fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<GpuShareRow> {
     let layout = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
     let layout = layout.filter(|layout| layout.enforcement == Enforcement::Percentage);
     let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
     partitions
         .filter(|partition| partition.gpu == gpu.uuid)
-        .map(|partition| ShareRow {
+        .map(|partition| GpuShareRow {
             name: partition.partition.to_string(),
             tenants: partition.tenants.clone(),
             percentage: or_dash(partition.percentage.map(|percentage| format!("{percentage} %"))),

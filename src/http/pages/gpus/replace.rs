@@ -25,12 +25,12 @@ const FIELDS: [Field; 1] = [("with", Shape::Text)];
 struct ReplacePage {
     frame: Frame,
     row: GpuRow,
-    choices: Vec<Choice>,
+    choices: Vec<ReplacementChoice>,
     refused: Refused,
 }
 
 /// A candidate for the replacement, and what it would change.
-struct Choice {
+struct ReplacementChoice {
     row: GpuRow,
     /// Why it cannot be used.
     blocker: Option<String>,
@@ -84,7 +84,7 @@ async fn replace_page(
         for other in gpus.into_iter().map(GpuRow::of).filter(free) {
             let blocker = rehearsed(app, actor, row.key(), other.key()).await?;
             let chosen = form.has("with", other.key().as_str());
-            choices.push(Choice { row: other, blocker, chosen });
+            choices.push(ReplacementChoice { row: other, blocker, chosen });
         }
         // The first possible one is preselected.
         if !choices.iter().any(|choice| choice.chosen)

@@ -199,7 +199,7 @@ impl ApplyPage<'_> {
     }
 
     /// The remedy for a blocker; `None` if it is offered elsewhere on the page.
-    fn remedy(&self, plan: &LayoutPlan, what: &Blocked) -> Option<Remedy> {
+    fn remedy(&self, plan: &LayoutPlan, what: &Blocked) -> Option<BlockedRemedy> {
         let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
         let (href, label) = match what {
             Blocked::TooManyChunks { .. } => (
@@ -215,7 +215,7 @@ impl ApplyPage<'_> {
             Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
             Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
         };
-        Some(Remedy { href, label })
+        Some(BlockedRemedy { href, label })
     }
 
     /// Whether it can be applied if everything is allowed that can be.
@@ -224,7 +224,7 @@ impl ApplyPage<'_> {
     }
 }
 
-struct Remedy {
+struct BlockedRemedy {
     href: String,
     label: &'static str,
 }

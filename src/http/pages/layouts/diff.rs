@@ -39,7 +39,7 @@ impl LineChange {
 
 /// A line of both versions, or of one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct DiffRow {
     pub(super) kind: LineChange,
     pub(super) left: Option<String>,
     pub(super) right: Option<String>,
@@ -67,7 +67,7 @@ fn lines(layout: &Layout) -> Vec<String> {
 }
 
 /// The lines of both versions in order; a replaced line shares its row with its replacement.
-pub(super) fn rows(left: &Layout, right: &Layout) -> Vec<Row> {
+pub(super) fn rows(left: &Layout, right: &Layout) -> Vec<DiffRow> {
     let (left, right) = (lines(left), lines(right));
     let mut rows = Vec::new();
     for operation in similar::capture_diff_slices(Algorithm::Lcs, &left, &right) {
@@ -81,7 +81,7 @@ pub(super) fn rows(left: &Layout, right: &Layout) -> Vec<Row> {
                 (_, None, _) => LineChange::New,
                 _ => LineChange::Changed,
             };
-            rows.push(Row { kind, left, right });
+            rows.push(DiffRow { kind, left, right });
         }
     }
     rows
@@ -121,7 +121,7 @@ mod tests {
             };
             let (left, right) = (of(&left), of(&right));
             let rows = rows(&left, &right);
-            let side = |of: fn(&Row) -> Option<String>| rows.iter().filter_map(of).collect::<Vec<_>>();
+            let side = |of: fn(&DiffRow) -> Option<String>| rows.iter().filter_map(of).collect::<Vec<_>>();
             proptest::prop_assert_eq!(side(|row| row.left.clone()), lines(&left));
             proptest::prop_assert_eq!(side(|row| row.right.clone()), lines(&right));
             let identical = rows.iter().all(|row| row.kind == LineChange::Same);

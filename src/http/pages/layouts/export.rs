@@ -16,18 +16,18 @@ use crate::http::problem::Problem;
 /// The options of an export.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ExportQuery {
+pub(super) struct ExportPageQuery {
     /// The daemon whose IDs are included; by default none.
     daemon: Option<DaemonName>,
     /// The version, if there is no daemon; by default the newest.
     version: Option<u32>,
     #[serde(default)]
-    format: Spelling,
+    format: ExportFormat,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Spelling {
+enum ExportFormat {
     #[default]
     Yaml,
     Json,
@@ -37,7 +37,7 @@ pub(super) async fn download(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    Query(wanted): Query<ExportQuery>,
+    Query(wanted): Query<ExportPageQuery>,
 ) -> Result<Response, Problem> {
     let (document, called) = match (&wanted.daemon, wanted.version) {
         (Some(daemon), _) => {
@@ -55,8 +55,8 @@ pub(super) async fn download(
         }
     };
     let (mime, ending, format) = match wanted.format {
-        Spelling::Yaml => ("application/yaml", "yaml", Format::Yaml),
-        Spelling::Json => ("application/json", "json", Format::Json),
+        ExportFormat::Yaml => ("application/yaml", "yaml", Format::Yaml),
+        ExportFormat::Json => ("application/json", "json", Format::Json),
     };
     let disposition = format!("attachment; filename=\"{called}.{ending}\"");
     let headers = [(header::CONTENT_TYPE, mime.to_owned()), (header::CONTENT_DISPOSITION, disposition)];

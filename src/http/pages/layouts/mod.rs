@@ -18,7 +18,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 use serde::Deserialize;
 
-use self::diff::{Row, line, rows};
+use self::diff::{DiffRow, line, rows};
 use self::gpu_kind::{GpuKind, LayoutPreview, choose};
 use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
@@ -207,7 +207,7 @@ struct ComparePage {
     frame: Frame,
     left: Version,
     right: Version,
-    rows: Vec<Row>,
+    rows: Vec<DiffRow>,
     /// The versions to choose from, newest first.
     numbers: Vec<u32>,
     gpu_kind: Option<GpuKind>,
@@ -223,7 +223,7 @@ impl ComparePage {
 
 /// The versions to compare; by default the newest with the one before it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Compared {
+pub(super) struct ComparedVersions {
     from: Option<u32>,
     to: Option<u32>,
 }
@@ -232,7 +232,7 @@ async fn compare(
     State(app): State<AppState>,
     actor: Actor,
     Path(name): Path<LayoutName>,
-    Query(compared): Query<Compared>,
+    Query(compared): Query<ComparedVersions>,
 ) -> Result<Response, Problem> {
     let page = Page::first(MAX_LIMIT);
     let versions = app.service.layout_versions(&actor, &name, &page).await?.items;
@@ -254,7 +254,7 @@ async fn compare(
 
 #[derive(Template)]
 #[template(path = "layouts/delete.html")]
-struct DeletePage {
+struct LayoutDeletePage {
     frame: Frame,
     newest: Version,
     daemons: Vec<crate::domain::DaemonName>,
@@ -287,7 +287,7 @@ async fn delete_page(
     let frame = Frame::of(&app.service, actor, Section::Layouts, &format!("Delete layout {name}")).await;
     let status =
         if refused.is_empty() { axum::http::StatusCode::OK } else { axum::http::StatusCode::CONFLICT };
-    Ok(page(status, &DeletePage { frame, newest, daemons, refused }))
+    Ok(page(status, &LayoutDeletePage { frame, newest, daemons, refused }))
 }
 
 async fn delete(

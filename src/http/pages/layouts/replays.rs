@@ -31,20 +31,20 @@ struct ReplaysPage {
 struct ReplayPage {
     frame: Frame,
     replay: Replay,
-    rows: Vec<Row>,
+    rows: Vec<ReplayStepRow>,
     /// Commands beside the steps of the layout, and those that undid them.
     others: Vec<ExecutedStep>,
-    shares: Vec<ShareRow>,
+    shares: Vec<ReplayShareRow>,
 }
 
 /// A step of the layout, and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Row {
+struct ReplayStepRow {
     number: usize,
     what: String,
     expected: Option<String>,
     got: Option<String>,
-    compared: Compared,
+    compared: IdComparison,
     /// Whether it is the first difference.
     first: bool,
     taken: bool,
@@ -55,25 +55,27 @@ struct Row {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compared {
+enum IdComparison {
     Same,
     Differs,
     /// One of the two is unknown.
     Nothing,
 }
 
-impl Row {
+impl ReplayStepRow {
     fn badge(&self) -> Badge {
         match (self.compared, self.taken) {
-            (Compared::Same, _) => Badge { word: "same", tone: Tone::Good },
-            (Compared::Differs, _) if self.first => Badge { word: "first difference", tone: Tone::Bad },
-            (Compared::Differs, _) => Badge { word: "differs", tone: Tone::Bad },
-            (Compared::Nothing, true) if self.trouble.is_some() => Badge { word: "failed", tone: Tone::Bad },
-            (Compared::Nothing, true) => Badge { word: "nothing to compare with", tone: Tone::Quiet },
-            (Compared::Nothing, false) if self.unrecorded => {
+            (IdComparison::Same, _) => Badge { word: "same", tone: Tone::Good },
+            (IdComparison::Differs, _) if self.first => Badge { word: "first difference", tone: Tone::Bad },
+            (IdComparison::Differs, _) => Badge { word: "differs", tone: Tone::Bad },
+            (IdComparison::Nothing, true) if self.trouble.is_some() => {
+                Badge { word: "failed", tone: Tone::Bad }
+            }
+            (IdComparison::Nothing, true) => Badge { word: "nothing to compare with", tone: Tone::Quiet },
+            (IdComparison::Nothing, false) if self.unrecorded => {
                 Badge { word: "not recorded", tone: Tone::Quiet }
             }
-            (Compared::Nothing, false) => Badge { word: "not run", tone: Tone::Quiet },
+            (IdComparison::Nothing, false) => Badge { word: "not run", tone: Tone::Quiet },
         }
     }
 
@@ -91,20 +93,20 @@ impl Row {
 }
 
 /// What a client should have seen in a partition of thread percentages, and what it saw.
-struct ShareRow {
+struct ReplayShareRow {
     partition: String,
     expected: Option<u32>,
     seen: Option<u32>,
 }
 
-impl ShareRow {
+impl ReplayShareRow {
     fn differs(&self) -> bool {
         self.expected.is_some() && self.seen.is_some() && self.expected != self.seen
     }
 }
 
 /// The steps of the layout with their results, and the other commands.
-fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<ExecutedStep>) {
+fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<ReplayStepRow>, Vec<ExecutedStep>) {
     let of_step = |number: usize| replay.steps.iter().find(|taken| !taken.undo && taken.step == Some(number));
     let known = replay.expected.as_ref().map_or(0, Vec::len).max(steps.map_or(0, <[Step]>::len));
     let highest = replay.steps.iter().filter(|taken| !taken.undo).filter_map(|taken| taken.step).max();
@@ -115,15 +117,15 @@ fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<Row>, Vec<ExecutedStep>
         let expected = expected.or_else(|| taken?.expected.as_ref().map(ToString::to_string));
         let got = taken.and_then(|taken| taken.id.as_ref()).map(ToString::to_string);
         let compared = match (&expected, &got) {
-            (Some(expected), Some(got)) if expected == got => Compared::Same,
-            (Some(_), Some(_)) => Compared::Differs,
-            _ => Compared::Nothing,
+            (Some(expected), Some(got)) if expected == got => IdComparison::Same,
+            (Some(_), Some(_)) => IdComparison::Differs,
+            _ => IdComparison::Nothing,
         };
-        let first = compared == Compared::Differs && !differed;
+        let first = compared == IdComparison::Differs && !differed;
         differed |= first;
         let written = steps.and_then(|steps| steps.get(number)).map(line);
         let what = written.or_else(|| taken.map(describe)).unwrap_or_else(|| "–".to_owned());
-        Row {
+        ReplayStepRow {
             number: number + 1,
             what,
             expected,
@@ -150,17 +152,17 @@ fn describe(taken: &ExecutedStep) -> String {
     }
 }
 
-fn shares(replay: &Replay) -> Vec<ShareRow> {
-    let mut rows: Vec<ShareRow> = Vec::new();
+fn shares(replay: &Replay) -> Vec<ReplayShareRow> {
+    let mut rows: Vec<ReplayShareRow> = Vec::new();
     for share in &replay.shares {
         let partition = share.partition.to_string();
-        rows.push(ShareRow { partition, expected: Some(share.sms), seen: None });
+        rows.push(ReplayShareRow { partition, expected: Some(share.sms), seen: None });
     }
     for share in &replay.seen {
         let partition = share.partition.to_string();
         match rows.iter_mut().find(|row| row.partition == partition) {
             Some(row) => row.seen = Some(share.sms),
-            None => rows.push(ShareRow { partition, expected: None, seen: Some(share.sms) }),
+            None => rows.push(ReplayShareRow { partition, expected: None, seen: Some(share.sms) }),
         }
     }
     rows

@@ -34,22 +34,22 @@ pub(super) struct Attention {
     /// The time, if it is an event.
     pub(super) at: Option<Moment>,
     /// Where to handle it.
-    pub(super) remedy: Remedy,
+    pub(super) remedy: RemedyLink,
 }
 
 /// A link to where something can be handled.
-pub(super) struct Remedy {
+pub(super) struct RemedyLink {
     pub(super) href: String,
     pub(super) label: String,
 }
 
-impl Remedy {
+impl RemedyLink {
     fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
         Self { href: href.into(), label: label.into() }
     }
 }
 
-fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy: Remedy) -> Attention {
+fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy: RemedyLink) -> Attention {
     Attention { tone, what: what.into(), why: why.into(), at: None, remedy }
 }
 
@@ -79,7 +79,7 @@ pub(super) async fn all(
 
 fn of_host(host: &HostView) -> Vec<Attention> {
     let mut found = Vec::new();
-    let settings = || Remedy::new("/settings", "Settings");
+    let settings = || RemedyLink::new("/settings", "Settings");
     if let Some(read_only) = &host.read_only {
         let what = "This host is read-only";
         found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
@@ -126,14 +126,14 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
         }
         MaintenanceState::Ending => "its daemons are being started again",
     };
-    attention(Tone::Warn, "Maintenance", why, Remedy::new("/settings#maintenance", "Show maintenance"))
+    attention(Tone::Warn, "Maintenance", why, RemedyLink::new("/settings#maintenance", "Show maintenance"))
 }
 
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
 fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
-    let place = |below: &str, label: &str| Remedy::new(format!("/daemons/{name}{below}"), label);
+    let place = |below: &str, label: &str| RemedyLink::new(format!("/daemons/{name}{below}"), label);
     let Some(status) = &row.daemon.status else {
         let why = "it has no driver, so its settings are not maintained";
         found.push(attention(
@@ -210,7 +210,7 @@ fn why(status: &DaemonStatus) -> String {
 fn of_gpu(row: &GpuRow) -> Vec<Attention> {
     let mut found = Vec::new();
     let called = row.called();
-    let open = || Remedy::new(format!("/gpus/{}", row.key()), "Show GPU");
+    let open = || RemedyLink::new(format!("/gpus/{}", row.key()), "Show GPU");
     if !row.gpu.present {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
         found.push(attention(Tone::Bad, format!("{called} is missing"), why, open()));
@@ -253,10 +253,10 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
         let event = &events[at];
         let meaning = event.kind.meaning().trim_end_matches('.');
         let (what, remedy) = match events.iter().filter(|other| alike(other, event)).count() {
-            1 => (meaning.to_owned(), Remedy::new(format!("/events/{}", event.id), "The event")),
+            1 => (meaning.to_owned(), RemedyLink::new(format!("/events/{}", event.id), "The event")),
             times => {
                 let all = format!("/events?type={}&within=1h", event.kind.as_str());
-                (format!("{meaning}, {times} times in the last hour"), Remedy::new(all, "The events"))
+                (format!("{meaning}, {times} times in the last hour"), RemedyLink::new(all, "The events"))
             }
         };
         let fault = app.service.fault(actor, event.clone()).await?;

@@ -11,11 +11,11 @@ pub(super) enum Environment {
     /// Why there is none.
     Refused(String),
     /// The environment in each format.
-    Ready(Vec<Format>),
+    Ready(Vec<EnvironmentFormat>),
 }
 
 /// A format to copy.
-pub(super) struct Format {
+pub(super) struct EnvironmentFormat {
     pub(super) id: &'static str,
     pub(super) name: &'static str,
     pub(super) hint: String,
@@ -31,11 +31,11 @@ impl Environment {
     }
 }
 
-fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<Format> {
+fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<EnvironmentFormat> {
     let EnvironmentView { variables, unset, container, container_refused } = view;
     let pairs: Vec<(String, String)> =
         variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    let format = |id, name, hint: &str, text| Format { id, name, hint: hint.to_owned(), text };
+    let format = |id, name, hint: &str, text| EnvironmentFormat { id, name, hint: hint.to_owned(), text };
     let mut formats = vec![
         format(
             "shell",

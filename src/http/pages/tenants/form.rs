@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::super::daemons::daemon_names;
-use super::super::forms::{Difference, Form, Refused, Shape, SpecField};
+use super::super::forms::{FieldDifference, Form, Refused, Shape, SpecField};
 use super::super::frame::{Frame, Section};
 use super::super::gpus::GpuRow;
 use super::super::rendered;
@@ -31,7 +31,7 @@ struct FormPage {
     edited: Option<TenantName>,
     form: Form,
     refused: Refused,
-    conflict: Option<Vec<Difference>>,
+    conflict: Option<Vec<FieldDifference>>,
     daemons: Vec<DaemonName>,
     gpus: Vec<GpuRow>,
     outcome: PredictionView,

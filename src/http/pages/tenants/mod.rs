@@ -153,11 +153,11 @@ struct TenantPage {
     /// Whether the user may see the host's daemons and GPUs.
     of_host: bool,
     gpus: Vec<(GpuUuid, String)>,
-    settings: Vec<Setting>,
+    settings: Vec<TenantSettingRow>,
     verified: Verified,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingRow>,
     leases: Vec<HeldLease>,
     chart: Chart,
     /// Start of the known history of its clients.
@@ -167,13 +167,13 @@ struct TenantPage {
 }
 
 /// A process that waits for the daemon.
-struct Waiting {
+struct WaitingRow {
     pid: u32,
     uid: u32,
     since: Moment,
 }
 
-impl Waiting {
+impl WaitingRow {
     fn of(process: &WaitingProcess) -> Self {
         let WaitingProcess { pid, uid, since } = *process;
         Self { pid, uid, since: Moment(since) }
@@ -181,7 +181,7 @@ impl Waiting {
 }
 
 /// A desired value beside the effective one.
-struct Setting {
+struct TenantSettingRow {
     name: &'static str,
     configured: String,
     effective: String,
@@ -256,7 +256,7 @@ async fn show(
         of_host,
         gpus,
         clients,
-        waiting: tenant.status.waiting.iter().map(Waiting::of).collect(),
+        waiting: tenant.status.waiting.iter().map(WaitingRow::of).collect(),
         leases,
         chart,
         history_since: Moment(service.tenant_history_since(&actor, &name)?),
@@ -267,7 +267,11 @@ async fn show(
 }
 
 /// Desired values beside effective ones.
-fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[PartitionStatus]) -> Vec<Setting> {
+fn settings(
+    tenant: &TenantView,
+    daemon: Option<&DaemonView>,
+    places: &[PartitionStatus],
+) -> Vec<TenantSettingRow> {
     let left = |default: Option<String>, or: &str| match (daemon, default) {
         (None, _) => "daemon's default".to_owned(),
         (Some(_), Some(default)) => format!("daemon's default: {default}"),
@@ -278,7 +282,7 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
     let limit =
         |bytes: Option<u64>| bytes.map_or("the whole GPU".to_owned(), |bytes| Amount(bytes).to_string());
     let default = defaults.and_then(|defaults| defaults.device_memory_limit);
-    let memory = Setting {
+    let memory = TenantSettingRow {
         name: "Memory of each process, on each GPU",
         configured: match spec.device_memory_limit {
             Some(own) => limit(Some(own.bytes())),
@@ -290,7 +294,7 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
     };
     let default = defaults.and_then(|defaults| defaults.active_thread_percentage);
     let partitioned = daemon.is_some_and(|daemon| daemon.spec.mode == Mode::Static);
-    let threads = Setting {
+    let threads = TenantSettingRow {
         name: "Share of the SMs",
         configured: match (spec.sms, spec.active_thread_percentage) {
             (None, None) if partitioned && places.is_empty() => {
@@ -327,7 +331,7 @@ fn settings(tenant: &TenantView, daemon: Option<&DaemonView>, places: &[Partitio
         },
     };
     let default = defaults.and_then(|defaults| defaults.priority);
-    let priority = Setting {
+    let priority = TenantSettingRow {
         name: "Priority",
         configured: match spec.priority {
             Some(own) => priority(own).to_owned(),

@@ -19,22 +19,22 @@ use crate::service::WriteOptions;
 pub(super) struct Verified {
     /// Since when a client is running.
     pub(super) running_since: Option<Moment>,
-    pub(super) last: Option<Last>,
+    pub(super) last: Option<LastVerification>,
 }
 
 /// The last result.
-pub(super) struct Last {
+pub(super) struct LastVerification {
     pub(super) badge: Badge,
     pub(super) at: Moment,
     /// Why it is outdated.
     pub(super) stale: Option<&'static str>,
     /// Why no client could run.
     pub(super) obstacle: Option<String>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<VerifiedSettingRow>,
 }
 
 /// A setting in one line.
-pub(super) struct Row {
+pub(super) struct VerifiedSettingRow {
     pub(super) name: String,
     pub(super) expected: String,
     pub(super) seen: String,
@@ -47,24 +47,24 @@ impl Verified {
     /// `gpus` are the tenant's, each with its display name.
     pub(super) fn of(verification: Option<&Verification>, gpus: &[(GpuUuid, String)]) -> Self {
         let Some(verification) = verification else { return Self::default() };
-        let last = verification.last.as_ref().map(|last| Last::of(last, gpus));
+        let last = verification.last.as_ref().map(|last| LastVerification::of(last, gpus));
         Self { running_since: verification.running_since.map(Moment), last }
     }
 }
 
-impl Last {
+impl LastVerification {
     fn of(result: &VerificationResult, gpus: &[(GpuUuid, String)]) -> Self {
         Self {
             badge: format::verification(result.outcome),
             at: Moment(result.observed_at),
             stale: result.stale.map(Staleness::meaning),
             obstacle: result.obstacle.as_ref().map(|obstacle| obstacle.message.clone()),
-            rows: result.comparisons.iter().map(|one| Row::of(one, gpus)).collect(),
+            rows: result.comparisons.iter().map(|one| VerifiedSettingRow::of(one, gpus)).collect(),
         }
     }
 }
 
-impl Row {
+impl VerifiedSettingRow {
     fn of(one: &SettingComparison, gpus: &[(GpuUuid, String)]) -> Self {
         let called = |uuid: &str| {
             let known = gpus.iter().find(|(known, _)| known.as_str() == uuid);

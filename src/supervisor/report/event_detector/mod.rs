@@ -15,7 +15,9 @@ use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::drift::DriftStatus;
-use crate::domain::event::{Because, DaemonLayout, DomainEvent, EventType, LostEvents, NewEvent, NotReady};
+use crate::domain::event::{
+    Because, DaemonLayout, DomainEvent, EventType, LostEvents, NewEvent, NotReadyReason,
+};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
 
@@ -159,7 +161,7 @@ impl EventDetector {
         }
         let is_new = self.phase != Some(status.phase);
         let daemon = || name.clone();
-        let why = || NotReady { daemon: daemon(), reason: reason.to_owned(), message: said.to_owned() };
+        let why = || NotReadyReason { daemon: daemon(), reason: reason.to_owned(), message: said.to_owned() };
         let other_reason = self.reason.as_deref() != Some(reason);
         match status.phase {
             Phase::Ready if !self.ready => {
