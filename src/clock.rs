@@ -1,5 +1,7 @@
 //! What time it is, passed to whatever needs it: only this file reads the wall clock.
 
+#![allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
@@ -62,18 +64,7 @@ fn ms_of(time: SystemTime) -> i64 {
     i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Whether the clock is before 1970, where libraries have no date to give and panic.
-pub fn is_before_1970() -> bool {
-    Clock::system().is_before_1970()
-}
-
-/// A new ID by the wall clock.
-pub fn new_id() -> Uuid {
-    Clock::system().new_id()
-}
-
 /// IDs of one time before 1970 are in no order, and the library panics at such a time.
-#[allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 fn id_at(time: SystemTime) -> Uuid {
     if time >= UNIX_EPOCH { Uuid::now_v7() } else { id_of_ms(0) }
 }
@@ -104,7 +95,8 @@ mod tests {
         let ids = [id_at(early), id_at(early), id_at(SystemTime::now())];
         assert!(ids[0] != ids[1] && ids[2] > ids[0] && ids[2] > ids[1], "{ids:?}");
         assert!(ids.iter().all(|id| id.get_version_num() == 7), "{ids:?}");
-        assert!(new_id() < new_id());
+        let clock = Clock::system();
+        assert!(clock.new_id() < clock.new_id());
     }
 
     #[tokio::test]

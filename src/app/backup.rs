@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::{DATABASE, StartError, refused, trusted};
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::audit::Attempt;
 use crate::host;
@@ -30,8 +30,9 @@ pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartError> {
     let database = config.state_dir.join(DATABASE);
     let backup = backup::copy(&database, file).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
+    let now = Clock::system().unix_ms();
     // The backup is made, also where this fails.
-    let recorded = backup::put_on_record(&database, &machine_id, &attempt("backup", file), unix_ms()).await;
+    let recorded = backup::put_on_record(&database, &machine_id, &attempt("backup", file), now).await;
     Ok(Made { backup, unrecorded: recorded.err().map(|error| error.to_string()) })
 }
 
@@ -55,7 +56,8 @@ pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
     let database = config.state_dir.join(DATABASE);
     let attempt = attempt("restore", file);
-    let restored = restore::restore(backup, broken_audit, &database, &machine_id, &attempt, unix_ms()).await;
+    let now = Clock::system().unix_ms();
+    let restored = restore::restore(backup, broken_audit, &database, &machine_id, &attempt, now).await;
     if restored.is_ok() {
         // The audit ends where the backup's does, and the restore is on record: it covers everything.
         AuditHead::in_directory(&config.state_dir).forget().map_err(refused)?;

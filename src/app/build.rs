@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::platform::Platform;
 use super::{DATABASE, StartError, durable_records, guarding, platform, refused, seed, token_file, trusted};
-use crate::clock::{Clock, unix_ms};
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::access::{Actor, UserMap};
 use crate::domain::daemon::DesiredState;
@@ -115,7 +115,8 @@ impl App {
         let platform = real.map_or_else(|| platform::simulated(config, remembered), Ok)?;
         let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
         let health = HostHealth::default();
-        let store = open_store(&config.state_dir.join(DATABASE), health.clone()).await?;
+        let clock = Clock::system();
+        let store = open_store(clock, &config.state_dir.join(DATABASE), health.clone()).await?;
         // After the database: a token without one shows that it was lost.
         let new_token = admin_token.is_none();
         let token = admin_token.map_or_else(|| token_file::create(&config.state_dir), Ok)?;
@@ -126,7 +127,7 @@ impl App {
         let simulated = platform.simulated;
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
         let fleet = Fleet::new(Context {
-            clock: Clock::system(),
+            clock,
             binaries: platform.binaries,
             capability,
             inventory: Arc::clone(&inventory),
@@ -147,15 +148,17 @@ impl App {
             recorder,
             events: events.clone(),
         });
-        let record_writer = tokio::spawn(durable_records::write_all(store.clone(), records));
+        let record_writer = tokio::spawn(durable_records::write_all(clock, store.clone(), records));
         let boot_id = fleet.context().boot_id.clone();
-        let event_writer = tokio::spawn(writer::write_queued_events(store.clone(), events.clone(), boot_id));
-        let engine = Engine::new(store.clone(), fleet.clone(), platform.inventory, manager_uid);
+        let event_writer =
+            tokio::spawn(writer::write_queued_events(clock, store.clone(), events.clone(), boot_id));
+        let engine = Engine::new(clock, store.clone(), fleet.clone(), platform.inventory, manager_uid);
         let tls = listening.tls.is_some();
         let (listening, listening_now) = watch::channel(listening);
         let tasks = TaskTracker::new();
         let metrics = Metrics { operations: engine.outcomes().clone(), ..Metrics::default() };
         let service = Service::new(Parts {
+            clock,
             store: store.clone(),
             access: Access::new(&token, manager_uid, users, config.access.session_limits()),
             fleet: fleet.clone(),
@@ -172,7 +175,7 @@ impl App {
         });
         let first_start = service.start().await.map_err(refused)?;
         let audit_head = AuditHead::in_directory(&config.state_dir);
-        guarding::compare_audit(&store, &audit_head, &health, &service.machine_id()).await?;
+        guarding::compare_audit(clock, &store, &audit_head, &health, &service.machine_id()).await?;
         let mut background = spawn_background_tasks(&service, config);
         let watching = guarding::watch(store.clone(), config.state_dir.clone(), health.clone());
         background.push(tokio::spawn(watching));
@@ -281,8 +284,8 @@ async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: 
     service.record_stop().await;
 }
 
-async fn open_store(database: &Path, health: HostHealth) -> Result<Store, StartError> {
-    Store::open_with(database, unix_ms(), health).await.map_err(|error| match error {
+async fn open_store(clock: Clock, database: &Path, health: HostHealth) -> Result<Store, StartError> {
+    Store::open_with(database, clock.unix_ms(), health).await.map_err(|error| match error {
         StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
         other => refused(other),
     })

@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc;
 
-use crate::clock::{new_id, unix_ms};
+use crate::clock::Clock;
 use crate::service::events::writer;
 use crate::store::{self, Fate, Store, StoreError};
 use crate::supervisor::{DurableRecord, DurableWrite};
@@ -11,15 +11,15 @@ use crate::supervisor::{DurableRecord, DurableWrite};
 pub(super) const QUEUE: usize = 64;
 
 /// Writes what drivers send until the last one is gone.
-pub(super) async fn write_all(store: Store, mut records: mpsc::Receiver<DurableWrite>) {
+pub(super) async fn write_all(clock: Clock, store: Store, mut records: mpsc::Receiver<DurableWrite>) {
     while let Some(DurableWrite { daemon, recorded, written }) = records.recv().await {
         let result: Result<(), StoreError> = store
             .write_urgent(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let (now, id) = (clock.unix_ms(), clock.new_id());
                     match recorded {
                         DurableRecord::Incarnation(incarnation) => {
-                            store::restarts::begin(&mut *db, &daemon, &incarnation, new_id(), now).await?;
+                            store::restarts::begin(&mut *db, &daemon, &incarnation, id, now).await?;
                             store::daemons::put_incarnation(db, &daemon, &incarnation, now).await?;
                         }
                         DurableRecord::PartitionRun(run) => {

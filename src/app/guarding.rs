@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{DATABASE, StartError, refused};
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
@@ -59,6 +59,7 @@ pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(),
 
 /// Compares the audit with the row that was remembered outside of the database, and reports what is missing.
 pub(super) async fn compare_audit(
+    clock: Clock,
     store: &Store,
     head: &AuditHead,
     health: &HostHealth,
@@ -95,7 +96,7 @@ pub(super) async fn compare_audit(
     let written: Result<(), StoreError> = store
         .write(move |db| {
             Box::pin(async move {
-                store::events::append(db, &event.into(), unix_ms()).await?;
+                store::events::append(db, &event.into(), clock.unix_ms()).await?;
                 Ok(((), Fate::Commit))
             })
         })

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{App, Prepared, StartError, certificates, refused, trusted};
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::config::{Config, Limits};
 use crate::domain::listening::Listening;
 use crate::domain::token::Secret;
@@ -57,7 +57,7 @@ fn announce(config: &Config, listening: &Listening, login: Option<&Secret>) {
              sent, tokens included"
         );
     }
-    if let Some(tls) = listening.tls.as_ref().filter(|tls| tls.not_after < unix_ms()) {
+    if let Some(tls) = listening.tls.as_ref().filter(|tls| tls.not_after < Clock::system().unix_ms()) {
         tracing::warn!(not_after = tls.not_after, "the certificate has expired: callers will refuse it");
     }
     // For people and scripts that started us; the log may be filtered. The reader may have gone, as `head -1`

@@ -7,7 +7,7 @@ use axum::response::Response;
 use super::AppState;
 use super::auth::{self, Peer};
 use super::problem::Kind;
-use crate::clock::new_id;
+use crate::clock::Clock;
 use crate::domain::access::Actor;
 use crate::domain::audit::{Attempt, Outcome, Target};
 use crate::service::Service;
@@ -93,8 +93,8 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    pub(super) fn begin(request: &mut Request) -> Self {
-        let id = new_id().to_string();
+    pub(super) fn begin(clock: Clock, request: &mut Request) -> Self {
+        let id = clock.new_id().to_string();
         let requested =
             RequestedChange::of(request, &id).map(|requested| (requested, request.headers().clone()));
         if let Some((requested, _)) = &requested {

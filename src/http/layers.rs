@@ -88,7 +88,7 @@ fn span(route: Option<&str>, request: &Request) -> tracing::Span {
 /// The response, as a page for a browser, with its refusal recorded.
 async fn answered(app: &AppState, peer: Peer, mut request: Request, next: Next) -> Response {
     let reader = pages::reader(&request);
-    let attempt = audit::Tracked::begin(&mut request);
+    let attempt = audit::Tracked::begin(app.service.clock(), &mut request);
     let refusal = bounds::too_many_requests(&app.rates, &app.limits, peer)
         .or_else(|| bounds::large_head(&app.limits, &request));
     let response = match refusal {

@@ -19,7 +19,7 @@ use rustls::time_provider::TimeProvider;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::config::check_key;
 
 /// Why a certificate and its key cannot be used.
@@ -162,18 +162,18 @@ fn read(certificate: &Path, key: &Path) -> Result<Pair, TlsError> {
         .map_err(mismatch)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    config.time_provider = Arc::new(Clock);
+    config.time_provider = Arc::new(HandshakeTime);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Pair { config: Arc::new(config), chain, not_after })
 }
 
 /// The time for handshakes; the library's own clock panics before 1970.
 #[derive(Debug)]
-struct Clock;
+struct HandshakeTime;
 
-impl TimeProvider for Clock {
+impl TimeProvider for HandshakeTime {
     fn current_time(&self) -> Option<UnixTime> {
-        let now = u64::try_from(unix_ms()).unwrap_or_default();
+        let now = u64::try_from(Clock::system().unix_ms()).unwrap_or_default();
         Some(UnixTime::since_unix_epoch(Duration::from_millis(now)))
     }
 }

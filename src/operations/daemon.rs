@@ -5,7 +5,6 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Engine, Failure};
-use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::Operation;
@@ -145,7 +144,7 @@ fn summary(state: DesiredState) -> String {
 
 async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
     stop(engine, operation, grace_s).await?;
-    let (id, name) = (operation.id, the_daemon(operation)?.clone());
+    let (id, name, clock) = (operation.id, the_daemon(operation)?.clone(), engine.clock);
     let revision = engine
         .step(operation.id, FORGET, async {
             let deleted: Result<Result<Option<i64>, ()>, StoreError> = engine
@@ -157,9 +156,9 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
                         }
                         let daemon = store::daemons::get(&mut *db, &name).await?;
                         if let Some(daemon) = &daemon {
-                            store::operations::daemon_deleted(&mut *db, id, daemon, unix_ms()).await?;
+                            store::operations::daemon_deleted(&mut *db, id, daemon, clock.unix_ms()).await?;
                         }
-                        store::daemons::delete(db, &name, unix_ms()).await?;
+                        store::daemons::delete(db, &name, clock.unix_ms()).await?;
                         Ok((Ok(daemon.map(|daemon| daemon.revision)), Fate::Commit))
                     })
                 })
@@ -221,7 +220,7 @@ pub(super) async fn desired_now(
     state: Option<(Uuid, DesiredState)>,
 ) -> Result<Option<Desired>, Failure> {
     let gpus = engine.gpus().await?;
-    let manager_uid = engine.manager_uid;
+    let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let desired: Result<_, StoreError> = engine
         .store
         .write(move |db| {
@@ -231,7 +230,7 @@ pub(super) async fn desired_now(
                     && daemon.spec.desired_state != state
                 {
                     let spec = DaemonSpec { desired_state: state, ..daemon.spec.clone() };
-                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, unix_ms()).await?;
+                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, clock.unix_ms()).await?;
                 }
                 Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
             })

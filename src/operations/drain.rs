@@ -13,7 +13,6 @@ use uuid::Uuid;
 
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure, Stop};
-use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
 use crate::domain::count::counted;
@@ -124,7 +123,7 @@ async fn set_schedulable(
     daemon: &DaemonName,
     schedulable: bool,
 ) -> Result<bool, Failure> {
-    let name = daemon.clone();
+    let (name, clock) = (daemon.clone(), engine.clock);
     let changed: Result<Option<bool>, StoreError> = engine
         .store
         .write(move |db| {
@@ -135,7 +134,7 @@ async fn set_schedulable(
                 let changed = daemon.spec.schedulable != schedulable;
                 if changed {
                     let spec = DaemonSpec { schedulable, ..daemon.spec.clone() };
-                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, unix_ms()).await?;
+                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, clock.unix_ms()).await?;
                 }
                 Ok((Some(changed), Fate::Commit))
             })
@@ -160,7 +159,7 @@ pub(super) async fn empty(
     guarded: bool,
 ) -> Result<(), Stop> {
     let began = operation.steps.iter().find(|step| step.name == WAIT).map(|step| step.started_at);
-    let until = began.unwrap_or_else(unix_ms) + i64::from(limit.timeout_s) * 1000;
+    let until = began.unwrap_or_else(|| engine.clock.unix_ms()) + i64::from(limit.timeout_s) * 1000;
     let left = engine
         .step(operation.id, WAIT, async {
             let left = wait(engine, operation, daemons, until, guarded).await?;
@@ -205,7 +204,7 @@ async fn wait(
         if guarded {
             refuse_uncordoned(engine, daemons).await?;
         }
-        let left = u64::try_from(until - unix_ms()).unwrap_or(0);
+        let left = u64::try_from(until - engine.clock.unix_ms()).unwrap_or(0);
         if left == 0 {
             return Ok(Some(occupants));
         }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
-use crate::clock::unix_ms;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
@@ -171,8 +170,12 @@ impl Engine {
         } else {
             plan_partitions(daemon, &seen, &living(admitted))?
         };
-        let observed_at =
-            seen.observed.status.effective.as_ref().map_or_else(unix_ms, |seen| seen.observed_at);
+        let observed_at = seen
+            .observed
+            .status
+            .effective
+            .as_ref()
+            .map_or_else(|| self.clock.unix_ms(), |seen| seen.observed_at);
         Ok(LayoutPlan::of(
             planned,
             &Prospect {
@@ -201,7 +204,7 @@ impl Engine {
     ) -> Result<i64, Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
-        let now = unix_ms();
+        let now = self.clock.unix_ms();
         let boot_id = self.fleet.context().boot_id.clone();
         let desired: Result<Result<Option<Desired>, Failure>, StoreError> = self
             .store
@@ -270,7 +273,7 @@ impl Engine {
     async fn rewrite(&self, operation: &Operation, change: LayoutChange, back: bool) -> Result<(), Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
-        let now = unix_ms();
+        let now = self.clock.unix_ms();
         let desired: Result<Option<Desired>, StoreError> = self
             .store
             .write(move |db| {
@@ -412,12 +415,12 @@ impl Engine {
         if steps.is_empty() {
             return Ok(());
         }
-        let id = operation.id;
+        let (id, clock) = (operation.id, self.clock);
         let noted: Result<(), StoreError> = self
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::operations::note_steps(db, id, &steps, unix_ms()).await?;
+                    store::operations::note_steps(db, id, &steps, clock.unix_ms()).await?;
                     Ok(((), Fate::Commit))
                 })
             })

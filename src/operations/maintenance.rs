@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::daemon::{handle, names, readiness, stopped};
 use super::holders::Holders;
 use super::{Engine, Failure, Stop, drain};
-use crate::clock::unix_ms;
 use crate::domain::count::counted;
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
@@ -67,7 +66,7 @@ async fn take_down(
             operation: id,
             state: MaintenanceState::Draining,
             gpus: gpus.to_vec(),
-            since: unix_ms(),
+            since: engine.clock.unix_ms(),
         };
         engine
             .step(id, "cordon", async {
@@ -288,7 +287,7 @@ enum MaintenanceChange {
 /// publishes what they should be after the commit.
 async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>, Failure> {
     let gpus = engine.gpus().await?;
-    let manager_uid = engine.manager_uid;
+    let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let written: Result<Vec<Desired>, StoreError> = engine
         .store
         .write(move |db| {
@@ -322,7 +321,7 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
                 }
                 let after = store::maintenance::get(&mut *db).await?;
                 if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
-                    store::events::append(&mut *db, &event.into(), unix_ms()).await?;
+                    store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
                 }
                 let mut desired = Vec::new();
                 for daemon in store::daemons::all(&mut *db).await? {

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::DaemonName;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
@@ -43,6 +43,7 @@ const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 /// What operations work with.
 #[derive(Clone)]
 pub struct Engine {
+    clock: Clock,
     store: Store,
     fleet: Fleet,
     inventory: Arc<TimeLimited<Suspendable>>,
@@ -78,12 +79,14 @@ impl From<Failure> for Stop {
 impl Engine {
     /// Puts the parts together; nothing is claimed before [`Engine::begin`].
     pub fn new(
+        clock: Clock,
         store: Store,
         fleet: Fleet,
         inventory: Arc<TimeLimited<Suspendable>>,
         manager_uid: u32,
     ) -> Self {
         Self {
+            clock,
             store,
             fleet,
             inventory,
@@ -170,12 +173,13 @@ impl Engine {
     }
 
     async fn claim(&self) {
+        let clock = self.clock;
         loop {
             let claimed: Result<Option<Operation>, StoreError> = self
                 .store
-                .write(|db| {
+                .write(move |db| {
                     Box::pin(async move {
-                        let now = unix_ms();
+                        let now = clock.unix_ms();
                         store::operations::forget(&mut *db, now - REMEMBERED_MS).await?;
                         store::replays::forget(&mut *db, now - REMEMBERED_MS).await?;
                         Ok((store::operations::claim(db, now).await?, Fate::Commit))
@@ -341,11 +345,12 @@ impl Engine {
         name: &'static str,
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<Result<T, E>, StoreError> {
+        let clock = self.clock;
         let ordinal: Result<i64, StoreError> = self
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    Ok((store::operations::begin_step(db, id, name, unix_ms()).await?, Fate::Commit))
+                    Ok((store::operations::begin_step(db, id, name, clock.unix_ms()).await?, Fate::Commit))
                 })
             })
             .await;
@@ -359,7 +364,7 @@ impl Engine {
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::operations::end_step(db, id, ordinal, &outcome, unix_ms()).await?;
+                    store::operations::end_step(db, id, ordinal, &outcome, clock.unix_ms()).await?;
                     Ok(((), Fate::Commit))
                 })
             })
@@ -374,11 +379,12 @@ impl Engine {
             Err(Stop::Failed(why)) => (OperationState::Failed, Some(why)),
             Err(Stop::Cancelled) => (OperationState::Cancelled, None),
         };
+        let clock = self.clock;
         let ended: Result<Option<Operation>, StoreError> = self
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::operations::finish(&mut *db, id, state, error.as_deref(), unix_ms()).await?;
+                    store::operations::finish(&mut *db, id, state, error.as_deref(), clock.unix_ms()).await?;
                     Ok((store::operations::get(db, id).await?, Fate::Commit))
                 })
             })

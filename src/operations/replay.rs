@@ -5,7 +5,6 @@ use uuid::Uuid;
 use super::apply::{apply, back};
 use super::layout::DesiredLayoutChange;
 use super::{Engine, Failure, Stop};
-use crate::clock::unix_ms;
 use crate::domain::layout::document::Share;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
@@ -51,7 +50,7 @@ pub(super) async fn run(
         Err(Stop::Failed(why)) => Some(why.clone()),
         _ => replay.error.clone(),
     };
-    let finished_at = replay.finished_at.or_else(|| Some(unix_ms()));
+    let finished_at = replay.finished_at.or_else(|| Some(engine.clock.unix_ms()));
     put(engine, Replay { error, finished_at, ..replay }).await?;
     ended
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::Engine;
 use super::layout::OutlookError;
-use crate::clock::unix_ms;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::percentage::own_share::own_shares;
@@ -54,11 +53,12 @@ impl Engine {
     }
 
     async fn remember_chunks(&self, counted: BTreeMap<GpuUuid, ChunkCensus>) -> Result<(), StoreError> {
+        let clock = self.clock;
         self.store
             .write(move |db| {
                 Box::pin(async move {
                     for (gpu, census) in &counted {
-                        store::probe_results::put_chunks(&mut *db, gpu, census, unix_ms()).await?;
+                        store::probe_results::put_chunks(&mut *db, gpu, census, clock.unix_ms()).await?;
                     }
                     Ok(((), Fate::Commit))
                 })

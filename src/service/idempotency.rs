@@ -2,7 +2,6 @@
 //!
 //! These are not use cases: a key names its owner, and the request itself was authorised before.
 
-use crate::clock::unix_ms;
 use crate::domain::access::Actor;
 use crate::service::access::audit_log::inherit_attempt;
 use crate::service::access::redaction::with_caller;
@@ -24,10 +23,11 @@ impl Service {
     /// Stores a JSON answer under a key. If that fails, a repeated request runs again.
     pub(crate) async fn keep_answer(&self, key: IdempotencyKey, response: String) {
         let IdempotencyKey { owner, key, request_hash } = key;
+        let clock = self.parts.clock;
         let kept = self.parts.store.write::<(), StoreError, _>(move |db| {
             Box::pin(async move {
                 let answer = Remembered { request_hash, response };
-                idempotency::put(db, &owner, &key, &answer, unix_ms()).await?;
+                idempotency::put(db, &owner, &key, &answer, clock.unix_ms()).await?;
                 Ok(((), Fate::Commit))
             })
         });

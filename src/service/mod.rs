@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 pub use error::{FieldError, ServiceError};
 
+use crate::clock::Clock;
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostHealth;
 use crate::domain::listening::Listening;
@@ -62,6 +63,8 @@ impl Deref for Service {
 
 /// What a [`Service`] is made of.
 pub struct Parts {
+    /// What time it is.
+    pub clock: Clock,
     /// The database.
     pub store: Store,
     /// Tokens, sessions and users with access.
@@ -133,13 +136,18 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Shared {
             streams: events::stream_limits::StreamLimits::new(parts.streams),
+            history: tenants::history::UsageHistory::new(parts.clock),
             parts,
             initialized: host::startup::Initialized::default(),
             committed: watch::Sender::default(),
             cache: tenants::cache::Cache::default(),
             refusals: access::refusals::Refusals::default(),
-            history: tenants::history::UsageHistory::default(),
         }))
+    }
+
+    /// What time it is.
+    pub fn clock(&self) -> Clock {
+        self.parts.clock
     }
 
     /// Runs a writing use case to completion, whether or not its caller still waits. Refused while the database belongs to

@@ -111,7 +111,7 @@ mod tests {
             assert!(page(bad).key::<u64>().is_err(), "{bad}");
         }
         assert!(page("~~💥").key::<crate::domain::DaemonName>().is_err());
-        let id = crate::clock::new_id();
+        let id = crate::clock::Clock::system().new_id();
         assert_eq!(page(&id.to_string()).key().expect("a key"), Some(id));
         assert!(page(&id.to_string().to_uppercase()).key::<uuid::Uuid>().is_err());
     }

@@ -8,7 +8,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::{Examination, Manager};
 use crate::app::certificates;
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::checkup::Check;
 use crate::domain::count::counted;
 use crate::domain::environment::is_managed;
@@ -211,7 +211,7 @@ impl Examination {
             Err(error) => Check::fail("certificate", error.to_string(), "mend the files, or leave [tls] out"),
             Ok(Some(pair)) => {
                 // In seconds.
-                let left = pair.not_after() - unix_ms() / 1000;
+                let left = pair.not_after() - Clock::system().unix_ms() / 1000;
                 if left < 0 {
                     Check::fail(
                         "certificate",
@@ -232,7 +232,7 @@ impl Examination {
     }
 
     pub(super) fn clock(&mut self) {
-        let now = unix_ms();
+        let now = Clock::system().unix_ms();
         let written =
             self.contents.iter().flat_map(|contents| &contents.daemons).map(|daemon| daemon.updated_at);
         let check = match (boot_id(), boot_time()) {

@@ -13,6 +13,7 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::List;
+use crate::clock::Clock;
 use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter, Severity};
@@ -204,12 +205,13 @@ pub(super) async fn stream(
     let filter = wanted.filter(&app.service, &actor).await?;
     let following = app.service.follow_events(&actor, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
-    let in_use = lifetime.in_use();
+    let in_use = lifetime.in_use(app.service.clock());
     let begin = Reading {
         following,
         first: Some(first),
         heartbeat: app.stream_heartbeat,
         stop: app.stop.clone(),
+        clock: app.service.clock(),
         lifetime,
         _in_use: in_use,
     };
@@ -233,6 +235,7 @@ struct Reading {
     /// After this time without an event a comment is sent, so that both ends notice a lost connection.
     heartbeat: Duration,
     stop: CancellationToken,
+    clock: Clock,
     /// How long the reader's token or session is valid.
     lifetime: Lifetime,
     /// A session counts as used while a stream is read with it.
@@ -250,7 +253,7 @@ impl Reading {
         let message = tokio::select! {
             biased;
             () = stop.cancelled() => return None,
-            () = lifetime.over() => return None,
+            () = lifetime.over(self.clock) => return None,
             message = self.message() => message?,
         };
         Some((Ok(message), self))

@@ -83,7 +83,7 @@ fn shown(headers: &HeaderMap) -> Credentials {
 /// The caller of a request, attached to it; its rights are checked by each use case.
 pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -> Result<Actor, Response> {
     let access = state.service.access();
-    let now = crate::clock::unix_ms();
+    let now = state.service.clock().unix_ms();
     let headers = request.headers();
     let mut key = None;
     let admission = match (shown(headers), peer) {
@@ -135,7 +135,9 @@ fn asks_for_metrics(request: &Request) -> bool {
 pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<Actor> {
     let access = state.service.access();
     let admission = match (shown(headers), peer) {
-        (Credentials::Token(token), _) => access.holder(&token, peer.origin(), crate::clock::unix_ms()),
+        (Credentials::Token(token), _) => {
+            access.holder(&token, peer.origin(), state.service.clock().unix_ms())
+        }
         (Credentials::Nothing, _) if let Some((admission, _)) = session(state, peer, headers) => {
             Some(admission)
         }
@@ -147,7 +149,7 @@ pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option
 
 /// The session in the cookie of a request.
 pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<(Admission, SessionKey)> {
-    let (access, now) = (state.service.access(), crate::clock::unix_ms());
+    let (access, now) = (state.service.access(), state.service.clock().unix_ms());
     state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
 }
 
@@ -186,7 +188,7 @@ fn unmapped(user: Option<LocalUser>) -> String {
 /// An address is refused for a time. On loopback, where many users and programs share one address, the answer is delayed
 /// instead: refusing would reveal to one that another fails. A caller with a valid token never gets here.
 pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response {
-    let held = state.service.access().failed(peer.source(), crate::clock::unix_ms());
+    let held = state.service.access().failed(peer.source(), state.service.clock().unix_ms());
     let Held::For(ms) = held else { return unauthorized(why).into_response() };
     let seconds = ms.max(0).unsigned_abs().div_ceil(1000);
     if peer.is_shared()

@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::format::{Amount, Moment};
-use crate::clock::unix_ms;
 use crate::domain::count::counted;
 use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
@@ -65,7 +64,7 @@ impl Unit {
 }
 
 impl Chart {
-    fn new(href: String, lines: &[(TenantName, Vec<Point>)]) -> Self {
+    fn new(now: i64, href: String, lines: &[(TenantName, Vec<Point>)]) -> Self {
         let of = |value: fn(&Point) -> u64| {
             let line = |(place, (name, points)): (usize, &(TenantName, Vec<Point>))| ChartLine {
                 name: name.to_string(),
@@ -82,7 +81,7 @@ impl Chart {
             Panel { id: "memory", title: "Memory", unit: Unit::Bytes, lines: memory },
             Panel { id: "clients", title: "Clients", unit: Unit::Clients, lines: clients },
         ];
-        Self { href, now: unix_ms(), span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
+        Self { href, now, span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
     }
 
     /// The same with the colours of the map beside it; other lines get the remaining ones.
@@ -110,12 +109,12 @@ impl Chart {
         self
     }
 
-    pub(super) fn of_tenant(name: &TenantName, points: Vec<Point>) -> Self {
-        Self::new(format!("/tenants/{name}/history"), &[(name.clone(), points)])
+    pub(super) fn of_tenant(now: i64, name: &TenantName, points: Vec<Point>) -> Self {
+        Self::new(now, format!("/tenants/{name}/history"), &[(name.clone(), points)])
     }
 
-    pub(super) fn of_gpu(gpu: &GpuUuid, lines: &[(TenantName, Vec<Point>)]) -> Self {
-        Self::new(format!("/gpus/{gpu}/history"), lines)
+    pub(super) fn of_gpu(now: i64, gpu: &GpuUuid, lines: &[(TenantName, Vec<Point>)]) -> Self {
+        Self::new(now, format!("/gpus/{gpu}/history"), lines)
     }
 
     /// The times of the table rows, the last one and evenly spaced earlier ones.
@@ -151,17 +150,19 @@ impl Panel {
 mod tests {
     use super::*;
 
+    const NOW: i64 = 0;
+
     #[test]
     fn chart_holds_points_and_latest_values() {
         let name = TenantName::parse("web").expect("name");
         let point = |at, memory| Point { at, clients: 1, memory };
-        let chart = Chart::of_tenant(&name, vec![point(0, 0), point(SPAN_MS, 4 << 30)]);
+        let chart = Chart::of_tenant(NOW, &name, vec![point(0, 0), point(SPAN_MS, 4 << 30)]);
         let [memory, clients] = &chart.panels[..] else { panic!("two panels") };
         assert_eq!(memory.latest(&memory.lines[0]), "4 GiB");
         assert_eq!(clients.latest(&clients.lines[0]), "1 client");
         let json = serde_json::to_value(&chart).expect("JSON");
         assert_eq!(json["panels"][0]["lines"][0]["points"][1], serde_json::json!([SPAN_MS, 4u64 << 30]));
-        assert!(Chart::of_tenant(&name, Vec::new()).panels.iter().all(|panel| panel.lines.is_empty()));
+        assert!(Chart::of_tenant(NOW, &name, Vec::new()).panels.iter().all(|panel| panel.lines.is_empty()));
     }
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
         let lines: Vec<_> =
             ["batch", "notebooks", "others", "web"].map(|one| (name(one), points.clone())).into();
         let colours = [(name("web"), 0), (name("batch"), 1), (name("notebooks"), 2)];
-        let chart = Chart::of_gpu(&gpu, &lines).coloured(&colours);
+        let chart = Chart::of_gpu(NOW, &gpu, &lines).coloured(&colours);
         let panel = &chart.panels[0];
         let classes: Vec<String> = panel.lines.iter().map(|line| panel.class(line)).collect();
         assert_eq!(classes, ["line-1", "line-2", "line-3", "line-0"]);
@@ -182,7 +183,7 @@ mod tests {
     fn table_has_the_last_value_before_each_time() {
         let name = TenantName::parse("web").expect("name");
         let point = |at, clients| Point { at, clients, memory: 0 };
-        let mut chart = Chart::of_tenant(&name, vec![point(1_000, 1), point(1_000 + SPAN_MS, 2)]);
+        let mut chart = Chart::of_tenant(NOW, &name, vec![point(1_000, 1), point(1_000 + SPAN_MS, 2)]);
         chart.now = 2_000 + SPAN_MS;
         let clients = &chart.panels[1];
         let formatted: Vec<String> =

@@ -12,7 +12,6 @@ use super::forms::{Form, Refused};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, ROWS, Ways};
 use super::{gpus, page, rendered};
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Role};
 use crate::domain::client::ClientId;
 use crate::domain::event::{Cause, Event, EventFilter, EventType, Severity};
@@ -106,7 +105,7 @@ async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<(Vec<
         tenant: query.parsed("tenant", TenantName::parse)?,
         client: query.parsed("client", ClientId::parse)?,
         operation: query.parsed("operation", uuid::Uuid::parse_str)?,
-        since: query.parsed("within", parse_within)?,
+        since: query.parsed("within", |text| parse_within(app.service.clock().unix_ms(), text))?,
         ..EventFilter::default()
     };
     let filter = match query.text("gpu") {
@@ -123,10 +122,10 @@ fn parse_severity(text: &str) -> Result<Severity, String> {
     found.ok_or_else(|| format!("{text:?} is not a severity: choose one of the list"))
 }
 
-fn parse_within(text: &str) -> Result<i64, String> {
+fn parse_within(now: i64, text: &str) -> Result<i64, String> {
     let found = WITHIN.into_iter().find(|(name, ..)| *name == text);
     found
-        .map(|(.., back)| unix_ms() - back)
+        .map(|(.., back)| now - back)
         .ok_or_else(|| format!("{text:?} is not a period: choose one of the list"))
 }
 

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::clock::unix_ms;
 use crate::domain::audit::Outcome;
 use crate::domain::daemon::{Condition, DaemonStatus, Phase};
 use crate::domain::event::Severity;
@@ -261,9 +260,9 @@ impl<'a> Stamped<'a> {
 pub(super) struct Lasting(pub(super) i64);
 
 impl Lasting {
-    /// From one time to another; without an end, until now.
-    pub(super) fn between(from: i64, to: Option<i64>) -> Self {
-        Self(to.unwrap_or_else(unix_ms).saturating_sub(from).max(0))
+    /// From one time to another.
+    pub(super) fn between(from: i64, to: i64) -> Self {
+        Self(to.saturating_sub(from).max(0))
     }
 
     /// To the millisecond.
@@ -422,7 +421,7 @@ mod tests {
             assert_eq!(Lasting(ms).to_string(), shown);
         }
         assert_eq!(Lasting(12_345).exact(), "12\u{2009}345 ms");
-        assert_eq!(Lasting::between(5_000, Some(4_000)), Lasting(0), "a clock that was set back");
+        assert_eq!(Lasting::between(5_000, 4_000), Lasting(0), "a clock that was set back");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use futures_util::Stream;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::domain::access::Actor;
 use crate::domain::event::EventFilter;
 use crate::http::AppState;
@@ -32,8 +33,10 @@ pub(super) async fn follow(
     lifetime: Lifetime,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
     let following = app.service.follow_events(&actor, EventFilter::default(), None).await?;
-    let in_use = lifetime.in_use();
-    let begin = PageUpdates { following, first: true, stop: app.stop.clone(), lifetime, _in_use: in_use };
+    let clock = app.service.clock();
+    let in_use = lifetime.in_use(clock);
+    let stop = app.stop.clone();
+    let begin = PageUpdates { following, first: true, stop, clock, lifetime, _in_use: in_use };
     Ok(Sse::new(stream::unfold(begin, PageUpdates::next)))
 }
 
@@ -41,6 +44,7 @@ struct PageUpdates {
     following: Following,
     first: bool,
     stop: CancellationToken,
+    clock: Clock,
     lifetime: Lifetime,
     /// A session counts as used while a page is open.
     _in_use: InUse,
@@ -55,7 +59,7 @@ impl PageUpdates {
         tokio::select! {
             biased;
             () = stop.cancelled() => None,
-            () = lifetime.over() => None,
+            () = lifetime.over(self.clock) => None,
             stale = self.stale() => stale.then(|| (Ok(Message::default().event("stale").data("now")), self)),
         }
     }

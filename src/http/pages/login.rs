@@ -137,7 +137,7 @@ pub(super) async fn log_in(
         let refused = "the form could not be read: try again";
         return LoginForm::default().again(outside, StatusCode::BAD_REQUEST, refused, None);
     };
-    let (access, now) = (app.service.access(), crate::clock::unix_ms());
+    let (access, now) = (app.service.access(), app.service.clock().unix_ms());
     let code = form.code().map(Secret::shown);
     let admission = match (&code, form.brought("token")) {
         (Some(code), None) => access.coded(code, peer.origin(), now),

@@ -78,6 +78,7 @@ struct OperationPage {
 
 /// An operation as lists and its page show it.
 pub(super) struct OperationRow {
+    now: i64,
     pub(super) operation: Operation,
     pub(super) badge: Badge,
     /// Its verb, as `Restart`.
@@ -99,8 +100,9 @@ impl SubjectLink {
 }
 
 impl OperationRow {
-    pub(super) fn of(operation: Operation) -> Self {
+    pub(super) fn of(operation: Operation, now: i64) -> Self {
         Self {
+            now,
             badge: format::operation(operation.state),
             verb: verb(&operation.request),
             subjects: subjects(&operation),
@@ -121,7 +123,7 @@ impl OperationRow {
     /// Its duration so far; `None` before it starts.
     pub(super) fn lasting(&self) -> Option<Lasting> {
         let begun = self.operation.started_at?;
-        Some(Lasting::between(begun, self.operation.finished_at))
+        Some(Lasting::between(begun, self.operation.finished_at.unwrap_or(self.now)))
     }
 
     fn ended(&self) -> Option<Moment> {
@@ -177,7 +179,7 @@ struct StepRow {
 
 impl StepRow {
     /// A step of an operation; `is_last` is whether no step follows.
-    fn of(step: &Step, operation: &Operation, is_last: bool) -> Self {
+    fn of(step: &Step, operation: &Operation, is_last: bool, now: i64) -> Self {
         let word = |word, tone| Badge { word, tone };
         // The operation's error begins with the failed step's outcome; the steps that undo it follow.
         let error = operation.error.as_deref().unwrap_or_default();
@@ -194,7 +196,7 @@ impl StepRow {
         Self {
             name: step.name.clone(),
             began: Moment(step.started_at),
-            lasting: Lasting::between(step.started_at, step.finished_at),
+            lasting: Lasting::between(step.started_at, step.finished_at.unwrap_or(now)),
             badge,
             outcome: step.outcome.clone().unwrap_or_default(),
         }
@@ -285,7 +287,9 @@ fn cancel_effect(operation: &Operation) -> Option<&'static str> {
 }
 
 async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &actor, &query).await, &["daemon", "state"])?.map(OperationRow::of);
+    let now = app.service.clock().unix_ms();
+    let list = query.listing(found(&app, &actor, &query).await, &["daemon", "state"])?;
+    let list = list.map(|operation| OperationRow::of(operation, now));
     let frame = Frame::of(&app.service, &actor, Section::Operations, "Operations").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
@@ -309,17 +313,18 @@ pub(super) async fn under_way(
 ) -> Result<Vec<OperationRow>, Problem> {
     let filter = OperationFilter { daemon: daemon.cloned(), ..OperationFilter::unfinished() };
     let found = app.service.operations(actor, &filter, &Page::first(MAX_ACTIVE)).await?.items;
-    Ok(found.into_iter().map(OperationRow::of).collect())
+    let now = app.service.clock().unix_ms();
+    Ok(found.into_iter().map(|operation| OperationRow::of(operation, now)).collect())
 }
 
 async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -> Result<Response, Problem> {
     let operation = app.service.operation(&actor, id).await?;
     let by = requested_by(&app, &actor, id).await?;
-    let last = operation.steps.len().saturating_sub(1);
-    let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last);
+    let (last, now) = (operation.steps.len().saturating_sub(1), app.service.clock().unix_ms());
+    let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last, now);
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
-    let row = OperationRow::of(operation);
+    let row = OperationRow::of(operation, now);
     let frame = Frame::of(&app.service, &actor, Section::Operations, &row.title()).await.live();
     let cancel_effect = row.cancel_effect().filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
@@ -374,7 +379,7 @@ mod tests {
         let step = |finished_at| Step { name: "stop".into(), started_at: 0, finished_at, outcome: None };
         let word = |finished_at, state, is_last| {
             let operation = operation(state, OperationRequest::StartDaemon);
-            StepRow::of(&step(finished_at), &operation, is_last).badge.word
+            StepRow::of(&step(finished_at), &operation, is_last, 0).badge.word
         };
         assert_eq!(word(None, OperationState::Running, true), "running");
         assert_eq!(word(None, OperationState::Running, false), "interrupted", "a manager died in it");
@@ -399,7 +404,7 @@ mod tests {
             .steps
             .iter()
             .enumerate()
-            .map(|(at, step)| StepRow::of(step, &failed, at == 1).badge.word)
+            .map(|(at, step)| StepRow::of(step, &failed, at == 1, 0).badge.word)
             .collect();
         assert_eq!(words, ["failed", "done"]);
     }
@@ -418,7 +423,7 @@ mod tests {
 
     #[test]
     fn titles_repeat_no_word() {
-        let title = |request| OperationRow::of(operation(OperationState::Pending, request)).title();
+        let title = |request| OperationRow::of(operation(OperationState::Pending, request), 0).title();
         let layout: crate::domain::LayoutName = "prod".parse().expect("a name");
         let (replay, version) = (Uuid::nil(), 1);
         assert_eq!(

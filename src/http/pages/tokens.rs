@@ -11,7 +11,6 @@ use super::forms::{Field, Form, KEY, Refused, Shape};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
 use super::{listed, page, rendered};
-use crate::clock::new_id;
 use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::AppState;
@@ -131,7 +130,7 @@ async fn fill_in(State(app): State<AppState>, actor: Actor, query: ListQuery) ->
     app.service.tokens(&actor, &first).await?;
     let mut form = query.form().clone();
     form.set("expires_in_s", "86400");
-    form.replace(KEY, new_id().to_string());
+    form.replace(KEY, app.service.clock().new_id().to_string());
     let (frame, refused) = (frame(&app, &actor, "New token").await, Refused::default());
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }

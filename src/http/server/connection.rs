@@ -21,7 +21,7 @@ use tower::ServiceExt as _;
 use super::activity::{Activity, Overdue, Timeouts};
 use super::body::{AnswerBody, Paced, RequestInProgress};
 use super::stream::ObservedStream;
-use crate::clock::is_before_1970;
+use crate::clock::Clock;
 use crate::config::Limits;
 use crate::http::auth::Peer;
 use crate::http::tls::Certificates;
@@ -126,7 +126,7 @@ impl Serving {
             }
         });
         let mut protocol = self.protocol.clone();
-        if is_before_1970() {
+        if Clock::system().is_before_1970() {
             // The library panics for such a time; a server without a clock sends no date (RFC 9110).
             protocol.http1().auto_date_header(false);
             protocol.http2().auto_date_header(false);

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::BoxFuture;
 
-use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::TenantName;
 use crate::domain::audit::{Attempt, Target};
@@ -88,7 +87,7 @@ impl Service {
         F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), ServiceError>> + Send + 'static,
     {
         let Some(attempt) = current_attempt() else { return self.parts.store.write(job).await };
-        let by = current_cause();
+        let (by, clock) = (current_cause(), self.parts.clock);
         self.parts
             .store
             .write(move |db| {
@@ -101,7 +100,7 @@ impl Service {
                         if matches!(attempt.target, Target::Other(_)) {
                             new_layouts(&mut *db, written, &mut before, &mut after).await?;
                         }
-                        let now = unix_ms();
+                        let now = clock.unix_ms();
                         let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
                         if let Some(event) = change_event(&attempt, by, old, new) {
                             store::events::append(&mut *db, &event, now).await?;

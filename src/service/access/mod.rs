@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
 use crate::domain::session::{Holder, Session, SessionLimits};
 use crate::domain::throttle::{Buckets, Held, Source, Throttle};
@@ -105,11 +105,11 @@ impl Lifetime {
     }
 
     /// Counts a long-running stream as use of its session: an open page keeps its session alive.
-    pub fn in_use(&self) -> InUse {
+    pub fn in_use(&self, clock: Clock) -> InUse {
         if let Some(session) = &self.session {
             session.watched.fetch_add(1, Ordering::Relaxed);
         }
-        InUse(self.session.clone())
+        InUse { session: self.session.clone(), clock }
     }
 
     /// Whether it has expired at `now`.
@@ -118,9 +118,9 @@ impl Lifetime {
     }
 
     /// Waits until it ends: revoked, logged out, or expired.
-    pub async fn over(&self) {
+    pub async fn over(&self, clock: Clock) {
         let left = self.expires_at.map(|end| {
-            Duration::from_millis(u64::try_from(end.saturating_sub(unix_ms())).unwrap_or_default())
+            Duration::from_millis(u64::try_from(end.saturating_sub(clock.unix_ms())).unwrap_or_default())
         });
         match left {
             None => self.ended.cancelled().await,
@@ -133,12 +133,15 @@ impl Lifetime {
 
 /// An open stream; its session counts as used until this is dropped.
 #[derive(Debug)]
-pub struct InUse(Option<Arc<LiveSession>>);
+pub struct InUse {
+    session: Option<Arc<LiveSession>>,
+    clock: Clock,
+}
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        if let Some(session) = &self.0 {
-            session.last_used.fetch_max(unix_ms(), Ordering::Relaxed);
+        if let Some(session) = &self.session {
+            session.last_used.fetch_max(self.clock.unix_ms(), Ordering::Relaxed);
             session.watched.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -351,9 +354,8 @@ impl Access {
     }
 
     /// A session as of now, and when it ends if unused.
-    pub(super) fn session_now(&self, key: &SessionKey) -> Option<(Session, i64)> {
+    pub(super) fn session_now(&self, key: &SessionKey, now: i64) -> Option<(Session, i64)> {
         let live = self.live_session(key)?;
-        let now = unix_ms();
         Some((Session { last_used_at: live.used(now), ..live.session.clone() }, live.end(self.limits, now)))
     }
 
@@ -497,7 +499,8 @@ impl Service {
     pub(super) async fn load_tokens(&self) -> Result<(), StoreError> {
         let access = &self.parts.access;
         let _one = access.loading.lock().await;
-        let living = store::tokens::living(&mut *self.parts.store.read().await?, unix_ms()).await?;
+        let living =
+            store::tokens::living(&mut *self.parts.store.read().await?, self.parts.clock.unix_ms()).await?;
         let mut tokens = access.tokens.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *tokens);
         for token in living {
@@ -550,7 +553,7 @@ impl Service {
     }
 
     async fn write_uses_now(&self) -> Result<(), ServiceError> {
-        let now = unix_ms();
+        let now = self.parts.clock.unix_ms();
         let access = &self.parts.access;
         let (uses, sessions) = (access.unwritten_uses(), access.sweep(now));
         if self.parts.store.is_sealed() {

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::clock::unix_ms;
 use crate::domain::access::Origin;
 use crate::domain::audit::{Attempt, Outcome};
 use crate::service::Service;
@@ -115,6 +114,7 @@ impl Service {
     }
 
     async fn record(&self, rows: Vec<Refused>) {
+        let clock = self.parts.clock;
         let written: Result<(), StoreError> = self
             .parts
             .store
@@ -122,7 +122,7 @@ impl Service {
                 Box::pin(async move {
                     for Refused { attempt, outcome, problem, count } in rows {
                         let came = Came { problem: Some((outcome, problem)), ..Came::default() };
-                        store::audit::append(&mut *db, &attempt, came, count, unix_ms()).await?;
+                        store::audit::append(&mut *db, &attempt, came, count, clock.unix_ms()).await?;
                     }
                     Ok(((), Fate::Commit))
                 })

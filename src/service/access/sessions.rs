@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right, Subject};
 use crate::domain::audit::Target;
 use crate::domain::event::{Cause, DomainEvent, SessionOwner, TokenFacts};
@@ -79,7 +78,7 @@ impl Service {
     ) -> Result<NewSession, ServiceError> {
         actor.may(Right::ViewOwn)?;
         let holder = self.parts.access.holder_of(actor)?;
-        let now = unix_ms();
+        let now = self.parts.clock.unix_ms();
         if let Held::For(ms) = self.parts.access.logged_in(&holder, now) {
             return Err(too_many(ms));
         }
@@ -111,7 +110,7 @@ impl Service {
             access.end_sessions(&surplus);
             let key = SessionKey(session.digest);
             access.begin_session(session);
-            let Some((session, ends_at)) = access.session_now(&key) else {
+            let Some((session, ends_at)) = access.session_now(&key, now) else {
                 return Err(ServiceError::Conflict("the token was revoked a moment ago".to_owned()));
             };
             let max_age_s = access.session_seconds();
@@ -124,14 +123,14 @@ impl Service {
     #[allow(clippy::unused_async, reason = "as every use case is called")]
     pub async fn session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<SessionView, ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let found = key.and_then(|key| self.parts.access.session_now(&key));
+        let found = key.and_then(|key| self.parts.access.session_now(&key, self.parts.clock.unix_ms()));
         found.map(|(session, ends_at)| view(actor, &session, ends_at)).ok_or_else(no_session)
     }
 
     /// Ends the session of the request.
     pub async fn end_session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<(), ServiceError> {
         actor.may(Right::ViewOwn)?;
-        let open = key.and_then(|key| self.parts.access.session_now(&key));
+        let open = key.and_then(|key| self.parts.access.session_now(&key, self.parts.clock.unix_ms()));
         let (session, _) = open.ok_or_else(no_session)?;
         self.end_these(session.holder, vec![session.digest]).await
     }
@@ -188,7 +187,7 @@ impl Service {
         if actor.subject != Subject::Manager {
             self.write(|_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
         }
-        let expires_at = self.parts.access.keep_code(&code, holder, unix_ms());
+        let expires_at = self.parts.access.keep_code(&code, holder, self.parts.clock.unix_ms());
         Ok(NewCode { code, expires_at })
     }
 
@@ -197,11 +196,11 @@ impl Service {
         self.parts.access.end_sessions(&digests);
         let service = self.clone();
         self.run_to_completion(async move {
-            let by = current_cause();
+            let (by, clock) = (current_cause(), service.parts.clock);
             service
                 .write(move |db| {
                     Box::pin(async move {
-                        end(db, &holder, &digests, &by, unix_ms()).await?;
+                        end(db, &holder, &digests, &by, clock.unix_ms()).await?;
                         Ok::<_, ServiceError>(((), Fate::Commit))
                     })
                 })

@@ -14,11 +14,12 @@ fn opened(at: i64) -> (Access, Secret) {
 
 #[test]
 fn open_stream_keeps_session_until_its_maximum() {
-    let begin = unix_ms();
+    let begin = Clock::system().unix_ms();
     let (access, cookie) = opened(begin);
     let asks = |minutes: i64| access.session(&cookie, Origin::Socket, begin + minutes * MINUTE_MS);
     let (admission, _) = asks(0).expect("it has just begun");
-    let (watched, other) = (admission.lifetime.in_use(), admission.lifetime.in_use());
+    let (watched, other) =
+        (admission.lifetime.in_use(Clock::system()), admission.lifetime.in_use(Clock::system()));
     access.sweep(begin + 700 * MINUTE_MS);
     assert!(asks(700).is_some(), "a stream is open");
     assert!(asks(720).is_none(), "twelve hours are over");
@@ -28,11 +29,12 @@ fn open_stream_keeps_session_until_its_maximum() {
 
 #[test]
 fn session_without_open_streams_ends_when_idle() {
-    let begin = unix_ms();
+    let begin = Clock::system().unix_ms();
     let (access, cookie) = opened(begin);
     let asks = |minutes: i64| access.session(&cookie, Origin::Socket, begin + minutes * MINUTE_MS);
     let (admission, _) = asks(0).expect("it has just begun");
-    let (watched, other) = (admission.lifetime.in_use(), admission.lifetime.in_use());
+    let (watched, other) =
+        (admission.lifetime.in_use(Clock::system()), admission.lifetime.in_use(Clock::system()));
     drop(watched);
     assert_eq!(
         access.sweep(begin + 40 * MINUTE_MS).len(),

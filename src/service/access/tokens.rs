@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Grant, Right};
 use crate::domain::audit::Target;
 use crate::domain::event::{Cause, DomainEvent, TokenFacts};
@@ -88,7 +87,7 @@ impl Service {
         actor.may(Right::Administer)?;
         let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
         let secret = Secret::new(random()?);
-        let now = unix_ms();
+        let now = self.parts.clock.unix_ms();
         let token = Token {
             id: TokenId::new(random()?),
             name: request.name,
@@ -168,13 +167,14 @@ impl Service {
         let (service, by) = (self.clone(), actor.subject.to_string());
         self.run_to_completion(async move {
             let (revoked, dry_run, because) = (id.clone(), options.dry_run, current_cause());
+            let clock = service.parts.clock;
             service
                 .write(move |db| {
                     Box::pin(async move {
                         let Some(token) = store::tokens::get(&mut *db, &id).await? else {
                             return Err(not_found(&id));
                         };
-                        let now = unix_ms();
+                        let now = clock.unix_ms();
                         if store::tokens::revoke(&mut *db, &id, now).await? {
                             let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
                             store::events::append(db, &event, now).await?;
@@ -193,7 +193,7 @@ impl Service {
     }
 
     fn token_view(&self, token: Token) -> TokenView {
-        let state = token.state(unix_ms());
+        let state = token.state(self.parts.clock.unix_ms());
         let used = self.parts.access.last_used(&token.id).max(token.last_used_at);
         let Token { id, name, grant, created_at, created_by, expires_at, revoked_at, .. } = token;
         TokenView {
@@ -236,8 +236,8 @@ pub(in crate::service) async fn revoke_of(
     db: Transaction<'_>,
     tenant: &TenantName,
     by: &Cause,
+    now: i64,
 ) -> Result<Vec<TokenId>, StoreError> {
-    let now = unix_ms();
     let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;
     for id in &revoked {
         if let Some(token) = store::tokens::get(&mut *db, id).await? {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::ClientId;
@@ -79,7 +78,7 @@ impl Service {
         let AdoptedSpec { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
         let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
         let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
-        let process = request.process.clone();
+        let (process, clock) = (request.process.clone(), self.parts.clock);
         let (daemon, desired, incarnation) = self
             .write(move |db| {
                 Box::pin(async move {
@@ -113,7 +112,7 @@ impl Service {
                             "process {process} ended while it was being adopted: nothing was written"
                         )));
                     }
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     store::daemons::put(&mut *db, &name, &spec, now).await?;
                     store::gpus::remember(&mut *db, &gpus, now).await?;
                     let daemon = store::daemons::get(&mut *db, &name)
@@ -257,7 +256,7 @@ impl Service {
             let handle = service.parts.fleet.get(&name);
             let status = handle.as_ref().map(|handle| handle.observed().status);
             let absent = status.is_none_or(|status| status.phase == Phase::Absent);
-            let (released, dry_run) = (name.clone(), options.dry_run);
+            let (released, dry_run, clock) = (name.clone(), options.dry_run, service.parts.clock);
             let revision = service
                 .write(move |db| {
                     Box::pin(async move {
@@ -277,7 +276,7 @@ impl Service {
                                  {first}delete it, which stops it"
                             )));
                         }
-                        store::daemons::delete(db, &name, unix_ms()).await?;
+                        store::daemons::delete(db, &name, clock.unix_ms()).await?;
                         Ok::<_, ServiceError>((daemon.revision, fate(&options)))
                     })
                 })

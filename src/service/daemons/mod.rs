@@ -8,7 +8,6 @@ pub mod replace;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Target;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
@@ -93,7 +92,7 @@ impl Service {
         let capability = &self.parts.fleet.context().capability;
         let (ceiling, lacks_static) = (capability.client_ceiling(), capability.lacks_static());
         let service = self.clone();
-        let manager_uid = self.parts.manager_uid;
+        let (manager_uid, clock) = (self.parts.manager_uid, self.parts.clock);
         let dry_run = options.dry_run;
         let mut spec = spec;
         let (daemon, desired, created, let_go) = self
@@ -129,8 +128,8 @@ impl Service {
                         .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
                     let changed = current.as_ref().is_none_or(|daemon| daemon.spec != spec);
                     if changed {
-                        store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
-                        store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
+                        store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
+                        store::gpus::remember(&mut *db, &gpus, clock.unix_ms()).await?;
                     }
                     let daemon = store::daemons::get(&mut *db, &name)
                         .await?
@@ -189,7 +188,8 @@ impl Service {
         let service = self.clone();
         self.run_to_completion(async move {
             let gpus = service.gpus().await?;
-            let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
+            let (manager_uid, clock) = (service.parts.manager_uid, service.parts.clock);
+            let dry_run = options.dry_run;
             let (daemon, desired) = service
                 .write(move |db| {
                     Box::pin(async move {
@@ -198,7 +198,7 @@ impl Service {
                         check_precondition(&options, Some(daemon.revision))?;
                         if daemon.spec.schedulable != schedulable {
                             let spec = DaemonSpec { schedulable, ..daemon.spec };
-                            store::daemons::put(&mut *db, &name, &spec, unix_ms()).await?;
+                            store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
                             let written = store::daemons::get(&mut *db, &name).await?;
                             daemon = written.ok_or_else(|| {
                                 ServiceError::Internal("the daemon just written is gone".into())

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::{ChangedTenant, DomainEvent};
 use crate::domain::gpu::{Gpu, GpuRef};
@@ -73,7 +73,7 @@ impl Service {
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let (replaced, with) = (old.clone(), new.uuid.clone());
-        let by = current_cause();
+        let (by, clock) = (current_cause(), self.parts.clock);
         let (daemon, tenants, desired) = self
             .write(move |db| {
                 Box::pin(async move {
@@ -91,15 +91,15 @@ impl Service {
                             new.uuid
                         )));
                     }
-                    let tenants = exchange(db, &name, &old, &new.uuid, &gpus, ceiling).await?;
-                    store::gpus::remember(&mut *db, &gpus, unix_ms()).await?;
+                    let tenants = exchange(db, &name, (&old, &new.uuid), &gpus, ceiling, clock).await?;
+                    store::gpus::remember(&mut *db, &gpus, clock.unix_ms()).await?;
                     let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
                     let mut events =
                         vec![DomainEvent::GpuReplaced { daemon: name.clone(), old, new: new.uuid.clone() }];
                     events.extend(store::operations::daemon_changed(&name, &before, &daemon.spec, None)?);
                     events.extend(tenants.iter().map(|tenant| tenant_changed(tenant, &name, &new.uuid)));
                     for event in events {
-                        store::events::append(&mut *db, &event.because(by.clone()), unix_ms()).await?;
+                        store::events::append(&mut *db, &event.because(by.clone()), clock.unix_ms()).await?;
                     }
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
                     Ok(((daemon, tenants, desired), fate(&options)))
@@ -146,10 +146,10 @@ async fn holder(db: store::Transaction<'_>, gpu: &GpuUuid) -> Result<DaemonName,
 async fn exchange(
     db: store::Transaction<'_>,
     name: &DaemonName,
-    old: &GpuUuid,
-    new: &GpuUuid,
+    (old, new): (&GpuUuid, &GpuUuid),
     gpus: &[Gpu],
     ceiling: u32,
+    clock: Clock,
 ) -> Result<Vec<TenantName>, ServiceError> {
     let place = |list: &[GpuUuid]| in_its_place(list, old, new, gpus);
     let mut spec = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.spec;
@@ -168,7 +168,7 @@ async fn exchange(
                 ))
             })?;
             // Another die may give other IDs; those given now are recorded from then on.
-            store::layouts::put_applied(&mut *db, name, None, unix_ms()).await?;
+            store::layouts::put_applied(&mut *db, name, None, clock.unix_ms()).await?;
         }
     }
     let stored = store::tenants::of_daemon(&mut *db, name).await?;
@@ -183,10 +183,10 @@ async fn exchange(
     }
     admission::admit(name.as_str(), &spec, &tenants, gpus, ceiling)
         .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
-    store::daemons::put(&mut *db, name, &spec, unix_ms()).await?;
+    store::daemons::put(&mut *db, name, &spec, clock.unix_ms()).await?;
     let generation = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.generation;
     for (tenant, spec) in tenants.iter().filter(|(tenant, _)| changed.contains(tenant)) {
-        store::tenants::put(&mut *db, tenant, spec, generation, unix_ms()).await?;
+        store::tenants::put(&mut *db, tenant, spec, generation, clock.unix_ms()).await?;
     }
     Ok(changed)
 }

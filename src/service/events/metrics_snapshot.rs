@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::EventFilter;
 use crate::domain::tenant::Tenant;
@@ -99,7 +98,7 @@ impl Service {
             None => Arc::new(store::tenants::all(&mut db).await?),
         };
         Ok(CommittedSnapshot {
-            read_at: unix_ms(),
+            read_at: self.parts.clock.unix_ms(),
             tenants,
             daemons,
             leases: store::leases::all(&mut db, &self.parts.fleet.context().boot_id).await?,

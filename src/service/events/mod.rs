@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use sqlx::Connection as _;
 use tokio::sync::watch;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::{Cause, Details, DomainEvent, Event, EventFilter, LostEvents};
 use crate::domain::gpu::GpuRef;
@@ -84,7 +84,17 @@ impl Service {
         let place = self.streams.take(actor)?;
         let (store, reader) = (self.parts.store.clone(), actor.clone());
         let ahead = VecDeque::new();
-        Ok(Following { store, filter, begin: None, reader, at: last, newest, ahead, _place: place })
+        Ok(Following {
+            clock: self.parts.clock,
+            store,
+            filter,
+            begin: None,
+            reader,
+            at: last,
+            newest,
+            ahead,
+            _place: place,
+        })
     }
 
     /// The filter for a GPU that a caller names by index, PCI address, the beginning of its UUID, or the UUID of a GPU that
@@ -212,6 +222,7 @@ pub enum Followed {
 
 /// An event stream; its slot is freed when this is dropped.
 pub struct Following {
+    clock: Clock,
     store: Store,
     /// The caller's filter; what the reader may see is determined at each read, since its tenant may be created later.
     filter: EventFilter,
@@ -268,7 +279,7 @@ impl Following {
         // An event newer than `newest` may be read too: it is sent once.
         let whole_from = oldest.unwrap_or(newest + 1);
         if whole_from > self.at + 1 {
-            self.ahead.push_back(lost(self.at + 1, whole_from));
+            self.ahead.push_back(lost(self.at + 1, whole_from, self.clock.unix_ms()));
         }
         self.ahead.extend(events);
         Ok(())
@@ -276,11 +287,11 @@ impl Following {
 }
 
 /// The event for a gap: events were pruned before they were read; its ID is the one before the first that remains.
-fn lost(from: i64, whole_from: i64) -> Event {
+fn lost(from: i64, whole_from: i64, now: i64) -> Event {
     let event = DomainEvent::EventsLost(LostEvents::Pruned { from, whole_from });
     Event {
         id: whole_from - 1,
-        at: unix_ms(),
+        at: now,
         kind: event.kind(),
         severity: event.severity(),
         subject: event.subject(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::attribution::{AttributedBy, Signs, attribute};
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
@@ -43,14 +43,14 @@ pub struct Keep {
 }
 
 /// Writes what drivers report, in order, until the queue is closed and empty.
-pub async fn write_queued_events(store: Store, journal: EventQueue, boot_id: String) {
+pub async fn write_queued_events(clock: Clock, store: Store, journal: EventQueue, boot_id: String) {
     loop {
         let items = journal.take(BATCH).await;
         if items.is_empty() {
             return;
         }
         for part in parts(items) {
-            if !write_part(&store, &journal, &boot_id, part).await {
+            if !write_part(clock, &store, &journal, &boot_id, part).await {
                 return;
             }
         }
@@ -81,7 +81,13 @@ fn parts(items: Vec<QueuedItem>) -> Vec<Vec<QueuedItem>> {
 }
 
 /// Writes items, retrying until it succeeds; false if that was given up because the manager stops.
-async fn write_part(store: &Store, journal: &EventQueue, boot_id: &str, items: Vec<QueuedItem>) -> bool {
+async fn write_part(
+    clock: Clock,
+    store: &Store,
+    journal: &EventQueue,
+    boot_id: &str,
+    items: Vec<QueuedItem>,
+) -> bool {
     let mut pause = RETRY.0;
     loop {
         let (batch, boot_id) = (items.clone(), boot_id.to_owned());
@@ -89,7 +95,7 @@ async fn write_part(store: &Store, journal: &EventQueue, boot_id: &str, items: V
             .write(move |db| {
                 Box::pin(async move {
                     for item in batch {
-                        write(&mut *db, item, &boot_id).await?;
+                        write(&mut *db, item, &boot_id, clock).await?;
                     }
                     Ok(((), Fate::Commit))
                 })
@@ -109,11 +115,16 @@ async fn write_part(store: &Store, journal: &EventQueue, boot_id: &str, items: V
     }
 }
 
-async fn write(db: Transaction<'_>, item: QueuedItem, boot_id: &str) -> Result<(), ServiceError> {
+async fn write(
+    db: Transaction<'_>,
+    item: QueuedItem,
+    boot_id: &str,
+    clock: Clock,
+) -> Result<(), ServiceError> {
     match item {
         QueuedItem::Lost { count, from, until } => {
             let event = DomainEvent::EventsLost(LostEvents::NotWritten { count, from, until });
-            store::events::append(db, &event.into(), unix_ms()).await?;
+            store::events::append(db, &event.into(), clock.unix_ms()).await?;
         }
         QueuedItem::Event { at, event } => {
             store::events::append(db, &event, at).await?;
@@ -287,12 +298,13 @@ impl Service {
     /// Records that the manager stops as requested; no event follows.
     pub async fn record_stop(&self) {
         let event = DomainEvent::ManagerStopped { pid: std::process::id() };
+        let clock = self.parts.clock;
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    store::events::append(db, &event.into(), unix_ms()).await?;
+                    store::events::append(db, &event.into(), clock.unix_ms()).await?;
                     Ok(((), Fate::Commit))
                 })
             })
@@ -320,7 +332,7 @@ impl Service {
     }
 
     async fn prune_step(&self, keep: Keep, newest: i64) -> Result<u64, StoreError> {
-        let before = unix_ms() - i64::from(keep.days) * 24 * 60 * 60 * 1000;
+        let before = self.parts.clock.unix_ms() - i64::from(keep.days) * 24 * 60 * 60 * 1000;
         // The usual case costs a read and no write.
         let mut reader = self.parts.store.read().await?;
         let Some((oldest, at)) = store::events::oldest_with_time(&mut reader).await? else { return Ok(0) };

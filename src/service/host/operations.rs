@@ -3,7 +3,6 @@
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
-use crate::clock::{new_id, unix_ms};
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
@@ -56,13 +55,14 @@ impl Service {
         + Send
         + 'static,
     ) -> Result<Operation, ServiceError> {
-        let (id, by) = (new_id(), current_cause());
+        let clock = self.parts.clock;
+        let (id, by) = (clock.new_id(), current_cause());
         let dry_run = options.dry_run;
         let tenant = actor.scope().cloned();
         let operation = self
             .write(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     let operation = once(db, key.as_ref(), now, async |db| {
                         let (request, daemons) = request(&mut *db, id).await?;
                         store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
@@ -96,11 +96,11 @@ impl Service {
         actor.may(Right::Operate)?;
         let service = self.clone();
         self.run_to_completion(async move {
-            let (by, dry_run) = (current_cause(), options.dry_run);
+            let (by, dry_run, clock) = (current_cause(), options.dry_run, service.parts.clock);
             let operation = service
                 .write(move |db| {
                     Box::pin(async move {
-                        let now = unix_ms();
+                        let now = clock.unix_ms();
                         if store::operations::cancel(&mut *db, id, now).await? {
                             store::operations::record_cancelled(&mut *db, id, by, now).await?;
                         } else if store::operations::request_cancel(&mut *db, id, now).await? {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Attempt;
@@ -65,7 +64,7 @@ impl Service {
     /// Loads the stored state, or seals the store if it belongs to another machine; returns whether there are no daemons yet.
     pub async fn start(&self) -> Result<bool, StoreError> {
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
-        let here = self.parts.machine_id.clone();
+        let (here, clock) = (self.parts.machine_id.clone(), self.parts.clock);
         match stored {
             Some(stored) if stored != here => {
                 tracing::error!(%stored, %here, "the database belongs to another machine: read-only until it is confirmed");
@@ -81,7 +80,7 @@ impl Service {
                     .store
                     .write(move |db| {
                         Box::pin(async move {
-                            store::host::put_machine_id(db, &here, unix_ms()).await?;
+                            store::host::put_machine_id(db, &here, clock.unix_ms()).await?;
                             Ok(((), Fate::Commit))
                         })
                     })
@@ -178,13 +177,13 @@ impl Service {
         if !self.parts.health.has(HostFault::AuditTruncated) {
             return Ok(());
         }
-        let (attempt, by) = (current_attempt(), current_cause());
+        let (attempt, by, clock) = (current_attempt(), current_cause(), self.parts.clock);
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     let confirmed = HostConfirmation::LossAccepted;
                     put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
                     Ok(((), Fate::Commit))
@@ -200,12 +199,12 @@ impl Service {
     /// Writes that the database belongs to this machine.
     async fn move_here(&self) -> Result<(), StoreError> {
         let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
-        let (attempt, by) = (current_attempt(), current_cause());
+        let (attempt, by, clock) = (current_attempt(), current_cause(), self.parts.clock);
         self.parts
             .store
             .write_sealed(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     store::host::move_to(&mut *db, &here, &boot_id, now).await?;
                     let confirmed = HostConfirmation::Machine(here);
                     put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
@@ -220,12 +219,13 @@ impl Service {
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let present = self.present_gpus().await.unwrap_or_default();
         let known = present.clone();
+        let clock = self.parts.clock;
         let forgotten: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     for event in store::connected_clients::remove_other_boots(&mut *db, &boot_id).await? {
                         store::events::append(&mut *db, &event, now).await?;
                     }
@@ -251,7 +251,7 @@ impl Service {
             return Ok(());
         }
         let before = store::events::last_of_manager(&mut *self.parts.store.read().await?).await?;
-        let (event, now) = (writer::start_event(before), unix_ms());
+        let (event, now) = (writer::start_event(before), self.parts.clock.unix_ms());
         let again = event.clone().into();
         let written: Result<(), StoreError> = self
             .parts
@@ -361,12 +361,13 @@ impl Service {
             return Ok(());
         }
         let known = present.clone();
+        let clock = self.parts.clock;
         let news: Result<bool, StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     writer::record_gpu_presence(&mut *db, &known, now).await?;
                     Ok((store::gpus::remember(db, &known, now).await?, Fate::Commit))
                 })

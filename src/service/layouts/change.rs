@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::of_daemon::refuse_mode;
 use super::{check_note, invalid, no_version, not_found, put_if_new};
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
@@ -104,6 +105,7 @@ impl OwnedVersion {
         db: store::Transaction<'_>,
         name: &LayoutName,
         known: u32,
+        clock: Clock,
     ) -> Result<u32, ServiceError> {
         let wanted = VersionRef { name: name.clone(), version: known };
         let found = store::layouts::version(&mut *db, &wanted).await?;
@@ -113,7 +115,7 @@ impl OwnedVersion {
         let before = store::layouts::newest(&mut *db, name).await?;
         let Self { layout, author, note } = self;
         let new = NewVersion { layout, author, note: note.as_deref(), provenance: None };
-        Ok(put_if_new(db, name, before.as_ref(), &new).await?.version)
+        Ok(put_if_new(db, name, before.as_ref(), &new, clock).await?.version)
     }
 }
 
@@ -173,7 +175,7 @@ impl Service {
                 }),
             }
         };
-        let observed_at = effective.map_or_else(crate::clock::unix_ms, |seen| seen.observed_at);
+        let observed_at = effective.map_or_else(|| self.parts.clock.unix_ms(), |seen| seen.observed_at);
         Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
     }
 
@@ -236,13 +238,14 @@ impl Service {
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
+        let clock = self.parts.clock;
         self.request_operation(actor, options, key, move |db, _| {
             Box::pin(async move {
                 may_change(&mut *db, &name, &request).await?;
                 if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =
                     (&new, &mut request)
                 {
-                    *version = new.written(db, layout, *version).await?;
+                    *version = new.written(db, layout, *version, clock).await?;
                 }
                 Ok((request, vec![name]))
             })

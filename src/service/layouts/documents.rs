@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{LayoutView, check_free, invalid, no_version, put_if_new, view};
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
@@ -43,12 +43,12 @@ impl Service {
             check_import(&layouts)?;
             let mut views = Vec::with_capacity(layouts.len());
             for part in parts(layouts) {
-                let (author, fate) = (author.clone(), fate(&options));
+                let (author, fate, clock) = (author.clone(), fate(&options), service.parts.clock);
                 let written = service.write(move |db| {
                     Box::pin(async move {
                         let mut views = Vec::with_capacity(part.len());
                         for (name, entry) in part {
-                            let newest = take(&mut *db, &name, &entry, &author).await?;
+                            let newest = take(&mut *db, &name, &entry, &author, clock).await?;
                             views.push(view(&mut *db, newest).await?);
                         }
                         Ok::<_, ServiceError>((views, fate))
@@ -97,7 +97,7 @@ impl Service {
         // The fingerprint is that of the present hardware, driver and program, because the present control process gave these
         // IDs (or its clients saw these SMs). Nothing of an earlier process is exported.
         let fingerprint = self.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
-        let recorded = Recorded { ids, shares, fingerprint, provenance: Self::provenance(daemon, &version) };
+        let recorded = Recorded { ids, shares, fingerprint, provenance: self.provenance(daemon, &version) };
         let Version { name, layout, note, .. } = version;
         let entry = Entry::of(&layout, note, Some(recorded));
         Ok(Document::sealed(BTreeMap::from([(name, entry)])))
@@ -177,13 +177,13 @@ impl Service {
         Ok((chunk_sms, listed.free_chunks + listed.used_chunks))
     }
 
-    fn provenance(daemon: &DaemonName, version: &Version) -> Provenance {
+    fn provenance(&self, daemon: &DaemonName, version: &Version) -> Provenance {
         Provenance {
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             daemon: daemon.clone(),
             layout_version: version.version,
             author: version.author.clone(),
-            exported_at: unix_ms(),
+            exported_at: self.parts.clock.unix_ms(),
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
@@ -286,6 +286,7 @@ pub(in crate::service) async fn take(
     name: &LayoutName,
     entry: &Entry,
     author: &str,
+    clock: Clock,
 ) -> Result<Version, ServiceError> {
     let before = store::layouts::newest(&mut *db, name).await?;
     let layout = entry.layout();
@@ -293,7 +294,7 @@ pub(in crate::service) async fn take(
     let provenance = provenance.map_err(|error| ServiceError::Internal(error.to_string()))?;
     let new =
         NewVersion { layout: &layout, author, note: entry.note.as_deref(), provenance: provenance.as_ref() };
-    put_if_new(db, name, before.as_ref(), &new).await
+    put_if_new(db, name, before.as_ref(), &new, clock).await
 }
 
 #[cfg(test)]

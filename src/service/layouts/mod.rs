@@ -14,7 +14,7 @@ pub(super) use documents::take;
 pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Target;
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
@@ -57,7 +57,7 @@ impl Service {
     ) -> Result<Written<LayoutView>, ServiceError> {
         actor.may(Right::Operate)?;
         let author = actor.subject.to_string();
-        let (service, target) = (self.clone(), Target::Layout(name.clone()));
+        let (service, target, clock) = (self.clone(), Target::Layout(name.clone()), self.parts.clock);
         let putting = self.run_to_completion(async move {
             let LayoutRequest { layout, note } = request;
             layout.check().map_err(|error| invalid("/layout", error))?;
@@ -73,7 +73,7 @@ impl Service {
                         note: note.as_deref(),
                         provenance: None,
                     };
-                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new).await?;
+                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock).await?;
                     let view = view(db, newest).await?;
                     Ok::<_, ServiceError>((
                         Written { value: view, created: before.is_none() },
@@ -177,12 +177,13 @@ async fn put_if_new(
     name: &LayoutName,
     before: Option<&Version>,
     new: &NewVersion<'_>,
+    clock: Clock,
 ) -> Result<Version, ServiceError> {
     if let Some(same) = before.filter(|before| before.layout == *new.layout) {
         return Ok(same.clone());
     }
     check_free(name)?;
-    store::layouts::put(&mut *db, name, new, unix_ms()).await?;
+    store::layouts::put(&mut *db, name, new, clock.unix_ms()).await?;
     let newest = store::layouts::newest(db, name).await?;
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
 }

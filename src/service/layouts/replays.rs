@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::clock::{new_id, unix_ms};
 use crate::domain::access::{Actor, Right};
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::document::{Difference, Entry, Recorded};
@@ -160,8 +159,9 @@ impl Service {
                     store::restarts::on_record(&mut reader, &daemon.name, &active, &layout).await?
                 }
             };
+            let clock = service.parts.clock;
             let replay = Replay {
-                id: new_id(),
+                id: clock.new_id(),
                 daemon: daemon.name.clone(),
                 layout: name,
                 version: active.version,
@@ -176,7 +176,7 @@ impl Service {
                 verdict: Verdict::Pending,
                 error: None,
                 steps: Vec::new(),
-                created_at: unix_ms(),
+                created_at: clock.unix_ms(),
                 finished_at: None,
                 duration_us: None,
             };
@@ -184,7 +184,7 @@ impl Service {
                 Box::pin(async move {
                     let mut replay = Replay { operation: Some(operation), ..replay };
                     if let Some(entry) = &entry {
-                        replay.version = take(&mut *db, &replay.layout, entry, &author).await?.version;
+                        replay.version = take(&mut *db, &replay.layout, entry, &author, clock).await?.version;
                     }
                     let (layout, version) = (replay.layout.clone(), replay.version);
                     let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };

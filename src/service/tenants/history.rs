@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::history::{EVERY_MS, HeldByTenant, History, Point, SPAN_MS};
@@ -19,13 +19,11 @@ pub(in crate::service) struct UsageHistory {
     history: Mutex<History>,
 }
 
-impl Default for UsageHistory {
-    fn default() -> Self {
-        Self { since: unix_ms(), history: Mutex::default() }
-    }
-}
-
 impl UsageHistory {
+    pub(in crate::service) fn new(clock: Clock) -> Self {
+        Self { since: clock.unix_ms(), history: Mutex::default() }
+    }
+
     fn history(&self) -> MutexGuard<'_, History> {
         // A panic elsewhere leaves some lines longer than others, which the next record corrects.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,7 +44,7 @@ impl Service {
         loop {
             timer.tick().await;
             let held = self.held_now();
-            self.history.history().record(unix_ms(), &held);
+            self.history.history().record(self.parts.clock.unix_ms(), &held);
         }
     }
 
@@ -77,7 +75,7 @@ impl Service {
     /// The start of a tenant's history, in unix milliseconds: an hour ago, or when this manager started.
     pub fn tenant_history_since(&self, actor: &Actor, name: &TenantName) -> Result<i64, ServiceError> {
         actor.may(Right::ViewTenant(name))?;
-        Ok(self.history.since.max(unix_ms() - SPAN_MS))
+        Ok(self.history.since.max(self.parts.clock.unix_ms() - SPAN_MS))
     }
 
     /// What a tenant used in the last hour, oldest first; empty if it had no client.
@@ -86,7 +84,7 @@ impl Service {
         actor.may(Right::ViewTenant(name))?;
         let mut points = self.history.history().of_tenant(name);
         let present = self.held_now().remove(name).map(|held| (held.clients, held.memory()));
-        with_present(&mut points, unix_ms(), present);
+        with_present(&mut points, self.parts.clock.unix_ms(), present);
         Ok(points)
     }
 
@@ -104,7 +102,7 @@ impl Service {
         for tenant in held.iter().filter(|(_, held)| held.gpus.contains_key(gpu)).map(|(name, _)| name) {
             lines.entry(tenant.clone()).or_default();
         }
-        let now = unix_ms();
+        let now = self.parts.clock.unix_ms();
         for (tenant, points) in &mut lines {
             let present = held.get(tenant).and_then(|held| held.gpus.get(gpu).copied());
             with_present(points, now, present);

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::admission;
 use crate::domain::audit::Target;
@@ -127,7 +126,7 @@ impl Service {
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
         let ceiling = context.capability.client_ceiling();
         let boot_id = context.boot_id.clone();
-        let manager_uid = self.parts.manager_uid;
+        let (manager_uid, clock) = (self.parts.manager_uid, self.parts.clock);
         let dry_run = options.dry_run;
         let present = gpus.clone();
         let (tenant, desired, created) = self
@@ -163,7 +162,7 @@ impl Service {
                     let mut desired: Vec<Option<Desired>> = Vec::new();
                     if current.as_ref().is_none_or(|tenant| tenant.spec != spec) {
                         let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
-                        store::tenants::put(&mut *db, &name, &spec, generation, unix_ms()).await?;
+                        store::tenants::put(&mut *db, &name, &spec, generation, clock.unix_ms()).await?;
                         if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
                             && *left != spec.daemon
                         {
@@ -225,7 +224,7 @@ impl Service {
             let gpus = service.gpus().await?;
             let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
             let boot_id = service.parts.fleet.context().boot_id.clone();
-            let by = current_cause();
+            let (by, clock) = (current_cause(), service.parts.clock);
             let forgotten = name.clone();
             let (desired, revoked) = service
                 .write(move |db| {
@@ -235,7 +234,7 @@ impl Service {
                         check_precondition(&options, Some(tenant.generation))?;
                         refuse_while_leased(&mut *db, &name, &boot_id).await?;
                         store::tenants::delete(&mut *db, &name).await?;
-                        let revoked = tokens::revoke_of(&mut *db, &name, &by).await?;
+                        let revoked = tokens::revoke_of(&mut *db, &name, &by, clock.unix_ms()).await?;
                         store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
                         // A dry run notifies no one.
                         let desired = if dry_run {

@@ -4,7 +4,6 @@
 //! names SMs and not a tenancy, so it is refused while a process lives that was admitted to it, or names it, for a tenant
 //! that is no longer bound to it.
 
-use crate::clock::unix_ms;
 use crate::domain::attribution::{Occupant, Signs};
 use crate::domain::client::ClientId;
 use crate::domain::daemon::{Daemon, Mode};
@@ -172,6 +171,7 @@ pub(super) async fn occupy(
     holder: ClientId,
     placement: &Placement,
     boot_id: &str,
+    now: i64,
 ) -> Result<(), ServiceError> {
     if placement.places.is_empty() {
         return Ok(());
@@ -188,7 +188,7 @@ pub(super) async fn occupy(
     for place in &placement.places {
         let lease =
             PartitionLease { holder, partition: place.partition.clone(), tenant: Some(tenant.name.clone()) };
-        store::partition_leases::put(&mut *db, &lease, boot_id, unix_ms()).await?;
+        store::partition_leases::put(&mut *db, &lease, boot_id, now).await?;
     }
     Ok(())
 }

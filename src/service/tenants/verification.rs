@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::clock::unix_ms;
 use crate::domain::access::{Actor, Right};
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
@@ -61,10 +60,11 @@ impl Service {
         key: Option<IdempotencyKey>,
     ) -> Result<Verification, ServiceError> {
         let (dry_run, verified, service) = (options.dry_run, name.clone(), self.clone());
+        let clock = self.parts.clock;
         let (verification, begun) = self
             .write(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     let tenant =
                         store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     check_precondition(&options, Some(tenant.generation))?;
@@ -152,7 +152,7 @@ impl Service {
         let mut result = VerificationResult {
             outcome: VerificationOutcome::NotVerified,
             asked_at,
-            observed_at: unix_ms(),
+            observed_at: self.parts.clock.unix_ms(),
             generation: tenant.generation,
             daemon: daemon.name.clone(),
             daemon_revision: daemon.revision,
@@ -181,14 +181,14 @@ impl Service {
         result: VerificationResult,
         by: Cause,
     ) -> Result<(), ServiceError> {
-        let name = name.clone();
+        let (name, clock) = (name.clone(), self.parts.clock);
         self.parts
             .store
             .write(move |db| {
                 Box::pin(async move {
                     if store::verifications::end(&mut *db, &name, asked_at, &result).await? {
                         let event = verification_event(&name, &result).because(by);
-                        store::events::append(db, &event, unix_ms()).await?;
+                        store::events::append(db, &event, clock.unix_ms()).await?;
                     }
                     Ok(((), Fate::Commit))
                 })
@@ -198,11 +198,12 @@ impl Service {
 
     /// Reports verifications that were running when the previous manager ended as interrupted.
     pub(in crate::service) async fn end_interrupted_verifications(&self) -> Result<(), StoreError> {
+        let clock = self.parts.clock;
         self.parts
             .store
-            .write(|db| {
+            .write(move |db| {
                 Box::pin(async move {
-                    let now = unix_ms();
+                    let now = clock.unix_ms();
                     for (name, asked_at) in store::verifications::running(&mut *db).await? {
                         let Some(tenant) = store::tenants::get(&mut *db, &name).await? else { continue };
                         let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? else {

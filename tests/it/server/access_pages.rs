@@ -165,7 +165,10 @@ fn filled(world: &World, page: &str) -> Once {
             String::new()
         }
         "/layouts/-/new" => {
-            format!("name=made_{}&enforcement=static&do=save", mps_manager::clock::new_id().simple())
+            format!(
+                "name=made_{}&enforcement=static&do=save",
+                mps_manager::clock::Clock::system().new_id().simple()
+            )
         }
         "/layouts/-/import" => {
             "kind=document&text=version: v1%0Alayouts: {brought: {steps: []}}".replace(' ', "+")

@@ -230,7 +230,7 @@ fn refused_cancellation_has_one_audit_row() {
     let host = Host::ready();
     let stopped = host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({}));
     let ended = host.api().succeeds(&stopped)["id"].as_str().expect("an ID").to_owned();
-    let unknown = mps_manager::clock::new_id().to_string();
+    let unknown = mps_manager::clock::Clock::system().new_id().to_string();
     for (id, status, kind) in [(&unknown, 404, "not-found"), (&ended, 409, "conflict")] {
         let target = format!("operations/{id}/cancel");
         for query in ["", "?dry_run=true"] {

@@ -174,7 +174,7 @@ fn daemon_operations_queue_and_can_be_cancelled() {
     let listed = host.api().get("/api/v1/operations").ok();
     let kinds: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|item| &item["state"]).collect();
     assert_eq!(kinds, ["succeeded", "cancelled", "succeeded"], "the newest first");
-    let nowhere = format!("/api/v1/operations/{}", mps_manager::clock::new_id());
+    let nowhere = format!("/api/v1/operations/{}", mps_manager::clock::Clock::system().new_id());
     host.api().get(&nowhere).problem(404, "not-found");
     host.api().get("/api/v1/operations/1").problem(422, "invalid-request");
 }

@@ -115,8 +115,8 @@ async fn show(
     let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&app, &actor, &row.gpu).await?;
-    let chart =
-        Chart::of_gpu(row.key(), &app.service.gpu_history(&actor, row.key()).await?).coloured(&colours);
+    let lines = app.service.gpu_history(&actor, row.key()).await?;
+    let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
     let frame = Frame::of(&app.service, &actor, Section::Gpus, &row.called()).await.live();
     Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
 }
@@ -187,5 +187,5 @@ async fn history(
 ) -> Result<axum::Json<Chart>, Problem> {
     let gpu = app.service.gpu(&actor, &name).await?.uuid;
     let lines = app.service.gpu_history(&actor, &gpu).await?;
-    Ok(axum::Json(Chart::of_gpu(&gpu, &lines)))
+    Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))
 }

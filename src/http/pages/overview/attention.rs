@@ -1,6 +1,5 @@
 //! What needs attention: worst first, each with its cause and remedy.
 
-use crate::clock::unix_ms;
 use crate::domain::access::Actor;
 use crate::domain::daemon::{Condition, DaemonStatus, DesiredState, Phase};
 use crate::domain::event::{Event, EventFilter, Severity};
@@ -61,7 +60,7 @@ pub(super) async fn all(
     gpus: &[GpuRow],
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
-    found.extend(of_host(&app.service.host(actor).await?));
+    found.extend(of_host(&app.service.host(actor).await?, app.service.clock().unix_ms()));
     let maintenance = app.service.maintenance(actor).await?;
     found.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonRow| maintenance.daemons.contains(&row.daemon.name);
@@ -77,7 +76,7 @@ pub(super) async fn all(
     Ok(found)
 }
 
-fn of_host(host: &HostView) -> Vec<Attention> {
+fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
     let mut found = Vec::new();
     let settings = || RemedyLink::new("/settings", "Settings");
     if let Some(read_only) = &host.read_only {
@@ -104,7 +103,7 @@ fn of_host(host: &HostView) -> Vec<Attention> {
         if let Some(error) = &tls.reload_error {
             found.push(attention(Tone::Bad, "The new certificate is not in use", error, settings()));
         }
-        if tls.not_after - unix_ms() < CERTIFICATE_MS {
+        if tls.not_after - now < CERTIFICATE_MS {
             let why = format!("it is valid until {}: replace it", Moment(tls.not_after));
             found.push(attention(Tone::Warn, "The certificate expires soon", why, settings()));
         }
@@ -240,7 +239,7 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
 async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Problem> {
     let filter = EventFilter {
         severity: Some(Severity::Error),
-        since: Some(unix_ms() - RECENT_MS),
+        since: Some(app.service.clock().unix_ms() - RECENT_MS),
         ..EventFilter::default()
     };
     let page = Page::first(FAILURES);

@@ -245,7 +245,8 @@ async fn show(
     let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(service.tenant_environment(&actor, &name).await, &name);
-    let chart = Chart::of_tenant(&name, service.tenant_history(&actor, &name).await?);
+    let chart =
+        Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&actor, &name).await?);
     let places = places(&name, daemon.as_ref());
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
@@ -425,5 +426,5 @@ async fn history(
     Path(name): Path<TenantName>,
 ) -> Result<axum::Json<Chart>, Problem> {
     let points = app.service.tenant_history(&actor, &name).await?;
-    Ok(axum::Json(Chart::of_tenant(&name, points)))
+    Ok(axum::Json(Chart::of_tenant(app.service.clock().unix_ms(), &name, points)))
 }

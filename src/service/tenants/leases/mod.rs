@@ -15,7 +15,6 @@ use holder::{command_of, holder_of};
 
 use crate::service::access::audit_log::with_target;
 
-use crate::clock::unix_ms;
 use crate::domain::TenantName;
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Target;
@@ -113,7 +112,7 @@ impl Service {
         let clients = self.families_of(&name).await?;
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
-        let command = command_of(holder.pid);
+        let (command, clock) = (command_of(holder.pid), self.parts.clock);
         let unchanged = self
             .write(move |db| {
                 Box::pin(async move {
@@ -129,7 +128,7 @@ impl Service {
                             return Ok((false, Fate::RollBack));
                         }
                     }
-                    occupy(&mut *db, &now, holder, &placement, &boot_id).await?;
+                    occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
                     let (mut holders, mut kind) = (Vec::new(), kind);
                     let mut by_operator = kind == LeaseKind::Recorded;
                     for LeaseRecord { lease, kind: before, by_operator: recorded, .. } in
@@ -160,7 +159,7 @@ impl Service {
                         return Err(ServiceError::Conflict(refused).visible_to_tenants());
                     }
                     let lease = Lease { holder, tenant: name };
-                    let record = LeaseRecord { lease, kind, by_operator, command, created_at: unix_ms() };
+                    let record = LeaseRecord { lease, kind, by_operator, command, created_at: clock.unix_ms() };
                     store::leases::put(db, &record, &boot_id).await?;
                     Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
                 })
