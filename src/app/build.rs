@@ -28,6 +28,7 @@ use crate::http::bounds::Rates;
 use crate::http::{AppParts, AppState, router};
 use crate::metrics::Metrics;
 use crate::metrics::wire::Wire;
+use crate::mps::InstalledProgram;
 use crate::operations::Engine;
 use crate::service::access::Access;
 use crate::service::events::writer;
@@ -128,7 +129,10 @@ impl App {
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
         let fleet = Fleet::new(Context {
             clock,
-            binaries: platform.binaries,
+            control_program: Arc::new(InstalledProgram {
+                path: platform.binaries.control,
+                extra_env: platform.extra_env.clone(),
+            }),
             capability,
             inventory: Arc::clone(&inventory),
             prober: Arc::new(Prober::new(&platform.extra_env)),

@@ -18,6 +18,15 @@ pub struct Binaries {
     pub server: PathBuf,
 }
 
+/// The control program, and what it is run with.
+#[derive(Debug, Clone)]
+pub struct InstalledProgram {
+    /// The program, by absolute path.
+    pub path: PathBuf,
+    /// More variables for daemons and for the control processes that ask them, over what they need anyway.
+    pub extra_env: Vec<(OsString, OsString)>,
+}
+
 /// Why the programs were not found.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {

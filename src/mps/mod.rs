@@ -9,13 +9,17 @@
 pub mod binaries;
 pub mod capability;
 pub mod command;
+pub mod control_channel;
+pub mod control_program;
 pub mod handshake;
 pub mod log;
 pub mod parse;
 pub mod process;
 pub mod session;
 
-pub use binaries::{Binaries, BinariesError};
+pub use binaries::{Binaries, BinariesError, InstalledProgram};
 pub use capability::{Capability, ProbeError};
 pub use command::{Command, Device, Effect};
+pub use control_channel::{ControlChannel, ControlSession};
+pub use control_program::ControlProgram;
 pub use session::{Control, Session, SessionError};

@@ -52,14 +52,14 @@ pub use crate::mps::log::kept_name;
 pub use crate::mps::log::window::{Excerpt, Line, OwnSessions, Part, excerpt};
 pub use crate::mps::process::foreign::reachable;
 pub use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, LONGEST_PATH, PIPE_ENV, TOKEN_ENV, is_server};
-use crate::mps::{Binaries, Capability, Control};
+use crate::mps::{Capability, ControlProgram};
 
 /// Shared by all drivers.
 pub struct Context {
     /// What time it is.
     pub clock: Clock,
-    /// NVIDIA's two programs, or the simulated ones.
-    pub binaries: Binaries,
+    /// Starts control daemons and talks to them.
+    pub control_program: Arc<dyn ControlProgram>,
     /// What they can do.
     pub capability: Capability,
     /// The GPUs.
@@ -72,7 +72,7 @@ pub struct Context {
     pub scopes: Scopes,
     /// Where each daemon gets a directory of its own.
     pub runtime_dir: PathBuf,
-    /// Further variables for daemons and control processes.
+    /// Further variables for what runs on this host.
     pub extra_env: Vec<(OsString, OsString)>,
     /// Finds other control daemons on the host.
     pub foreign_daemons: ForeignDaemonScanner,
@@ -121,10 +121,9 @@ impl Context {
         environment.reachable?;
         let gpus = foreign.gpus.clone()?;
         let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
-        let control =
-            Control::new(self.binaries.control.clone(), environment.pipe_directory, self.extra_env.clone());
+        let control = self.control_program.channel(environment.pipe_directory);
         let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
-        let subject = poll::PollTarget { control: &control, partitioned, deadline: self.deadline };
+        let subject = poll::PollTarget { control: &*control, partitioned, deadline: self.deadline };
         poll::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
     }
 

@@ -15,7 +15,7 @@ use crate::domain::{GpuUuid, Inode};
 use crate::host::signal::{Grounds, send};
 use crate::host::{Identity, OwnChild, Signal, process};
 
-use super::super::binaries::{Binaries, base_environment};
+use super::super::binaries::{InstalledProgram, base_environment};
 use super::super::command::Command;
 use super::super::log;
 use super::super::parse;
@@ -33,8 +33,6 @@ const SHOWN: usize = 4096;
 /// A daemon to start.
 #[derive(Debug, Clone)]
 pub struct StartSpec {
-    /// The programs.
-    pub binaries: Binaries,
     /// Where its sockets go; see [`super::check_directories`].
     pub pipe_directory: PathBuf,
     /// Where its logs go.
@@ -47,8 +45,6 @@ pub struct StartSpec {
     pub multi_user: bool,
     /// The value of [`TOKEN_ENV`] that names this start, stored before it.
     pub token: String,
-    /// More variables for the daemon and for the control processes that ask it.
-    pub extra_env: Vec<(OsString, OsString)>,
     /// What starts it in a place of its own; without one, or when that fails, it is started where this program is.
     pub launcher: Option<Launcher>,
     /// How long it may take until it answers.
@@ -154,7 +150,7 @@ fn said(output: &str, log_tail: &str) -> String {
 ///
 /// The daemon leaves this program's session by itself. Should the future be dropped, or this program die, it may
 /// be running all the same: [`find`] decides by the token.
-pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
+pub async fn start(program: &InstalledProgram, spec: &StartSpec) -> Result<Started, StartError> {
     if let Some(occupant) = occupant(&spec.pipe_directory) {
         return Err(StartError::Occupied { directory: spec.pipe_directory.clone(), occupant });
     }
@@ -168,9 +164,9 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
     if let Some(launcher) = &spec.launcher {
         let patience = until.min(Instant::now() + spec.deadline / 2);
         let mut output = Output::new().map_err(StartError::Spawn)?;
-        refused = match run(spec, Some(launcher), &output, patience).await {
+        refused = match run(program, spec, Some(launcher), &output, patience).await {
             Ok(Some(status)) if status.success() => {
-                return answering(spec, status, output, until, None).await;
+                return answering(program, spec, status, output, until, None).await;
             }
             Ok(Some(status)) => Some(format!("{status}{}", said(&output.text(), ""))),
             Ok(None) => Some("it did not end in time".to_owned()),
@@ -180,8 +176,8 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
         abandon(spec);
     }
     let mut output = Output::new().map_err(StartError::Spawn)?;
-    match run(spec, None, &output, until).await.map_err(StartError::Spawn)? {
-        Some(status) => answering(spec, status, output, until, refused).await,
+    match run(program, spec, None, &output, until).await.map_err(StartError::Spawn)? {
+        Some(status) => answering(program, spec, status, output, until, refused).await,
         None => {
             abandon(spec);
             Err(spec.silent("-d did not return", &mut output))
@@ -191,12 +187,13 @@ pub async fn start(spec: &StartSpec) -> Result<Started, StartError> {
 
 /// Runs the program with `-d` to its end; `None` when it did not come in time, and was killed.
 async fn run(
+    program: &InstalledProgram,
     spec: &StartSpec,
     launcher: Option<&Launcher>,
     output: &Output,
     until: Instant,
 ) -> io::Result<Option<ExitStatus>> {
-    let mut child = launch(spec, launcher, output)?;
+    let mut child = launch(program, spec, launcher, output)?;
     match tokio::time::timeout_at(until, child.wait()).await {
         Ok(status) => status.map(Some),
         Err(_) => {
@@ -208,6 +205,7 @@ async fn run(
 
 /// Waits until the daemon that `-d` left behind answers.
 async fn answering(
+    program: &InstalledProgram,
     spec: &StartSpec,
     status: ExitStatus,
     mut output: Output,
@@ -233,7 +231,7 @@ async fn answering(
         let (output, log_tail) = spec.words(&mut output);
         return Err(StartError::OtherMode { output, log_tail });
     }
-    match answers(spec, identity, until).await {
+    match answers(program, spec, identity, until).await {
         Ok(()) => {}
         Err(waiting) => {
             let died = !process::is_alive(identity);
@@ -249,13 +247,18 @@ async fn answering(
     Ok(Started { identity, pipe_inode, refused })
 }
 
-fn launch(spec: &StartSpec, launcher: Option<&Launcher>, output: &Output) -> io::Result<OwnChild> {
+fn launch(
+    program: &InstalledProgram,
+    spec: &StartSpec,
+    launcher: Option<&Launcher>,
+    output: &Output,
+) -> io::Result<OwnChild> {
     let gpus: Vec<&str> = spec.gpus.iter().map(GpuUuid::as_str).collect();
     let mut command = match launcher {
-        None => tokio::process::Command::new(&spec.binaries.control),
-        Some(Launcher { program, arguments }) => {
-            let mut command = tokio::process::Command::new(program);
-            command.args(arguments).arg(&spec.binaries.control);
+        None => tokio::process::Command::new(&program.path),
+        Some(launcher) => {
+            let mut command = tokio::process::Command::new(&launcher.program);
+            command.args(&launcher.arguments).arg(&program.path);
             command
         }
     };
@@ -269,7 +272,7 @@ fn launch(spec: &StartSpec, launcher: Option<&Launcher>, output: &Output) -> io:
     command
         .env_clear()
         .envs(base_environment())
-        .envs(spec.extra_env.iter().map(|(key, value)| (key, value)))
+        .envs(program.extra_env.iter().map(|(key, value)| (key, value)))
         .env(PIPE_ENV, &spec.pipe_directory)
         .env(LOG_ENV, &spec.log_directory)
         .env("CUDA_VISIBLE_DEVICES", gpus.join(","))
@@ -294,8 +297,13 @@ async fn appeared(spec: &StartSpec, until: Instant) -> Found {
 }
 
 /// Waits until a session gets an answer; says what it was still waiting for when the time is over.
-async fn answers(spec: &StartSpec, identity: Identity, until: Instant) -> Result<(), String> {
-    let control = spec.control();
+async fn answers(
+    program: &InstalledProgram,
+    spec: &StartSpec,
+    identity: Identity,
+    until: Instant,
+) -> Result<(), String> {
+    let control = Control::new(program, spec.pipe_directory.clone());
     let mut last = "its socket".to_owned();
     let asking = async {
         loop {
@@ -314,7 +322,7 @@ async fn answers(spec: &StartSpec, identity: Identity, until: Instant) -> Result
 }
 
 async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
-    let mut session = control.session(until).await?;
+    let mut session = control.session(until)?;
     let reply = session.send(&Command::GetServerList).await?;
     session.close().await;
     if let Err(error) = parse::server_list(&reply) {
@@ -333,11 +341,6 @@ fn abandon(spec: &StartSpec) {
 }
 
 impl StartSpec {
-    /// How the daemon is queried once it runs.
-    pub fn control(&self) -> Control {
-        Control::new(self.binaries.control.clone(), self.pipe_directory.clone(), self.extra_env.clone())
-    }
-
     fn silent(&self, waiting: &str, output: &mut Output) -> StartError {
         let (output, log_tail) = self.words(output);
         StartError::Silent { waiting: waiting.to_owned(), output, log_tail }

@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use crate::host::signal::{Grounds, SignalError, Signalled, send};
 use crate::host::{Identity, Signal, process};
 
-use super::super::session::{Control, SessionError};
+use super::super::control_channel::ControlChannel;
+use super::super::session::SessionError;
 use super::PID_FILE;
 use super::find::servers;
 
@@ -75,7 +76,11 @@ pub enum StopError {
 /// Clients get `grace_s` seconds to leave; after that the daemon drops them. A daemon that hangs costs the grace
 /// and some seconds more. Its servers die with it (recording 02); one that does not is killed, verified by its
 /// parent before and by its start time after.
-pub async fn stop(control: &Control, identity: Identity, grace_s: u32) -> Result<Stopped, StopError> {
+pub async fn stop(
+    control: &dyn ControlChannel,
+    identity: Identity,
+    grace_s: u32,
+) -> Result<Stopped, StopError> {
     let mut known = servers(identity.pid);
     let how = if !process::is_alive(identity) {
         known.clear();
@@ -109,7 +114,7 @@ pub async fn stop(control: &Control, identity: Identity, grace_s: u32) -> Result
 }
 
 /// Asks the daemon to quit until it is dead or its time is over; says whether it is dead.
-async fn quit(control: &Control, identity: Identity, grace_s: u32) -> bool {
+async fn quit(control: &dyn ControlChannel, identity: Identity, grace_s: u32) -> bool {
     let until = Instant::now() + Duration::from_secs(grace_s.into()) + MARGIN;
     while Instant::now() < until {
         let quit = tokio::select! {

@@ -28,223 +28,57 @@
 //!   the control process does not cancel the command (FACTS.md, "The control interface").
 //! - However a session ends, dropped futures included, its process is killed and reaped.
 
+pub(super) mod calls;
 mod channel;
 mod echo;
+pub(super) mod error;
 mod group;
+mod pauses;
 mod pty;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
+pub use self::calls::Calls;
 use self::channel::{Channel, Ending, Reading};
 use self::echo::EchoTime;
-use super::binaries::base_environment;
+pub use self::error::{Cause, SessionError};
+use self::pauses::Pauses;
+use super::binaries::{InstalledProgram, base_environment};
 use super::command::Command;
+use super::control_channel::{ControlChannel, ControlSession};
 use super::parse;
-use crate::metrics::control::{Commands, Failed};
 
 /// The longest line that is sent, in bytes. 3000 are safe, 4100 kill the daemon (recording 09).
 pub const LONGEST_LINE: usize = 1024;
 /// The longest reply that is read, in bytes.
 pub const LONGEST_REPLY: usize = 1 << 20;
-/// The first pause after being turned away; each later one is up to twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause beside callers who come and go.
-const LONGEST_PAUSE: Duration = Duration::from_millis(32);
-/// Attempts from which a session that another program holds open is more likely than many short ones; pauses grow again.
-const HELD_OPEN: u32 = 16;
-/// The longest pause from then on.
-const LONGEST_PAUSE_HELD: Duration = Duration::from_millis(256);
-
-/// Why a session gave no reply.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// No daemon listens in the pipe directory. Nothing ran.
-    #[error("no MPS control daemon answers in the pipe directory")]
-    NoDaemon,
-    /// Other callers kept the daemon busy up to the deadline. Nothing ran.
-    #[error("{attempts} control processes in a row got no answer of the daemon; the last one: {last}")]
-    Busy {
-        /// Control processes that were turned away.
-        attempts: u32,
-        /// How the last one ended.
-        last: String,
-        /// Whether any of them said that the daemon did not take its command. One that is turned away may say nothing
-        /// (recording 08), but not each time.
-        said_so: bool,
-    },
-    /// The control program crashed, or wrote something that no control program writes. Nothing ran.
-    #[error("{what}")]
-    Misbehaved {
-        /// What it did.
-        what: String,
-    },
-    /// The daemon accepted a caller and said nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs, as it does
-    /// while it terminates a stopped client.
-    #[error("the daemon does not answer; nothing was sent to it")]
-    Unresponsive,
-    /// The control program is too slow for the deadline. Nothing ran; the daemon answers.
-    #[error(
-        "it took {:.1} s to its first answer, which is too long for a session of at most {:.1} s: raise control_deadline_s, \
-         or find out what slows {} down",
-        took.as_secs_f64(), allowed.as_secs_f64(), program.display()
-    )]
-    Slow {
-        /// What the last first answer took.
-        took: Duration,
-        /// How long a session may take.
-        allowed: Duration,
-        /// The control program.
-        program: PathBuf,
-    },
-    /// The command was sent and its reply never came: it may have run, and may still run later.
-    #[error("the outcome of {command:?} is unknown: {cause}")]
-    Unknown {
-        /// The line that was sent.
-        command: String,
-        /// What happened instead of a reply.
-        cause: Cause,
-    },
-    /// The command cannot be written as a safe line. Nothing was sent.
-    #[error("{line:?} cannot be sent: {reason}")]
-    Line {
-        /// The line.
-        line: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The command must have a session of its own. Nothing was sent.
-    #[error("{command:?} has to run alone")]
-    NotAlone {
-        /// The line.
-        command: String,
-    },
-    /// The daemon refuses this uid.
-    #[error("the daemon refused: {text}")]
-    Refused {
-        /// What it said.
-        text: String,
-    },
-    /// The session ended with an earlier error. Nothing was sent.
-    #[error("the session is over")]
-    Over,
-    /// The control program could not be run.
-    #[error("the control program cannot be run: {0}")]
-    Spawn(io::Error),
-}
-
-impl From<&SessionError> for Failed {
-    fn from(error: &SessionError) -> Self {
-        match error {
-            SessionError::NoDaemon => Self::NoDaemon,
-            SessionError::Busy { .. } => Self::Busy,
-            SessionError::Unresponsive => Self::Unresponsive,
-            SessionError::Unknown { .. } => Self::Unknown,
-            SessionError::Refused { .. } => Self::Refused,
-            SessionError::Line { .. }
-            | SessionError::NotAlone { .. }
-            | SessionError::Over
-            | SessionError::Misbehaved { .. }
-            | SessionError::Slow { .. }
-            | SessionError::Spawn(_) => Self::NotSent,
-        }
-    }
-}
-
-/// What happened instead of a reply.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Cause {
-    /// The deadline passed; the daemon hangs.
-    #[error("no reply before the deadline")]
-    Deadline,
-    /// The control process ended, most likely with its daemon.
-    #[error("the control process ended: {said}")]
-    Ended {
-        /// Its exit status and its last words.
-        said: String,
-    },
-    /// The reply passed [`LONGEST_REPLY`].
-    #[error("the reply is longer than {LONGEST_REPLY} bytes")]
-    TooLong,
-    /// The caller dropped the future that was waiting for the reply.
-    #[error("nobody waited for the reply")]
-    Abandoned,
-}
-
 /// A way to talk to the daemon of one pipe directory.
 #[derive(Debug, Clone)]
 pub struct Control {
     program: PathBuf,
-    pipe_directory: PathBuf,
     environment: Vec<(OsString, OsString)>,
     calls: Arc<Calls>,
-}
-
-/// What asking a daemon has cost, counted over all clones of a [`Control`].
-#[derive(Debug, Default)]
-struct Calls {
-    processes: AtomicU64,
-    turned_away: AtomicU64,
-    /// Whether the daemon has yet to show that it heard the last of them.
-    unheard: AtomicBool,
-    commands: Arc<Commands>,
-    echo: EchoTime,
+    echo: Arc<EchoTime>,
 }
 
 impl Control {
-    /// Names a daemon by its pipe directory. `extra_env` goes to each control process, over what it needs anyway.
-    pub fn new(program: PathBuf, pipe_directory: PathBuf, extra_env: Vec<(OsString, OsString)>) -> Self {
+    /// Names a daemon by its pipe directory.
+    pub fn new(program: &InstalledProgram, pipe_directory: PathBuf) -> Self {
         let mut environment = base_environment();
-        environment.extend(extra_env);
-        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
-        Self { program, pipe_directory, environment, calls: Arc::default() }
-    }
-
-    /// The same way to a daemon in another pipe directory; the cost of its commands is counted together.
-    #[must_use]
-    pub fn in_directory(&self, pipe_directory: PathBuf) -> Self {
-        let mut environment = self.environment.clone();
-        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.clone().into()));
-        Self { pipe_directory, environment, program: self.program.clone(), calls: Arc::clone(&self.calls) }
-    }
-
-    /// The pipe directory of the daemon.
-    pub fn pipe_directory(&self) -> &Path {
-        &self.pipe_directory
-    }
-
-    /// Control processes spawned so far.
-    pub fn processes(&self) -> u64 {
-        self.calls.processes.load(Ordering::Relaxed)
-    }
-
-    /// Those of them that the daemon turned away for another caller; each was followed by another attempt, or by
-    /// the end of its deadline.
-    pub fn turned_away(&self) -> u64 {
-        self.calls.turned_away.load(Ordering::Relaxed)
-    }
-
-    /// Whether the daemon has yet to show that it heard the last control process: a session that control.log shows
-    /// without a command may be the one of that process.
-    pub fn is_unheard(&self) -> bool {
-        self.calls.unheard.load(Ordering::Relaxed)
-    }
-
-    /// What commands took, and why some of them got no reply.
-    pub fn commands(&self) -> Arc<Commands> {
-        Arc::clone(&self.calls.commands)
+        environment.extend(program.extra_env.iter().cloned());
+        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.into()));
+        Self { program: program.path.clone(), environment, calls: Arc::default(), echo: Arc::default() }
     }
 
     fn open(&self) -> Result<Channel, SessionError> {
         let channel = Channel::open(self)?;
-        self.calls.processes.fetch_add(1, Ordering::Relaxed);
-        self.calls.unheard.store(true, Ordering::Relaxed);
+        self.calls.spawned();
         Ok(channel)
     }
 
@@ -255,13 +89,12 @@ impl Control {
         deadline: Instant,
         ending: &Ending,
     ) -> Result<(), SessionError> {
-        self.calls.turned_away.fetch_add(1, Ordering::Relaxed);
-        pauses.pause(deadline, ending).await
+        self.calls.count_turned_away();
+        pauses.pause(deadline, ending.to_string(), ending.turned_away()).await
     }
 
     /// Opens a session; nothing runs before its first command. Everything in it ends by `deadline`.
-    #[allow(clippy::unused_async, reason = "opening may come to need it, and callers await it already")]
-    pub async fn session(&self, deadline: Instant) -> Result<Session, SessionError> {
+    pub fn session(&self, deadline: Instant) -> Result<Session, SessionError> {
         let nonce = getrandom::u64().map_err(|error| SessionError::Spawn(io::Error::other(error)))?;
         Ok(Session {
             control: self.clone(),
@@ -328,18 +161,13 @@ enum State {
 }
 
 impl Session {
-    /// Moves the end of the session: each command of many may have the time of a whole session.
-    pub fn extend(&mut self, deadline: Instant) {
-        self.deadline = deadline;
-    }
-
     /// Sends a command and waits for its reply: the bytes before the delimiter, carriage returns removed.
     ///
     /// The reply is whole, and may be a refusal all the same: every error of the daemon is an ordinary reply.
     pub async fn send(&mut self, command: &Command) -> Result<Vec<u8>, SessionError> {
         let began = Instant::now();
         let reply = self.exchange_command(command).await;
-        let commands = &self.control.calls.commands;
+        let commands = self.control.calls.commands();
         match &reply {
             Ok(_) => commands.answered(began.elapsed().as_secs_f64()),
             Err(error) => commands.failed(error.into()),
@@ -347,22 +175,29 @@ impl Session {
         reply
     }
 
-    /// Sends reads whose replies can be distinguished with one delimiter after the last; `None` where they cannot, and then
-    /// the caller sends them one by one.
-    pub async fn send_together(
-        &mut self,
-        commands: &[Command],
-    ) -> Result<Option<Vec<Vec<u8>>>, SessionError> {
-        if !group::can_share(commands) {
-            return Ok(None);
+    /// Sends reads in a row: with one delimiter after the last where their replies can be distinguished, else one by one.
+    pub async fn send_together(&mut self, commands: &[Command]) -> Result<Vec<Vec<u8>>, SessionError> {
+        if group::can_share(commands)
+            && let Some(replies) = self.exchange_group(commands).await?
+        {
+            return Ok(replies);
         }
+        let mut replies = Vec::with_capacity(commands.len());
+        for command in commands {
+            replies.push(self.send(command).await?);
+        }
+        Ok(replies)
+    }
+
+    /// The replies to reads with one delimiter after the last; `None` where they cannot be distinguished after all.
+    async fn exchange_group(&mut self, commands: &[Command]) -> Result<Option<Vec<Vec<u8>>>, SessionError> {
         let began = Instant::now();
         let lines: Vec<String> = commands.iter().map(Command::line).collect();
         for line in &lines {
             check_line(line)?;
         }
         let reply = self.exchange_lines(&lines.join("\n"), lines.join(", "), false).await;
-        let counted = &self.control.calls.commands;
+        let counted = self.control.calls.commands();
         match &reply {
             Ok(_) => {
                 let each =
@@ -441,12 +276,12 @@ impl Session {
     /// Gets the daemon's attention: a control process whose first delimiter has come back.
     async fn greet(&mut self) -> Result<Channel, SessionError> {
         let control = self.control.clone();
-        let echo = &control.calls.echo;
+        let echo = Arc::clone(&control.echo);
         let allowed = self.deadline.saturating_duration_since(Instant::now());
         let mut pauses = Pauses::default();
         let mut late = false;
         loop {
-            let unheard_before = control.is_unheard();
+            let unheard_before = control.calls.is_unheard();
             let mut channel = control.open()?;
             self.processes += 1;
             let began = Instant::now();
@@ -454,7 +289,7 @@ impl Session {
             match self.exchange(&mut channel, None, began + patience).await {
                 Ok(Reading::Reply(_)) => {
                     echo.record(began.elapsed());
-                    control.calls.unheard.store(false, Ordering::Relaxed);
+                    control.calls.set_unheard(false);
                     return Ok(channel);
                 }
                 Ok(Reading::Ended) => {}
@@ -479,7 +314,7 @@ impl Session {
             };
             if ending.no_daemon() {
                 // It reached nobody, and says nothing about an earlier one that a dying daemon had accepted.
-                control.calls.unheard.store(unheard_before, Ordering::Relaxed);
+                control.calls.set_unheard(unheard_before);
                 return Err(SessionError::NoDaemon);
             }
             // The daemon answered after all: the next process is waited for as long as this one took.
@@ -513,6 +348,51 @@ impl Session {
     }
 }
 
+impl ControlChannel for Control {
+    fn session(&self, deadline: Instant) -> Result<Box<dyn ControlSession>, SessionError> {
+        Ok(Box::new(Control::session(self, deadline)?))
+    }
+
+    fn quit(&self, timeout_s: Option<u32>, deadline: Instant) -> BoxFuture<'_, Result<(), SessionError>> {
+        Box::pin(Control::quit(self, timeout_s, deadline))
+    }
+
+    fn in_directory(&self, pipe_directory: PathBuf) -> Arc<dyn ControlChannel> {
+        let mut environment = self.environment.clone();
+        environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.into()));
+        Arc::new(Self { environment, ..self.clone() })
+    }
+
+    fn calls(&self) -> &Calls {
+        &self.calls
+    }
+}
+
+impl ControlSession for Session {
+    fn extend(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    fn send<'a>(&'a mut self, command: &'a Command) -> BoxFuture<'a, Result<Vec<u8>, SessionError>> {
+        Box::pin(Session::send(self, command))
+    }
+
+    fn send_together<'a>(
+        &'a mut self,
+        commands: &'a [Command],
+    ) -> BoxFuture<'a, Result<Vec<Vec<u8>>, SessionError>> {
+        Box::pin(Session::send_together(self, commands))
+    }
+
+    fn processes(&self) -> u32 {
+        self.processes
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(Session::close(*self))
+    }
+}
+
 fn too_long() -> SessionError {
     let what = format!("the control program wrote more than {LONGEST_REPLY} bytes that are no answer");
     SessionError::Misbehaved { what }
@@ -527,44 +407,6 @@ fn check_line(line: &str) -> Result<(), SessionError> {
         return Ok(());
     };
     Err(SessionError::Line { line: line.chars().take(80).collect(), reason })
-}
-
-/// Pauses between attempts, random so that callers do not meet again.
-#[derive(Debug, Default)]
-struct Pauses {
-    /// Attempts that were turned away.
-    attempts: u32,
-    /// How the last of them ended.
-    last: String,
-    /// Whether any of them said that it was turned away.
-    said_so: bool,
-}
-
-impl Pauses {
-    /// Waits before the next attempt; gives up where that would be past the deadline.
-    async fn pause(&mut self, deadline: Instant, ending: &Ending) -> Result<(), SessionError> {
-        self.attempts += 1;
-        self.last = ending.to_string();
-        self.said_so |= ending.turned_away();
-        let ceiling = match self.attempts.checked_sub(HELD_OPEN) {
-            None => (FIRST_PAUSE * 2u32.saturating_pow(self.attempts)).min(LONGEST_PAUSE),
-            Some(more) => (LONGEST_PAUSE * 2u32.saturating_pow(more.min(8))).min(LONGEST_PAUSE_HELD),
-        };
-        // A pause without jitter is still a pause, should the system have no randomness to give.
-        let random = getrandom::u32().unwrap_or(u32::MAX / 2);
-        let pause = ceiling.mul_f64(f64::from(random) / f64::from(u32::MAX)).max(FIRST_PAUSE / 2);
-        if Instant::now() + pause >= deadline {
-            return Err(self.given_up());
-        }
-        tokio::time::sleep(pause).await;
-        Ok(())
-    }
-
-    /// What it means that the deadline comes in a pause: a daemon that turns callers away is well.
-    fn given_up(&mut self) -> SessionError {
-        let last = std::mem::take(&mut self.last);
-        SessionError::Busy { attempts: self.attempts, last, said_so: self.said_so }
-    }
 }
 
 #[cfg(test)]
@@ -582,8 +424,9 @@ mod tests {
 
     #[tokio::test]
     async fn exclusive_command_is_refused_in_a_session() {
-        let control = Control::new("/nonexistent/program".into(), "/nonexistent/pipe".into(), vec![]);
-        let mut session = control.session(Instant::now()).await.expect("nothing runs yet");
+        let program = InstalledProgram { path: "/nonexistent/program".into(), extra_env: Vec::new() };
+        let control = Control::new(&program, "/nonexistent/pipe".into());
+        let mut session = control.session(Instant::now()).expect("nothing runs yet");
         let quit = Command::Quit { timeout: None };
         assert!(matches!(session.send(&quit).await, Err(SessionError::NotAlone { .. })));
         assert_eq!(session.processes(), 0);

@@ -307,7 +307,7 @@ pub(crate) mod tests {
     use crate::domain::timings::Timings;
     use crate::gpu::{DeviceFile, GpuDriver, Inventory};
     use crate::host::systemd::Scopes;
-    use crate::mps::{Binaries, Capability};
+    use crate::mps::{Capability, InstalledProgram};
     use crate::supervisor::{ForeignDaemonScanner, GpuPresence};
 
     /// Longest wait for what has to come, and the wait for what must not.
@@ -359,7 +359,10 @@ pub(crate) mod tests {
         });
         Context {
             clock: crate::clock::Clock::system(),
-            binaries: Binaries { control: "control".into(), server: "server".into() },
+            control_program: Arc::new(InstalledProgram {
+                path: "/nonexistent/program".into(),
+                extra_env: Vec::new(),
+            }),
             capability: Capability {
                 binary_version: 13_000,
                 commands: BTreeSet::default(),

@@ -210,7 +210,7 @@ impl Driver {
         let log = self.log_directory.join("control.log");
         let records = log::read(log::tail(&log, LAST_SESSION).as_bytes());
         let quit = self.logs.state().quit().filter(|_| !self.quit_sent);
-        let failure = death_notice(identity.pid, quit, &records, self.control.is_unheard());
+        let failure = death_notice(identity.pid, quit, &records, self.control.calls().is_unheard());
         self.event_detector.died(&desired.name, identity.pid, &failure, self.logs.server_log_events());
         self.clients.clear();
         if desired.is_observed() {

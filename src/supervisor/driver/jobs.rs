@@ -18,7 +18,7 @@ use crate::supervisor::reconcile::daemon::PollOutcome;
 impl Driver {
     /// The counts and times of commands to the daemon.
     pub(in crate::supervisor) fn commands(&self) -> Arc<Commands> {
-        self.control.commands()
+        self.control.calls().commands()
     }
 
     pub(super) async fn work(&mut self, job: DriverRequest) {
@@ -85,7 +85,7 @@ impl Driver {
         let result = match resume(client, stopped).await {
             Ok(None) => {
                 let deadline = Instant::now() + self.context.deadline;
-                terminate(&self.control, server, client, deadline, let_go).await
+                terminate(&*self.control, server, client, deadline, let_go).await
             }
             Ok(Some(how)) => Ok(how),
             Err(error) => Err(error),

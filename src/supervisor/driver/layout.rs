@@ -1,5 +1,7 @@
 //! How a driver applies a layout: one session for all commands, written down before it and after it.
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -29,7 +31,7 @@ impl Driver {
             return;
         };
         let mut talk = PartitionSession::new(
-            self.control.clone(),
+            Arc::clone(&self.control),
             process.identity,
             process.gpus,
             self.context.deadline,

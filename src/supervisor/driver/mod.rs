@@ -49,7 +49,7 @@ use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
 use crate::mps::session::SessionError;
-use crate::mps::{Command, Control};
+use crate::mps::{Command, ControlChannel};
 
 /// How long a running action may continue when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
@@ -95,7 +95,7 @@ pub(super) struct Driver {
     /// Requests to try again what was blocked, and how many of them what is published answers.
     tries: u64,
     tried: u64,
-    control: Control,
+    control: Arc<dyn ControlChannel>,
     pipe_directory: PathBuf,
     log_directory: PathBuf,
     foreign_daemons: watch::Receiver<Arc<Vec<ForeignDaemon>>>,
@@ -126,8 +126,7 @@ impl Driver {
         };
         handout::begin(&context, &desired.borrow(), earlier.as_ref(), &pipe_directory);
         let foreign_daemons = context.foreign_daemons.subscribe();
-        let control =
-            Control::new(context.binaries.control.clone(), pipe_directory.clone(), context.extra_env.clone());
+        let control = context.control_program.channel(pipe_directory.clone());
         let state = DaemonReconciler::remembering(PartitionReconciler::remembered(run), context.timings);
         let logs = Logs::new(&pipe_directory, &log_directory, read_to);
         let counts = DaemonCounters::default();
@@ -385,18 +384,16 @@ impl Driver {
         }
         self.clean_stale();
         let spec = StartSpec {
-            binaries: self.context.binaries.clone(),
             pipe_directory: self.pipe_directory.clone(),
             log_directory: self.log_directory.clone(),
             gpus: desired.gpus.clone(),
             mode: desired.mode,
             multi_user: desired.multi_user,
             token: incarnation.token.clone(),
-            extra_env: self.context.extra_env.clone(),
             launcher: isolation::launcher(&self.context.scopes, &desired.name, &incarnation.token),
             deadline: START_DEADLINE,
         };
-        match daemon::start(&spec).await {
+        match self.context.control_program.start(&spec).await {
             Ok(started) => {
                 tracing::info!(daemon = %desired.name, process = %started.identity, "started the control daemon");
                 if let Some(why) = &started.refused {
@@ -479,7 +476,7 @@ impl Driver {
         self.publish(desired);
         self.quit_sent = true;
         self.close_handout(desired);
-        match daemon::stop(&self.control, process.identity, grace_s).await {
+        match daemon::stop(&*self.control, process.identity, grace_s).await {
             Ok(stopped) => {
                 tracing::info!(daemon = %desired.name, process = %process.identity, how = ?stopped, "stopped the control daemon");
                 self.clean_stale();
@@ -509,7 +506,7 @@ impl Driver {
         let partitioned = process.map_or(&[][..], |process| process.partitioned());
         let (outcome, clients) = poll::sync(
             &self.context,
-            PollTarget { control: &self.control, partitioned, deadline },
+            PollTarget { control: &*self.control, partitioned, deadline },
             &mut self.logs,
             desired,
             wrong,
@@ -578,7 +575,7 @@ impl Driver {
         tracing::info!(daemon = %desired.name, uid, "asking for a server");
         let deadline = Instant::now() + self.context.deadline;
         let request = async {
-            let mut session = self.control.session(deadline).await?;
+            let mut session = self.control.session(deadline)?;
             session.send(&Command::StartServer { uid }).await?;
             session.close().await;
             Ok::<_, SessionError>(())

@@ -7,6 +7,7 @@
 //! `lspart` names a GPU by the beginning of its UUID only. A row that could be of several of the daemon's GPUs, or of
 //! none, makes the whole reading an error: who guesses a GPU removes another program's partition later.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,23 +18,28 @@ use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
 use crate::host::Identity;
 use crate::host::process::death;
 use crate::mps::parse::{self, ParseError, Partition, PartitionDevice, Partitions};
-use crate::mps::{Command, Control, Session, SessionError};
+use crate::mps::{Command, ControlChannel, ControlSession, SessionError};
 use crate::supervisor::observe::poll::unanswered;
 use crate::supervisor::reconcile::daemon::PollOutcome;
 
 /// A conversation with a daemon about its partitions.
 pub(crate) struct PartitionSession {
-    control: Control,
+    control: Arc<dyn ControlChannel>,
     process: Identity,
     gpus: Vec<GpuUuid>,
     /// Longest time for one command, and for a list that follows a session that broke.
     patience: Duration,
-    session: Option<Session>,
+    session: Option<Box<dyn ControlSession>>,
 }
 
 impl PartitionSession {
     /// A conversation with this daemon, which was started with these GPUs.
-    pub(crate) fn new(control: Control, process: Identity, gpus: Vec<GpuUuid>, patience: Duration) -> Self {
+    pub(crate) fn new(
+        control: Arc<dyn ControlChannel>,
+        process: Identity,
+        gpus: Vec<GpuUuid>,
+        patience: Duration,
+    ) -> Self {
         Self { control, process, gpus, patience, session: None }
     }
 
@@ -82,7 +88,7 @@ impl PartitionSession {
     async fn send(&mut self, command: &Command, until: Instant) -> Result<Vec<u8>, SessionError> {
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => self.control.session(until).await?,
+            None => self.control.session(until)?,
         };
         session.extend(until);
         let reply = tokio::select! {

@@ -20,8 +20,8 @@ impl Driver {
             sessions: SessionCounts {
                 looks: self.polls,
                 failed: self.failed_polls,
-                control_processes: self.control.processes(),
-                retried: self.control.turned_away(),
+                control_processes: self.control.calls().processes(),
+                retried: self.control.calls().turned_away(),
             },
         };
         let mut status = status(&self.state, desired, &counts, pipe, log, now);

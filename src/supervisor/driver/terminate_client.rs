@@ -12,7 +12,7 @@ use crate::host::process::{EndProcessError, EndedBy, death, end_process, is_stop
 use crate::host::signal::{Grounds, SignalError, send};
 use crate::host::{Identity, Signal};
 use crate::mps::session::SessionError;
-use crate::mps::{Command, Control, parse};
+use crate::mps::{Command, ControlChannel, parse};
 
 /// How often a client is checked for being continued.
 const STOP_POLL: Duration = Duration::from_millis(2);
@@ -163,13 +163,13 @@ pub(crate) async fn resume(
 
 /// Ends a client of `server`, and says when MPS has released it; the session runs alone, since a client that is stopped holds it up.
 pub(crate) async fn terminate(
-    control: &Control,
+    control: &dyn ControlChannel,
     server: u32,
     client: ClientId,
     deadline: Instant,
     let_go: oneshot::Sender<()>,
 ) -> Result<Termination, TerminateError> {
-    let mut session = control.session(deadline).await.map_err(explained)?;
+    let mut session = control.session(deadline).map_err(explained)?;
     let reply =
         session.send(&Command::TerminateClient { server, client: client.pid }).await.map_err(explained)?;
     session.close().await;

@@ -22,8 +22,8 @@ use crate::domain::{GpuUuid, MemoryLimit};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
-use crate::mps::session::{Cause, Session, SessionError};
-use crate::mps::{Command, Control, Device};
+use crate::mps::session::{Cause, SessionError};
+use crate::mps::{Command, ControlChannel, ControlSession, Device};
 use crate::supervisor::Context;
 use crate::supervisor::driver::partition_commands::by_gpu;
 use crate::supervisor::reconcile::daemon::PollOutcome;
@@ -39,7 +39,7 @@ pub(crate) const HUNG_DEADLINE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy)]
 pub(crate) struct PollTarget<'s> {
     /// The way to it.
-    pub(crate) control: &'s Control,
+    pub(crate) control: &'s dyn ControlChannel,
     /// The GPUs that it lists partitions of, by how it was started and not by what is wanted.
     pub(crate) partitioned: &'s [GpuUuid],
     /// Longest time for a session with it.
@@ -147,8 +147,8 @@ pub(crate) async fn foreign(
     now: i64,
 ) -> Result<ForeignPoll, String> {
     let reading = async {
-        let mut session = target.control.session(Instant::now() + target.deadline).await?;
-        let (mut effective, rows) = read(&mut session, gpus, target.partitioned, now).await?;
+        let mut session = target.control.session(Instant::now() + target.deadline)?;
+        let (mut effective, rows) = read(&mut *session, gpus, target.partitioned, now).await?;
         let mut limited_by_uuid = Vec::new();
         for gpu in gpus {
             let device = Device::Uuid(gpu.clone());
@@ -186,11 +186,11 @@ async fn once(
     wrong: &[Difference],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), PollError> {
-    let mut session = target.control.session(Instant::now() + target.deadline).await?;
+    let mut session = target.control.session(Instant::now() + target.deadline)?;
     for difference in wrong {
         session.send(&correction(desired, difference)).await?;
     }
-    let (mut seen, rows) = read(&mut session, &desired.gpus, target.partitioned, now).await?;
+    let (mut seen, rows) = read(&mut *session, &desired.gpus, target.partitioned, now).await?;
     seen.control_processes = session.processes();
     session.close().await;
     Ok((seen, rows))
@@ -234,7 +234,7 @@ pub(crate) fn out_of_files(error: &std::io::Error) -> bool {
 
 /// Reads everything that is in force; the position of a GPU is its ordinal.
 async fn read(
-    session: &mut Session,
+    session: &mut dyn ControlSession,
     gpus: &[GpuUuid],
     partitioned: &[GpuUuid],
     now: i64,
@@ -289,23 +289,21 @@ async fn read(
     Ok((seen, rows))
 }
 
-/// The replies to these reads: with one delimiter where they can be distinguished, else one by one.
+/// The replies to these reads.
 async fn together<const N: usize>(
-    session: &mut Session,
+    session: &mut dyn ControlSession,
     commands: [Command; N],
 ) -> Result<[Vec<u8>; N], SessionError> {
-    if let Some(Ok(replies)) = session.send_together(&commands).await?.map(TryInto::try_into) {
-        return Ok(replies);
-    }
-    let mut replies = [const { Vec::new() }; N];
-    for (reply, command) in replies.iter_mut().zip(&commands) {
-        *reply = session.send(command).await?;
-    }
-    Ok(replies)
+    let replies = session.send_together(&commands).await?;
+    Ok(replies.try_into().expect("a reply to each command"))
 }
 
 /// Reads a server; `None` when it ended while the daemon was being read.
-async fn read_server(session: &mut Session, gpus: &[GpuUuid], pid: u32) -> Result<Option<Server>, PollError> {
+async fn read_server(
+    session: &mut dyn ControlSession,
+    gpus: &[GpuUuid],
+    pid: u32,
+) -> Result<Option<Server>, PollError> {
     let [percentage, first_limit, status] = together(
         session,
         [

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mps_manager::host::process;
 use mps_manager::mps::session::Cause;
-use mps_manager::mps::{Command, Control, SessionError};
+use mps_manager::mps::{Command, Control, ControlChannel as _, InstalledProgram, SessionError};
 use tokio::time::Instant;
 
 use super::host::{deadline, eventually};
@@ -46,8 +46,9 @@ impl Double {
     }
 
     fn control(&self) -> Control {
-        let marked = vec![("MPS_DOUBLE".into(), self.mark().into())];
-        Control::new(self.program.clone(), self.dir.path().join("pipe"), marked)
+        let extra_env = vec![("MPS_DOUBLE".into(), self.mark().into())];
+        let program = InstalledProgram { path: self.program.clone(), extra_env };
+        Control::new(&program, self.dir.path().join("pipe"))
     }
 
     fn running(&self) -> Vec<u32> {
@@ -65,7 +66,7 @@ async fn other_delimiter_text_is_part_of_reply() {
         r#"get_server_list) printf 'Unknown command "zz-0000000000000000-1"\r\n511\r\nzz-\r\nno newline here' ;;"#,
     );
     let control = double.control();
-    let mut session = control.session(deadline()).await.expect("a session");
+    let mut session = control.session(deadline()).expect("a session");
     for _ in 0..2 {
         let reply = session.send(&Command::GetServerList).await.expect("a reply");
         assert_eq!(
@@ -90,7 +91,7 @@ async fn rejected_session_is_retried() {
         while IFS= read -r line; do case $line in get_server_list) echo 511 ;; {ECHO} esac; done"#
     ));
     let control = double.control();
-    let mut session = control.session(deadline()).await.expect("a session");
+    let mut session = control.session(deadline()).expect("a session");
     assert_eq!(session.send(&Command::GetServerList).await.expect("a reply"), b"511\n");
     assert_eq!(session.processes(), 3);
     session.close().await;
@@ -107,9 +108,9 @@ async fn process_accepted_by_dying_daemon_stays_unheard() {
     );
     let control = double.control();
     for unheard in [false, true] {
-        let mut session = control.session(deadline()).await.expect("a session");
+        let mut session = control.session(deadline()).expect("a session");
         assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
-        assert_eq!(control.is_unheard(), unheard);
+        assert_eq!(control.calls().is_unheard(), unheard);
     }
     assert_eq!(std::fs::read_to_string(double.dir().join("tries")).expect("tries").lines().count(), 3);
 }
@@ -122,12 +123,12 @@ async fn a_slow_program_is_waited_for() {
     let control = double.control();
     // The first session finds out how slow it is.
     for processes in [2, 1, 1] {
-        let mut session = control.session(deadline()).await.expect("a session");
+        let mut session = control.session(deadline()).expect("a session");
         assert_eq!(session.send(&Command::GetServerList).await.expect("a reply"), b"511\n");
         assert_eq!(session.processes(), processes);
         session.close().await;
     }
-    assert_eq!(control.turned_away(), 0, "nobody else was there");
+    assert_eq!(control.calls().turned_away(), 0, "nobody else was there");
     assert_eq!(double.running(), Vec::<u32>::new());
 }
 
@@ -136,7 +137,7 @@ async fn program_too_slow_for_deadline_is_named() {
     let double =
         Double::new(&format!("sleep 0.6; while IFS= read -r line; do case $line in {ECHO} esac; done"));
     let mut session =
-        double.control().session(Instant::now() + Duration::from_millis(900)).await.expect("a session");
+        double.control().session(Instant::now() + Duration::from_millis(900)).expect("a session");
     let error = session.send(&Command::GetServerList).await.expect_err("no time left");
     let SessionError::Slow { took, .. } = &error else { panic!("{error}") };
     assert!(*took >= Duration::from_millis(600), "{took:?}");
@@ -148,7 +149,7 @@ async fn program_too_slow_for_deadline_is_named() {
 async fn empty_reply_with_success_is_no_answer() {
     let double = Double::new("exit 0");
     let control = double.control();
-    let mut session = control.session(Instant::now() + Duration::from_secs(1)).await.expect("a session");
+    let mut session = control.session(Instant::now() + Duration::from_secs(1)).expect("a session");
     let error = session.send(&Command::Ps { server: None }).await.expect_err("busy to the end");
     let SessionError::Busy { attempts, last, .. } = &error else { panic!("{error}") };
     // The deadline may have cut the very last one off.
@@ -169,7 +170,7 @@ async fn misbehaving_program_is_called_what_it_is() {
     for (script, said) in scripts {
         let double = Double::new(script);
         let control = double.control();
-        let mut session = control.session(deadline()).await.expect("a session");
+        let mut session = control.session(deadline()).expect("a session");
         let error = session.send(&Command::Ps { server: None }).await.expect_err("no answer");
         assert!(matches!(error, SessionError::Misbehaved { .. }), "{script}: {error}");
         assert!(error.to_string().contains(said), "{script}: {error}");
@@ -181,7 +182,7 @@ async fn misbehaving_program_is_called_what_it_is() {
 async fn a_program_that_says_nothing_was_sent_nothing() {
     let double = Double::new(r#"cd "$(dirname "$0")"; cat > received; sleep 600"#);
     let control = double.control();
-    let mut session = control.session(soon()).await.expect("a session");
+    let mut session = control.session(soon()).expect("a session");
     let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("silence");
     assert!(matches!(error, SessionError::Unresponsive), "{error}");
     let received = std::fs::read_to_string(double.dir().join("received")).unwrap_or_default();
@@ -205,7 +206,7 @@ async fn interrupted_command_has_unknown_outcome() {
         let double = Double::answering(cases);
         let control = double.control();
         let until = if cause == Cause::Deadline { soon() } else { deadline() };
-        let mut session = control.session(until).await.expect("a session");
+        let mut session = control.session(until).expect("a session");
         let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("broken off");
         let SessionError::Unknown { command, cause: actual } = &error else { panic!("{error}") };
         assert_eq!((command.as_str(), actual), ("start_server -uid 0", &cause));
@@ -218,7 +219,7 @@ async fn interrupted_command_has_unknown_outcome() {
 async fn dropped_future_kills_and_reports_its_command() {
     let double = Double::answering("start_server*) echo hanging; exec sleep 600 ;;");
     let control = double.control();
-    let mut session = control.session(deadline()).await.expect("a session");
+    let mut session = control.session(deadline()).expect("a session");
     assert_eq!(session.send(&Command::Lspart).await.expect("an empty reply"), b"");
     let sending = session.send(&Command::StartServer { uid: 0 });
     let hanging = async {
@@ -256,7 +257,7 @@ async fn dropped_sessions_leave_no_descriptors_open() {
     let open = || std::fs::read_dir("/proc/self/fd").expect("our descriptors").count();
     let before = open();
     for round in 0..200u32 {
-        let mut session = control.session(deadline()).await.expect("a session");
+        let mut session = control.session(deadline()).expect("a session");
         let sending = async {
             for _ in 0..3 {
                 session.send(&Command::GetServerList).await.expect("a reply");

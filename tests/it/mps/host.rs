@@ -9,7 +9,7 @@ use mps_manager::domain::GpuUuid;
 use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Signal, process};
 use mps_manager::mps::process::{StartSpec, Started, TOKEN_ENV, check_directories, start};
-use mps_manager::mps::{self, Binaries, Control, parse};
+use mps_manager::mps::{self, Binaries, Control, InstalledProgram, parse};
 use mps_manager::sim::world::create_for;
 use tokio::time::Instant;
 
@@ -58,18 +58,26 @@ impl Host {
         vec![(WORLD.into(), self.dir.path().join("w").into())]
     }
 
+    /// The control program, run as one of this host.
+    pub(crate) fn program(&self) -> InstalledProgram {
+        InstalledProgram { path: self.binaries.control.clone(), extra_env: self.environment() }
+    }
+
+    /// The way to a daemon.
+    pub(crate) fn control(&self, spec: &StartSpec) -> Control {
+        Control::new(&self.program(), spec.pipe_directory.clone())
+    }
+
     /// A daemon named `name` over the first GPU, with directories of its own.
     pub(crate) fn spec(&self, name: &str) -> StartSpec {
         let spec = StartSpec {
             launcher: None,
-            binaries: self.binaries.clone(),
             pipe_directory: self.dir.path().join(name).join("pipe"),
             log_directory: self.dir.path().join(name).join("log"),
             gpus: vec![self.gpus[0].clone()],
             mode: Mode::Shared,
             multi_user: false,
             token: format!("{}-{name}", self.dir.path().display()),
-            extra_env: self.environment(),
             deadline: PATIENCE,
         };
         check_directories(&spec.pipe_directory, &spec.log_directory, None, None).expect("directories");
@@ -78,7 +86,7 @@ impl Host {
 
     pub(crate) async fn start(&self, name: &str) -> (StartSpec, Started) {
         let spec = self.spec(name);
-        let started = start(&spec).await.expect("a daemon");
+        let started = start(&self.program(), &spec).await.expect("a daemon");
         (spec, started)
     }
 
@@ -134,7 +142,7 @@ impl Drop for Client {
 
 /// Sends one command in a session of its own.
 pub(crate) async fn ask(control: &Control, command: mps::Command) -> Vec<u8> {
-    let mut session = control.session(deadline()).await.expect("a session");
+    let mut session = control.session(deadline()).expect("a session");
     let reply = session.send(&command).await.expect("a reply");
     session.close().await;
     reply

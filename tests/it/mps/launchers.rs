@@ -22,7 +22,7 @@ fn launched_by(host: &Host, lines: &str) -> StartSpec {
 async fn a_launcher_executes_the_command_in_its_place() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "echo \"$1\" >\"${0%/*}/unit\"; shift 2; exec \"$@\"");
-    let started = start(&spec).await.expect("a daemon");
+    let started = start(&host.program(), &spec).await.expect("a daemon");
     assert_eq!(started.refused, None);
     assert_eq!(fs::read_to_string(host.dir().join("unit")).expect("told"), "--unit=a.scope\n");
     let words = process::command(started.identity.pid).expect("alive");
@@ -33,7 +33,7 @@ async fn a_launcher_executes_the_command_in_its_place() {
 async fn daemon_starts_without_refusing_launcher() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "echo 'no scopes today' >&2; exit 1");
-    let started = start(&spec).await.expect("a daemon");
+    let started = start(&host.program(), &spec).await.expect("a daemon");
     let refused = started.refused.expect("a reason");
     assert!(refused.contains("launcher failed") && refused.contains("no scopes today"), "{refused}");
     assert!(process::is_alive(started.identity));
@@ -44,7 +44,7 @@ async fn hung_launcher_is_ended_and_skipped() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "exec sleep 600");
     let spec = StartSpec { deadline: Duration::from_secs(10), ..spec };
-    let started = start(&spec).await.expect("a daemon");
+    let started = start(&host.program(), &spec).await.expect("a daemon");
     let refused = started.refused.expect("a reason");
     assert!(refused.contains("did not end in time"), "{refused}");
     let marked = process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token);
@@ -56,7 +56,8 @@ async fn running_launcher_counts_as_starting_daemon() {
     let host = Host::new("h200x2");
     let spec = launched_by(&host, "sleep 600; exec \"$@\"");
     let (token, pipe) = (spec.token.clone(), spec.pipe_directory.clone());
-    let starting = tokio::spawn(async move { start(&spec).await });
+    let program = host.program();
+    let starting = tokio::spawn(async move { start(&program, &spec).await });
     let at_work = || matches!(find(&token, &pipe), Found::Starting(_));
     eventually("the launcher is seen at work", at_work).await;
     starting.abort();
@@ -67,6 +68,6 @@ async fn missing_launcher_is_skipped() {
     let host = Host::new("h200x2");
     let launcher = Launcher { program: host.dir().join("nowhere"), arguments: Vec::new() };
     let spec = StartSpec { launcher: Some(launcher), ..host.spec("a") };
-    let started = start(&spec).await.expect("a daemon");
+    let started = start(&host.program(), &spec).await.expect("a daemon");
     assert!(started.refused.is_some_and(|why| why.contains("nowhere")));
 }

@@ -11,7 +11,7 @@ use mps_manager::mps::process::{
     Found, How, Recorded, StartError, clean_stale, find, find_recorded, mode, occupant, pipe_inode, servers,
     start, stop,
 };
-use mps_manager::mps::{Binaries, Command};
+use mps_manager::mps::{Command, InstalledProgram};
 
 use super::host::{Host, PATIENCE, ask, connected, eventually, server, token_of};
 
@@ -47,10 +47,10 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
     assert_eq!(find_recorded(&spec.token, pipe, recorded), Found::Ours(started.identity));
     let holder = occupant(pipe).expect("occupied");
     assert_eq!((holder.pid, holder.ours.as_ref()), (Some(pid), Some(&spec.token)));
-    assert!(matches!(start(&spec).await, Err(StartError::Occupied { .. })));
+    assert!(matches!(start(&host.program(), &spec).await, Err(StartError::Occupied { .. })));
     assert!(process::is_alive(started.identity));
 
-    let control = spec.control();
+    let control = host.control(&spec);
     let server = server(&control).await;
     let of_daemon: Vec<u32> = servers(pid).into_iter().map(|id| id.pid).collect();
     assert_eq!(of_daemon, [server], "the server is its child, and no daemon in spite of the token");
@@ -70,7 +70,7 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
 async fn killed_daemon_is_noticed_and_replaced() {
     let host = Host::new("h200x2");
     let (mut spec, first) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let server = process::identify(server(&control).await).expect("a server");
     let death = process::death(first.identity);
     assert!(crate::harness::send(first.identity, Signal::KILL));
@@ -84,7 +84,7 @@ async fn killed_daemon_is_noticed_and_replaced() {
     assert_eq!(find(&spec.token, &spec.pipe_directory), Found::None);
 
     spec.token.push_str("-second");
-    let second = start(&spec).await.expect("in the same directory");
+    let second = start(&host.program(), &spec).await.expect("in the same directory");
     assert_ne!(second.identity, first.identity);
     assert_eq!(second.pipe_inode, first.pipe_inode);
     assert_eq!(ask(&control, Command::GetServerList).await, b"");
@@ -96,7 +96,7 @@ async fn two_daemons_run_side_by_side() {
     let (one, two) = tokio::join!(host.start("a"), host.start("b"));
     assert_eq!(find(&one.0.token, &one.0.pipe_directory), Found::Ours(one.1.identity));
     assert_eq!(find(&two.0.token, &two.0.pipe_directory), Found::Ours(two.1.identity));
-    stop(&one.0.control(), one.1.identity, 1).await.expect("stopped");
+    stop(&host.control(&one.0), one.1.identity, 1).await.expect("stopped");
     assert!(process::is_alive(two.1.identity));
 }
 
@@ -147,7 +147,7 @@ async fn mismatched_daemon_is_doubtful() {
 async fn foreign_daemon_is_left_alone() {
     let host = Host::new("h200x2");
     let spec = host.spec("a");
-    let started = std::process::Command::new(&spec.binaries.control)
+    let started = std::process::Command::new(host.program().path)
         .arg("-d")
         .env_clear()
         .envs(host.environment())
@@ -163,7 +163,7 @@ async fn foreign_daemon_is_left_alone() {
     let holder = occupant(&spec.pipe_directory).expect("occupied");
     assert_eq!(holder.ours, None);
     assert_eq!(holder.uid, Some(rustix::process::getuid().as_raw()));
-    let Err(StartError::Occupied { occupant: refused, .. }) = start(&spec).await else {
+    let Err(StartError::Occupied { occupant: refused, .. }) = start(&host.program(), &spec).await else {
         panic!("it is taken")
     };
     assert_eq!(refused, holder);
@@ -179,7 +179,7 @@ async fn foreign_daemon_is_left_alone() {
 async fn a_hanging_daemon_is_killed_with_its_server() {
     let host = Host::new("h200x2");
     let (spec, started) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let server = process::identify(server(&control).await).expect("a server");
     assert!(crate::harness::send(started.identity, Signal::STOP));
     let stopped = stop(&control, started.identity, 0).await.expect("stopped");
@@ -192,7 +192,7 @@ async fn a_hanging_daemon_is_killed_with_its_server() {
 async fn clients_get_their_grace_and_no_more() {
     let host = Host::new("h200x2");
     let (spec, started) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
     connected(&control, client.pid()).await;
     let stopped = stop(&control, started.identity, 1).await.expect("stopped");
@@ -201,7 +201,7 @@ async fn clients_get_their_grace_and_no_more() {
 }
 
 /// Both programs as one shell script.
-fn program(host: &Host, script: &str) -> Binaries {
+fn program(host: &Host, script: &str) -> InstalledProgram {
     let (dir, source) = (host.dir().join("bin"), host.dir().join("source"));
     fs::create_dir_all(&dir).expect("made");
     fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
@@ -209,7 +209,7 @@ fn program(host: &Host, script: &str) -> Binaries {
         let mut install = std::process::Command::new("install");
         assert!(install.arg("-m755").arg(&source).arg(dir.join(name)).status().expect("install").success());
     }
-    Binaries::locate(Some(&dir)).expect("both")
+    InstalledProgram { path: dir.join("nvidia-cuda-mps-control"), ..host.program() }
 }
 
 #[tokio::test]
@@ -220,8 +220,8 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
     fs::write(spec.log_directory.join("control.log"), "the last words\n").expect("written");
 
     // An unknown option: usage, and code 0.
-    spec.binaries = program("echo 'Unrecognized option'; exit 0");
-    let error = start(&spec).await.expect_err("no daemon").to_string();
+    let unknown = program("echo 'Unrecognized option'; exit 0");
+    let error = start(&unknown, &spec).await.expect_err("no daemon").to_string();
     assert!(error.contains("exit status: 0") && error.contains("Unrecognized option"), "{error}");
     assert!(error.contains("control.log: the last words"), "{error}");
 
@@ -234,9 +234,8 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
     ] {
         let script =
             format!("[ $# = 0 ] && exit 0; [ \"$2\" = child ] && {{ {child}; }}; \"$0\" -d child & exit 0");
-        spec.binaries = program(&script);
         spec.deadline = Duration::from_secs(2);
-        let error = start(&spec).await.expect_err("no daemon").to_string();
+        let error = start(&program(&script), &spec).await.expect_err("no daemon").to_string();
         assert!(said.iter().any(|said| error.contains(said)), "{error}");
         eventually("a process of a failed start is left over", || {
             process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
@@ -244,8 +243,8 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
         .await;
     }
 
-    spec.binaries.control = host.dir().join("nothing");
-    assert!(matches!(start(&spec).await, Err(StartError::Spawn(_))));
+    let missing = InstalledProgram { path: host.dir().join("nothing"), ..host.program() };
+    assert!(matches!(start(&missing, &spec).await, Err(StartError::Spawn(_))));
 }
 
 #[tokio::test]
@@ -254,7 +253,7 @@ async fn several_users_are_an_option_of_the_daemon() {
     let mut spec = host.spec("a");
     spec.multi_user = true;
     spec.gpus = host.gpus.clone();
-    let started = start(&spec).await.expect("a daemon");
+    let started = start(&host.program(), &spec).await.expect("a daemon");
     assert!(process::command(started.identity.pid).expect("alive").iter().any(|word| word == "-M"));
     let visible = process::environ(started.identity.pid).expect("alive");
     let visible = visible.iter().find(|(key, _)| key == "CUDA_VISIBLE_DEVICES").expect("set");
@@ -268,16 +267,16 @@ async fn static_mode_is_a_daemon_option() {
     let host = Host::new("h200x2@13.1");
     let mut spec = host.spec("a");
     spec.mode = Mode::Static;
-    let started = start(&spec).await.expect("a daemon");
+    let started = start(&host.program(), &spec).await.expect("a daemon");
     assert_eq!(process::command(started.identity.pid).expect("alive")[1..], ["-d", "-S"]);
     assert_eq!(mode(started.identity.pid), Mode::Static);
 
     // One that takes the option for none ends well and leaves a daemon all the same.
-    let control = spec.binaries.control.clone();
+    let control = host.program().path;
     let mut spec = host.spec("b");
     spec.mode = Mode::Static;
-    spec.binaries = program(&host, &format!("[ $# = 0 ] && exec '{0}'; exec '{0}' -d", control.display()));
-    let error = start(&spec).await.expect_err("another mode");
+    let other = program(&host, &format!("[ $# = 0 ] && exec '{0}'; exec '{0}' -d", control.display()));
+    let error = start(&other, &spec).await.expect_err("another mode");
     assert!(matches!(error, StartError::OtherMode { .. }), "{error}");
     eventually("a daemon of a failed start is left over", || {
         process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
@@ -288,5 +287,5 @@ async fn static_mode_is_a_daemon_option() {
     let host = Host::new("h200x2@13.0");
     let mut spec = host.spec("a");
     spec.mode = Mode::Static;
-    assert!(matches!(start(&spec).await, Err(StartError::NoDaemon { .. })));
+    assert!(matches!(start(&host.program(), &spec).await, Err(StartError::NoDaemon { .. })));
 }

@@ -35,8 +35,8 @@ async fn capabilities_of_two_versions_are_distinguished() {
 async fn commands_share_one_process_in_order() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
-    let control = spec.control();
-    let mut session = control.session(deadline()).await.expect("a session");
+    let control = host.control(&spec);
+    let mut session = control.session(deadline()).expect("a session");
     let quarter = ThreadPercentage::parse("25").expect("percentage");
     let device = Device::Ordinal(0);
     let limit = MemoryLimit::parse("4G").expect("limit");
@@ -67,7 +67,7 @@ async fn commands_share_one_process_in_order() {
 async fn limit_is_confirmed_by_getter_and_log() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let server = server(&control).await;
     let device = Device::Uuid(host.gpus[0].clone());
     let limit = MemoryLimit::parse("4G").expect("limit");
@@ -85,8 +85,8 @@ async fn limit_is_confirmed_by_getter_and_log() {
 #[tokio::test]
 async fn missing_daemon_is_reported_at_once() {
     let host = Host::new("h200x2");
-    let control = host.spec("a").control();
-    let mut session = control.session(deadline()).await.expect("a session");
+    let control = host.control(&host.spec("a"));
+    let mut session = control.session(deadline()).expect("a session");
     assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
     assert_eq!(session.processes(), 1);
     assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::Over)));
@@ -99,11 +99,11 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
     let _turn = heavy();
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let (over, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let callers: Vec<_> = (0..8)
         .map(|_| {
-            let (program, pipe) = (spec.binaries.control.clone(), spec.pipe_directory.clone());
+            let (program, pipe) = (host.program().path, spec.pipe_directory.clone());
             let (environment, over, failed) = (host.environment(), over.clone(), failed.clone());
             std::thread::spawn(move || {
                 while !over.load(Ordering::Relaxed) {
@@ -126,7 +126,7 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
     let (mut wrong, mut processes) = (0, 0);
     for round in 1..=40 {
         let percentage = ThreadPercentage::from_tenths(round * 25).expect("percentage");
-        let mut session = control.session(deadline()).await.expect("a session");
+        let mut session = control.session(deadline()).expect("a session");
         let set = session.send(&Command::SetDefaultThreadPercentage(percentage)).await;
         let get = session.send(&Command::GetDefaultThreadPercentage).await;
         let list = session.send(&Command::GetServerList).await;
@@ -151,8 +151,8 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
 async fn lost_greeting_costs_less_than_the_deadline() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
-    let control = spec.control();
-    let mut held = control.session(deadline()).await.expect("a session");
+    let control = host.control(&spec);
+    let mut held = control.session(deadline()).expect("a session");
     held.send(&Command::GetServerList).await.expect("a reply");
     let accepted = || {
         let text = log::tail(&spec.log_directory.join("control.log"), 1 << 20);
@@ -162,7 +162,7 @@ async fn lost_greeting_costs_less_than_the_deadline() {
     let waiting = tokio::spawn({
         let control = control.clone();
         async move {
-            let mut session = control.session(deadline()).await.expect("a session");
+            let mut session = control.session(deadline()).expect("a session");
             (session.send(&Command::GetServerList).await, session.processes())
         }
     });
@@ -178,13 +178,13 @@ async fn lost_greeting_costs_less_than_the_deadline() {
 async fn termination_of_stopped_client_happens_later() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let server = server(&control).await;
     let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
     connected(&control, client.pid()).await;
     client.signal(Signal::STOP);
 
-    let mut session = control.session(Instant::now() + Duration::from_secs(1)).await.expect("a session");
+    let mut session = control.session(Instant::now() + Duration::from_secs(1)).expect("a session");
     let terminate = Command::TerminateClient { server, client: client.pid() };
     let error = session.send(&terminate).await.expect_err("it hangs");
     let expected = terminate.line();
@@ -195,7 +195,7 @@ async fn termination_of_stopped_client_happens_later() {
     assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NotAlone { .. })));
 
     // Everybody else hangs with it, and knows that nothing of theirs was sent.
-    let mut session = control.session(Instant::now() + Duration::from_millis(300)).await.expect("a session");
+    let mut session = control.session(Instant::now() + Duration::from_millis(300)).expect("a session");
     let error = session.send(&Command::GetServerList).await.expect_err("it hangs");
     assert!(matches!(error, SessionError::Unresponsive), "{error}");
 
@@ -209,13 +209,13 @@ async fn termination_of_stopped_client_happens_later() {
 async fn termination_runs_alone_and_reports_its_result() {
     let host = Host::new("h200x2@13.0");
     let (spec, _) = host.start("a").await;
-    let control = spec.control();
+    let control = host.control(&spec);
     let server = server(&control).await;
     let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
     connected(&control, client.pid()).await;
     let terminate = Command::TerminateClient { server, client: client.pid() };
 
-    let mut session = control.session(deadline()).await.expect("a session");
+    let mut session = control.session(deadline()).expect("a session");
     session.send(&Command::GetServerList).await.expect("a reply");
     assert!(matches!(session.send(&terminate).await, Err(SessionError::NotAlone { .. })));
     assert!(session.send(&Command::GetServerList).await.is_ok(), "nothing was sent, so the session goes on");
@@ -232,13 +232,13 @@ async fn termination_runs_alone_and_reports_its_result() {
 async fn command_to_dying_daemon_is_unknown() {
     let host = Host::new("h200x2@13.0");
     let (spec, started) = host.start("a").await;
-    let control: Control = spec.control();
-    let mut session = control.session(deadline()).await.expect("a session");
+    let control: Control = host.control(&spec);
+    let mut session = control.session(deadline()).expect("a session");
     session.send(&Command::GetServerList).await.expect("a reply");
     assert!(crate::harness::send(started.identity, Signal::KILL));
     mps_manager::host::process::death(started.identity).await;
     let error = session.send(&Command::GetServerList).await.expect_err("nobody answers");
     assert!(matches!(&error, SessionError::Unknown { cause: Cause::Ended { .. }, .. }), "{error}");
-    let mut session = control.session(deadline()).await.expect("a session");
+    let mut session = control.session(deadline()).expect("a session");
     assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
 }

@@ -1,0 +1,123 @@
+//! Why a session gave no reply.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::LONGEST_REPLY;
+use crate::metrics::control::Failed;
+
+/// Why a session gave no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// No daemon listens in the pipe directory. Nothing ran.
+    #[error("no MPS control daemon answers in the pipe directory")]
+    NoDaemon,
+    /// Other callers kept the daemon busy up to the deadline. Nothing ran.
+    #[error("{attempts} control processes in a row got no answer of the daemon; the last one: {last}")]
+    Busy {
+        /// Control processes that were turned away.
+        attempts: u32,
+        /// How the last one ended.
+        last: String,
+        /// Whether any of them said that the daemon did not take its command. One that is turned away may say nothing
+        /// (recording 08), but not each time.
+        said_so: bool,
+    },
+    /// The control program crashed, or wrote something that no control program writes. Nothing ran.
+    #[error("{what}")]
+    Misbehaved {
+        /// What it did.
+        what: String,
+    },
+    /// The daemon accepted a caller and said nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs, as it does
+    /// while it terminates a stopped client.
+    #[error("the daemon does not answer; nothing was sent to it")]
+    Unresponsive,
+    /// The control program is too slow for the deadline. Nothing ran; the daemon answers.
+    #[error(
+        "it took {:.1} s to its first answer, which is too long for a session of at most {:.1} s: raise control_deadline_s, \
+         or find out what slows {} down",
+        took.as_secs_f64(), allowed.as_secs_f64(), program.display()
+    )]
+    Slow {
+        /// What the last first answer took.
+        took: Duration,
+        /// How long a session may take.
+        allowed: Duration,
+        /// The control program.
+        program: PathBuf,
+    },
+    /// The command was sent and its reply never came: it may have run, and may still run later.
+    #[error("the outcome of {command:?} is unknown: {cause}")]
+    Unknown {
+        /// The line that was sent.
+        command: String,
+        /// What happened instead of a reply.
+        cause: Cause,
+    },
+    /// The command cannot be written as a safe line. Nothing was sent.
+    #[error("{line:?} cannot be sent: {reason}")]
+    Line {
+        /// The line.
+        line: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The command must have a session of its own. Nothing was sent.
+    #[error("{command:?} has to run alone")]
+    NotAlone {
+        /// The line.
+        command: String,
+    },
+    /// The daemon refuses this uid.
+    #[error("the daemon refused: {text}")]
+    Refused {
+        /// What it said.
+        text: String,
+    },
+    /// The session ended with an earlier error. Nothing was sent.
+    #[error("the session is over")]
+    Over,
+    /// The control program could not be run.
+    #[error("the control program cannot be run: {0}")]
+    Spawn(io::Error),
+}
+
+impl From<&SessionError> for Failed {
+    fn from(error: &SessionError) -> Self {
+        match error {
+            SessionError::NoDaemon => Self::NoDaemon,
+            SessionError::Busy { .. } => Self::Busy,
+            SessionError::Unresponsive => Self::Unresponsive,
+            SessionError::Unknown { .. } => Self::Unknown,
+            SessionError::Refused { .. } => Self::Refused,
+            SessionError::Line { .. }
+            | SessionError::NotAlone { .. }
+            | SessionError::Over
+            | SessionError::Misbehaved { .. }
+            | SessionError::Slow { .. }
+            | SessionError::Spawn(_) => Self::NotSent,
+        }
+    }
+}
+
+/// What happened instead of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The deadline passed; the daemon hangs.
+    #[error("no reply before the deadline")]
+    Deadline,
+    /// The control process ended, most likely with its daemon.
+    #[error("the control process ended: {said}")]
+    Ended {
+        /// Its exit status and its last words.
+        said: String,
+    },
+    /// The reply passed [`LONGEST_REPLY`].
+    #[error("the reply is longer than {LONGEST_REPLY} bytes")]
+    TooLong,
+    /// The caller dropped the future that was waiting for the reply.
+    #[error("nobody waited for the reply")]
+    Abandoned,
+}
