@@ -17,14 +17,16 @@ use crate::host::{self, Identity, Signal};
 use crate::mps::log;
 use crate::mps::process::foreign::stranded;
 use crate::mps::process::{self as daemon, StartError};
-use crate::supervisor::observe::evidence;
+use crate::supervisor::observe::evidence::{Evidence, Pipes};
+use crate::supervisor::observe::gather;
 use crate::supervisor::observe::log_state::died_in_session;
 use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::observe::poll;
-use crate::supervisor::reconcile::daemon::{Blocker, PollOutcome};
-use crate::supervisor::reconcile::wedge::{Remedy, remedy};
-use crate::supervisor::report::diagnosis;
-use crate::supervisor::report::diagnosis::{Diagnosis, Evidence, Pipes, log_disk_full, pipes_lost};
+use crate::supervisor::observe::poll_outcome::{PollOutcome, out_of_files};
+use crate::supervisor::reconcile::daemon::Blocker;
+use crate::supervisor::reconcile::remedy::Remedy;
+use crate::supervisor::reconcile::wedge::remedy;
+use crate::supervisor::report::diagnosis::{self, Diagnosis, log_disk_full, pipes_lost};
 
 /// How much of it is searched for the session in which it died.
 const LAST_SESSION: usize = 64 * 1024;
@@ -36,9 +38,9 @@ impl Driver {
     /// else it counts for the back-off.
     pub(super) fn did_not_start(&mut self, error: &StartError) {
         let now = unix_ms();
-        let shortages = evidence::shortages(&self.log_directory, &[]);
+        let shortages = gather::shortages(&self.log_directory, &[]);
         let blocker = match (error, shortages.log_room) {
-            (StartError::Spawn(cause), _) if poll::out_of_files(cause) => {
+            (StartError::Spawn(cause), _) if out_of_files(cause) => {
                 diagnosis::name(&PollOutcome::NoFiles(cause.to_string()), &Evidence::default())
             }
             (_, Some(room)) => Some(Diagnosis {
@@ -72,7 +74,7 @@ impl Driver {
         let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
         let servers = seen.servers.iter().map(|server| ("server", server.pid));
         let processes: Vec<_> = control.chain(servers).collect();
-        self.state.shortages = evidence::shortages(&self.log_directory, &processes);
+        self.state.shortages = gather::shortages(&self.log_directory, &processes);
     }
 
     /// Notes which clients keep a server with a fatal GPU error from taking others: those that it affects, by its log, or all of
@@ -119,7 +121,7 @@ impl Driver {
         self.logs.read(&gpus);
         let (logged, silence) = (self.logs.evidence(), self.state.silence);
         let found = tokio::task::spawn_blocking(move || {
-            let mut evidence = evidence::gather(&outcome, &directory, inode, control, &clients, &logged);
+            let mut evidence = gather::gather(&outcome, &directory, inode, control, &clients, &logged);
             evidence.wedge = wedge;
             evidence.waited |= silence.has_seen_waiting();
             if matches!(outcome, PollOutcome::Unanswered(_)) && !observed {
@@ -185,7 +187,7 @@ impl Driver {
         if self.state.process.is_none() {
             return;
         }
-        let Pipes::Lost(what) = evidence::pipes(&self.pipe_directory, self.pipe_inode()) else { return };
+        let Pipes::Lost(what) = gather::pipes(&self.pipe_directory, self.pipe_inode()) else { return };
         // The daemon cannot be polled for its clients; those that are dead are gone.
         self.clients.retain(|client| host::process::is_alive(client.id.into()));
         if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
@@ -291,7 +293,7 @@ pub(super) async fn logs_changed(
     loop {
         logs.changed().await;
         logs.read(gpus);
-        if logs.is_woken() || evidence::pipes(pipe_directory, pipe_inode) != Pipes::Whole {
+        if logs.is_woken() || gather::pipes(pipe_directory, pipe_inode) != Pipes::Whole {
             return;
         }
     }

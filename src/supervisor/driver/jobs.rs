@@ -13,7 +13,7 @@ use crate::host;
 use crate::metrics::control::Commands;
 use crate::supervisor::driver::terminate_client::{resume, terminate};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
-use crate::supervisor::reconcile::daemon::PollOutcome;
+use crate::supervisor::observe::poll_outcome::PollOutcome;
 
 impl Driver {
     /// The counts and times of commands to the daemon.

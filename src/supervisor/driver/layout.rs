@@ -14,7 +14,7 @@ use crate::domain::layout::status::LayoutStatus;
 use crate::domain::partitions::{GpuPartitions, place};
 use crate::domain::plan::Desired;
 use crate::supervisor::driver::partition_commands::PartitionSession;
-use crate::supervisor::reconcile::daemon::PollOutcome;
+use crate::supervisor::observe::poll_outcome::PollOutcome;
 use crate::supervisor::reconcile::partitions::PartitionLayoutState;
 use crate::supervisor::report::conditions::layout;
 

@@ -31,9 +31,8 @@ use super::observe::gpu_presence::GpuPresence;
 use super::observe::isolation;
 use super::observe::log_tail::Logs;
 use super::observe::poll::{self, PollTarget};
-use super::reconcile::daemon::{
-    Blocker, ControlProcess, DaemonReconciler, PollInterval, PollOutcome, ReconcileStep,
-};
+use super::observe::poll_outcome::{PollOutcome, unanswered};
+use super::reconcile::daemon::{Blocker, ControlProcess, DaemonReconciler, PollInterval, ReconcileStep};
 use super::reconcile::partitions::PartitionReconciler;
 use super::report::conditions::{DaemonCounters, status};
 use super::report::diagnosis::Diagnosis;
@@ -583,7 +582,7 @@ impl Driver {
         match request.await {
             Ok(()) => self.state.server_requested(unix_ms()),
             Err(error) => {
-                self.state.polled(poll::unanswered(error), false, desired, unix_ms(), PollInterval(0));
+                self.state.polled(unanswered(error), false, desired, unix_ms(), PollInterval(0));
             }
         }
     }

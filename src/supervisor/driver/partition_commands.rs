@@ -19,8 +19,7 @@ use crate::host::Identity;
 use crate::host::process::death;
 use crate::mps::parse::{self, ParseError, Partition, PartitionDevice, Partitions};
 use crate::mps::{Command, ControlChannel, ControlSession, SessionError};
-use crate::supervisor::observe::poll::unanswered;
-use crate::supervisor::reconcile::daemon::PollOutcome;
+use crate::supervisor::observe::poll_outcome::{PollOutcome, unanswered};
 
 /// A conversation with a daemon about its partitions.
 pub(crate) struct PartitionSession {

@@ -11,7 +11,7 @@ use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::process::is_server;
-use crate::supervisor::observe::evidence;
+use crate::supervisor::observe::gather;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
 /// Sessions with an observed daemon are this many check intervals apart.
@@ -91,7 +91,7 @@ impl Driver {
         let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
         let servers = self.servers();
         let processes: Vec<_> = control.chain(servers.iter().map(|server| ("server", server.pid))).collect();
-        self.state.shortages = evidence::shortages(&self.log_directory, &processes);
+        self.state.shortages = gather::shortages(&self.log_directory, &processes);
     }
 }
 

@@ -1,23 +1,89 @@
-//! Evidence from /proc and the file system for diagnosing a daemon, and resources that run out slowly.
+//! What is found around a daemon: the evidence by which a failed poll is diagnosed, and what runs out.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use crate::domain::wedge::WedgeSettings;
+use crate::host::Identity;
+use crate::mps::process::Caller;
+use crate::supervisor::reconcile::remedy::Remedy;
 
-use crate::domain::Inode;
-use crate::domain::client::ClientFacts;
-use crate::host::{Identity, process};
-use crate::mps::process::{self as daemon, Caller, SOCKET, callers};
-use crate::supervisor::reconcile::daemon::PollOutcome;
-use crate::supervisor::report::diagnosis::{Evidence, FileShortage, Pipes};
+/// What was found around a daemon that could not be read.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// Control processes of others in its pipe directory.
+    pub callers: Vec<Caller>,
+    /// Those of them that lived on while all the others came and went.
+    pub held: Vec<Identity>,
+    /// Its own stopped processes: what they are, and which.
+    pub stopped: Vec<(&'static str, u32)>,
+    /// Its stopped clients.
+    pub stopped_clients: Vec<u32>,
+    /// Its own processes that are near their limit on open files.
+    pub files: Vec<FileShortage>,
+    /// Its servers, as /proc shows them.
+    pub servers: Vec<Identity>,
+    /// Those of them that server.log shows to hang over a client that died while it connected.
+    pub hung: Vec<Identity>,
+    /// The processes that have a context in those, or in its servers where none is shown to hang; `None` where that is not known.
+    pub connected: Option<Vec<u32>>,
+    /// The processes that wait to get a context.
+    pub waiting: Vec<u32>,
+    /// Whether a process waited at any time since the daemon fell silent, which may be gone.
+    pub waited: bool,
+    /// What is done about it.
+    pub remedy: Remedy,
+    /// What its spec says of that.
+    pub wedge: WedgeSettings,
+    /// Its pipe directory.
+    pub pipes: Pipes,
+}
 
-/// How long other callers are watched, and how often: each lives for some milliseconds.
-const WATCHED: Duration = Duration::from_millis(250);
-const PAUSE: Duration = Duration::from_millis(10);
-/// Room on the file system of the logs below which it counts as full: both logs at their bound.
-const LOG_ROOM: u64 = 8 << 20;
-/// Files that a process may have open of each hundred that it is allowed, before that is said.
-const OPEN_PERCENT: u64 = 90;
+impl Evidence {
+    /// Whether its server is what keeps the daemon from answering, and nothing that may pass by itself.
+    pub(crate) fn shows_hung_server(&self) -> bool {
+        let waits = (self.waited || !self.waiting.is_empty()) && !self.servers.is_empty();
+        !self.is_explained() && (!self.hung.is_empty() || waits)
+    }
+
+    /// Whether something else explains a daemon that does not answer: a stopped process of its own may be continued, and one
+    /// that has no files left is not healed by the end of a server.
+    pub fn is_explained(&self) -> bool {
+        !self.stopped.is_empty() || !self.files.is_empty()
+    }
+}
+
+/// A process that is near its limit on open files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileShortage {
+    /// What it is.
+    pub what: &'static str,
+    /// Its process ID.
+    pub pid: u32,
+    /// Files that it has open.
+    pub open: u64,
+    /// Files that it may have open.
+    pub limit: u64,
+}
+
+impl std::fmt::Display for FileShortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, pid, open, limit } = self;
+        write!(
+            f,
+            "{what} {pid} has {open} files open and may have {limit}; a daemon that has none left answers nobody, and a server \
+             takes no client: end clients, and start the manager with a higher limit (LimitNOFILE; NVIDIA asks for 16384) before \
+             the daemon is restarted"
+        )
+    }
+}
+
+/// What is left of a pipe directory whose daemon runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Pipes {
+    /// All that clients need.
+    #[default]
+    Whole,
+    /// Something that they need is gone, in words.
+    Lost(String),
+}
 
 /// Whatever runs out around a daemon before it fails.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,123 +108,4 @@ pub(crate) struct LogEvidence {
     pub(crate) waited: bool,
     /// Servers of which every client is known.
     pub(crate) followed: Vec<u32>,
-}
-
-/// Gathers what may explain a poll that failed. Blocks for up to a quarter of a second.
-pub(crate) fn gather(
-    outcome: &PollOutcome,
-    pipe_directory: &Path,
-    pipe_inode: Option<Inode>,
-    control: Identity,
-    clients: &[ClientFacts],
-    logged: &LogEvidence,
-) -> Evidence {
-    let mut evidence = Evidence { pipes: pipes(pipe_directory, pipe_inode), ..Evidence::default() };
-    match outcome {
-        PollOutcome::Busy(_) | PollOutcome::Mute(_) if evidence.pipes == Pipes::Whole => {
-            watch_callers(&mut evidence, pipe_directory, control);
-        }
-        PollOutcome::Unanswered(_) => {
-            evidence.stopped = own(control).filter(|(_, pid)| process::is_stopped(*pid)).collect();
-            let clients_of_it = clients.iter().map(|client| client.id.pid);
-            evidence.stopped_clients = clients_of_it.filter(|pid| process::is_stopped(*pid)).collect();
-            evidence.files = near_their_limit(own(control));
-            evidence.servers = daemon::servers(control.pid);
-            let hangs = |server: &&Identity| logged.hung.contains(&server.pid);
-            evidence.hung = evidence.servers.iter().filter(hangs).copied().collect();
-            evidence.waiting.clone_from(&logged.waiting);
-            evidence.waited = logged.waited;
-            let about = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
-            let known = about.iter().all(|server| logged.followed.contains(&server.pid));
-            evidence.connected = known.then(|| connected(clients, logged, about));
-        }
-        _ => {}
-    }
-    evidence
-}
-
-/// What is left of a pipe directory, given the one that its daemon was started with.
-pub(crate) fn pipes(directory: &Path, started_with: Option<Inode>) -> Pipes {
-    let present = daemon::pipe_inode(directory).ok();
-    let is_it = |started_with| present.is_some_and(|present| present.is_same(started_with));
-    if !started_with.is_none_or(is_it) {
-        return Pipes::Lost(format!("its pipe directory {} was removed or replaced", directory.display()));
-    }
-    let socket = directory.join(SOCKET);
-    // Only a clear answer counts: what cannot be queried is not gone.
-    match std::fs::symlink_metadata(&socket) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Pipes::Lost(format!("its socket {} was removed", socket.display()))
-        }
-        _ => Pipes::Whole,
-    }
-}
-
-fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identity) {
-    let began = Instant::now();
-    let first = callers(pipe_directory, control);
-    let mut last = first.clone();
-    let mut seen: Vec<Caller> = first.clone();
-    while began.elapsed() < WATCHED {
-        std::thread::sleep(PAUSE);
-        last = callers(pipe_directory, control);
-        for caller in &last {
-            if !seen.iter().any(|known| known.identity == caller.identity) {
-                seen.push(caller.clone());
-            }
-        }
-    }
-    let there = |list: &[Caller], id: Identity| list.iter().any(|caller| caller.identity == id);
-    evidence.held =
-        first.iter().map(|caller| caller.identity).filter(|identity| there(&last, *identity)).collect();
-    evidence.callers = seen;
-}
-
-/// Who has a context in one of these servers and lives: those of the last poll, and those who came since. Who waits for a
-/// context has no work to lose.
-fn connected(clients: &[ClientFacts], logged: &LogEvidence, servers: &[Identity]) -> Vec<u32> {
-    let is_one = |pid: u32| servers.iter().any(|server| server.pid == pid);
-    let listed = clients
-        .iter()
-        .filter(|client| is_one(client.server) && process::is_alive(client.id.into()))
-        .map(|client| client.id.pid);
-    let since = logged
-        .connected
-        .iter()
-        .filter(|(pid, server)| is_one(*server) && process::identify(*pid).is_some())
-        .map(|(pid, _)| *pid);
-    let gone = |pid: &u32| logged.left.contains(pid) || logged.waiting.contains(pid);
-    let all: BTreeSet<u32> = listed.chain(since).filter(|pid| !gone(pid)).collect();
-    all.into_iter().collect()
-}
-
-/// The processes of a daemon itself.
-fn own(control: Identity) -> impl Iterator<Item = (&'static str, u32)> {
-    let servers = daemon::servers(control.pid).into_iter().map(|server| ("server", server.pid));
-    std::iter::once(("control daemon", control.pid)).chain(servers)
-}
-
-/// Those of these processes that are near their limit on open files. A daemon that may have 24 answers nobody once it
-/// has a server (recording 13).
-fn near_their_limit(processes: impl Iterator<Item = (&'static str, u32)>) -> Vec<FileShortage> {
-    processes
-        .filter_map(|(what, pid)| {
-            let (open, limit) = process::open_files(pid)?;
-            let many = limit / 100 * OPEN_PERCENT + limit % 100 * OPEN_PERCENT / 100;
-            (open >= many).then_some(FileShortage { what, pid, open, limit })
-        })
-        .collect()
-}
-
-/// Searches for what runs out: some system calls, no more.
-pub(crate) fn shortages(log_directory: &Path, processes: &[(&'static str, u32)]) -> ResourceShortages {
-    let room = rustix::fs::statvfs(log_directory).ok().map(|files| {
-        // A file system that counts its files may be full of them.
-        let out_of_files = files.f_files > 0 && files.f_ffree == 0;
-        if out_of_files { 0 } else { files.f_bavail.saturating_mul(files.f_frsize) }
-    });
-    ResourceShortages {
-        log_room: room.filter(|room| *room < LOG_ROOM),
-        files: near_their_limit(processes.iter().copied()),
-    }
 }

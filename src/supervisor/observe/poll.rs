@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::exact_limits::WrittenLimits;
 use super::external_writes::ExternalWrites;
 use super::log_tail::Logs;
+use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Server};
 use crate::domain::difference::Difference;
@@ -22,11 +23,9 @@ use crate::domain::{GpuUuid, MemoryLimit};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
-use crate::mps::session::{Cause, SessionError};
-use crate::mps::{Command, ControlChannel, ControlSession, Device};
+use crate::mps::{Command, ControlChannel, ControlSession, Device, SessionError};
 use crate::supervisor::Context;
 use crate::supervisor::driver::partition_commands::by_gpu;
-use crate::supervisor::reconcile::daemon::PollOutcome;
 
 /// How often, and for how long, a daemon is read again that still lists a server that is dead.
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
@@ -206,30 +205,6 @@ fn failed(error: PollError) -> PollOutcome {
             UNNOTICED.as_secs()
         )),
     }
-}
-
-/// What a session that ended early says of the daemon.
-pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
-    match error {
-        // Not silence: whatever became of the command, the next poll reads everything again.
-        SessionError::Unknown { command, cause: cause @ (Cause::Ended { .. } | Cause::TooLong) } => {
-            PollOutcome::Misbehaved(format!("{command}: {cause}"))
-        }
-        SessionError::Unknown { command, cause } => PollOutcome::Unanswered(format!("{command}: {cause}")),
-        SessionError::Misbehaved { what } => PollOutcome::Misbehaved(what),
-        SessionError::Busy { said_so: false, .. } => PollOutcome::Mute(error.to_string()),
-        SessionError::Unresponsive => PollOutcome::Unanswered(error.to_string()),
-        SessionError::Spawn(cause) if out_of_files(&cause) => PollOutcome::NoFiles(cause.to_string()),
-        SessionError::Spawn(cause) => PollOutcome::NotRun(cause.to_string()),
-        SessionError::Slow { .. } => PollOutcome::NotRun(error.to_string()),
-        other => PollOutcome::Busy(other.to_string()),
-    }
-}
-
-/// Whether this process, or the host, has no file descriptor left.
-pub(crate) fn out_of_files(error: &std::io::Error) -> bool {
-    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 /// Reads everything that is in force; the position of a GPU is its ordinal.

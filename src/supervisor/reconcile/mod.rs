@@ -3,4 +3,5 @@
 pub(crate) mod daemon;
 pub(crate) mod partitions;
 pub(crate) mod percentage_layout;
+pub(crate) mod remedy;
 pub(crate) mod wedge;

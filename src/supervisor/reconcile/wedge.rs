@@ -11,9 +11,10 @@
 //! On real hardware the control daemon hangs with its server, killing the client that waits does not help, and `kill -9` of the
 //! server helps at once (FACTS.md, "A client killed while it connects").
 
+use super::remedy::Remedy;
 use crate::domain::wedge::{WedgePolicy, WedgeSettings};
 use crate::host::Identity;
-use crate::supervisor::report::diagnosis::Evidence;
+use crate::supervisor::observe::evidence::Evidence;
 
 /// How long a daemon gets to answer again once its server was killed, before it is killed too.
 const HEAL_MS: i64 = 2_000;
@@ -69,22 +70,6 @@ impl WedgeDetector {
     pub(crate) fn is_after_kill(&self) -> bool {
         self.killed_at.is_some()
     }
-}
-
-/// What to do next.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Remedy {
-    /// Nothing: something else is wrong, or the daemon may not be touched.
-    #[default]
-    None,
-    /// Nothing yet: clients are at work until then, or it may answer until then.
-    WaitUntil(i64),
-    /// Nothing, as long as clients are at work.
-    WaitForClients,
-    /// Kill these servers.
-    KillServers(Vec<Identity>),
-    /// Kill the control daemon: the end of its server did not help.
-    KillDaemon,
 }
 
 /// What to do about a daemon that was silent until `now`.

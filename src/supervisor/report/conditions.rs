@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::diagnosis::{Diagnosis, log_disk_full};
+use super::recent::{SHOWN_MS, times};
 use crate::domain::daemon::{Condition, DaemonStatus, Effective, Phase, Server, SessionCounts, Waiting};
 use crate::domain::difference::differences;
 use crate::domain::drift::DriftPolicy;
@@ -12,9 +13,6 @@ use crate::domain::plan::Desired;
 use crate::host;
 use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
 use crate::supervisor::reconcile::partitions;
-
-/// How long a repaired external change stays in the conditions, in milliseconds.
-pub(crate) const SHOWN_MS: i64 = 60 * 60 * 1000;
 
 /// What a driver has counted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -170,11 +168,6 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
             times(drift.count)
         ),
     ))
-}
-
-/// How often something was seen, in words.
-pub(crate) fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 fn waiting(queue: &Waiting) -> Condition {

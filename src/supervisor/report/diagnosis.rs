@@ -1,12 +1,13 @@
-//! Why a daemon could not be read: a reason, the likely cause, and the remedy. Pure; `observe/evidence.rs` gathers the evidence.
+//! Why a daemon could not be read: a reason, the likely cause, and the remedy. Pure; `observe/gather.rs` gathers the evidence.
 
 use std::collections::BTreeMap;
 
-use crate::domain::wedge::{WedgeSettings, processes};
-use crate::host::Identity;
+use crate::domain::wedge::processes;
 use crate::mps::process::Caller;
-use crate::supervisor::reconcile::daemon::PollOutcome;
-use crate::supervisor::reconcile::wedge::{Remedy, patience_ms};
+use crate::supervisor::observe::evidence::{Evidence, Pipes};
+use crate::supervisor::observe::poll_outcome::PollOutcome;
+use crate::supervisor::reconcile::remedy::Remedy;
+use crate::supervisor::reconcile::wedge::patience_ms;
 
 /// The most processes that a message names.
 const NAMED: usize = 4;
@@ -24,72 +25,6 @@ impl std::fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.reason, self.message)
     }
-}
-
-/// What was found around a daemon that could not be read.
-#[derive(Debug, Clone, Default)]
-pub struct Evidence {
-    /// Control processes of others in its pipe directory.
-    pub callers: Vec<Caller>,
-    /// Those of them that lived on while all the others came and went.
-    pub held: Vec<Identity>,
-    /// Its own stopped processes: what they are, and which.
-    pub stopped: Vec<(&'static str, u32)>,
-    /// Its stopped clients.
-    pub stopped_clients: Vec<u32>,
-    /// Its own processes that are near their limit on open files.
-    pub files: Vec<FileShortage>,
-    /// Its servers, as /proc shows them.
-    pub servers: Vec<Identity>,
-    /// Those of them that server.log shows to hang over a client that died while it connected.
-    pub hung: Vec<Identity>,
-    /// The processes that have a context in those, or in its servers where none is shown to hang; `None` where that is not known.
-    pub connected: Option<Vec<u32>>,
-    /// The processes that wait to get a context.
-    pub waiting: Vec<u32>,
-    /// Whether a process waited at any time since the daemon fell silent, which may be gone.
-    pub waited: bool,
-    /// What is done about it.
-    pub remedy: Remedy,
-    /// What its spec says of that.
-    pub wedge: WedgeSettings,
-    /// Its pipe directory.
-    pub pipes: Pipes,
-}
-
-/// A process that is near its limit on open files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileShortage {
-    /// What it is.
-    pub what: &'static str,
-    /// Its process ID.
-    pub pid: u32,
-    /// Files that it has open.
-    pub open: u64,
-    /// Files that it may have open.
-    pub limit: u64,
-}
-
-impl std::fmt::Display for FileShortage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { what, pid, open, limit } = self;
-        write!(
-            f,
-            "{what} {pid} has {open} files open and may have {limit}; a daemon that has none left answers nobody, and a server \
-             takes no client: end clients, and start the manager with a higher limit (LimitNOFILE; NVIDIA asks for 16384) before \
-             the daemon is restarted"
-        )
-    }
-}
-
-/// What is left of a pipe directory whose daemon runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Pipes {
-    /// All that clients need.
-    #[default]
-    Whole,
-    /// Something that they need is gone, in words.
-    Lost(String),
 }
 
 /// Diagnoses the outcome of a poll; `None` when everything was read.
@@ -218,20 +153,6 @@ fn started_by(caller: &Caller) -> String {
     }
 }
 
-impl Evidence {
-    /// Whether its server is what keeps the daemon from answering, and nothing that may pass by itself.
-    fn shows_hung_server(&self) -> bool {
-        let waits = (self.waited || !self.waiting.is_empty()) && !self.servers.is_empty();
-        !self.is_explained() && (!self.hung.is_empty() || waits)
-    }
-
-    /// Whether something else explains a daemon that does not answer: a stopped process of its own may be continued, and one
-    /// that has no files left is not healed by the end of a server.
-    pub fn is_explained(&self) -> bool {
-        !self.stopped.is_empty() || !self.files.is_empty()
-    }
-}
-
 fn server_hangs(evidence: &Evidence) -> String {
     let servers = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
     let server: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
@@ -310,6 +231,7 @@ fn patience(evidence: &Evidence) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Identity;
 
     fn caller(pid: u32, parent: &str) -> Caller {
         Caller {

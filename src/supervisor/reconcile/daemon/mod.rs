@@ -27,10 +27,10 @@ use crate::domain::timings::Timings;
 use crate::domain::wedge::ReplacedProcess;
 use crate::host::Identity;
 use crate::supervisor::observe::debounce::PollDebounce;
-use crate::supervisor::observe::evidence::ResourceShortages;
+use crate::supervisor::observe::evidence::{Evidence, ResourceShortages};
+use crate::supervisor::observe::poll_outcome::PollOutcome;
 pub use crate::supervisor::report::blocker::Blocker;
-use crate::supervisor::report::diagnosis;
-use crate::supervisor::report::diagnosis::{Diagnosis, Evidence};
+use crate::supervisor::report::diagnosis::{self, Diagnosis};
 
 /// A second death or failed start within this many milliseconds begins the back-off.
 const FAILURE_WINDOW_MS: i64 = 60_000;
@@ -143,28 +143,6 @@ pub enum ReconcileStep {
     StartServer(u32),
     /// Nothing to do before this time, in unix milliseconds.
     Wait(i64),
-}
-
-/// How a poll of the daemon, with or without writing, ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PollOutcome {
-    /// Everything was read.
-    Seen(Effective),
-    /// Others kept the daemon busy to the deadline; nothing is known to have changed.
-    Busy(String),
-    /// A command did not answer and may still take effect.
-    Unanswered(String),
-    /// The answer was not one that can be read.
-    Unreadable(String),
-    /// The control program did not do what it should: it crashed, or wrote something else than an answer.
-    Misbehaved(String),
-    /// Control processes ended without an answer and without saying that others are served: they may have been turned away
-    /// for others, or the program says nothing.
-    Mute(String),
-    /// No control process could be started: this process, or the host, has no file descriptor left.
-    NoFiles(String),
-    /// No control process could be started for another reason.
-    NotRun(String),
 }
 
 /// A pause of an idle daemon between two polls, in milliseconds.

@@ -3,7 +3,7 @@
 use crate::domain::daemon::Condition;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
-use crate::supervisor::report::conditions::{SHOWN_MS, times};
+use crate::supervisor::report::recent::{SHOWN_MS, times};
 
 /// What is to be said of the layout.
 pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {

@@ -11,7 +11,7 @@ use crate::domain::layout::execution::{CommandAnswer, Deed};
 use crate::domain::layout::record::Degraded;
 use crate::domain::partitions::ListedPartition;
 use crate::domain::{DaemonName, LayoutName};
-use crate::supervisor::report::conditions::SHOWN_MS;
+use crate::supervisor::report::recent::SHOWN_MS;
 
 fn uuid() -> GpuUuid {
     GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")

@@ -1,0 +1,51 @@
+//! How a poll ends, and what a session that ended early says of the daemon. Pure.
+
+use crate::domain::daemon::Effective;
+use crate::mps::SessionError;
+use crate::mps::session::Cause;
+
+/// How a poll of the daemon, with or without writing, ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PollOutcome {
+    /// Everything was read.
+    Seen(Effective),
+    /// Others kept the daemon busy to the deadline; nothing is known to have changed.
+    Busy(String),
+    /// A command did not answer and may still take effect.
+    Unanswered(String),
+    /// The answer was not one that can be read.
+    Unreadable(String),
+    /// The control program did not do what it should: it crashed, or wrote something else than an answer.
+    Misbehaved(String),
+    /// Control processes ended without an answer and without saying that others are served: they may have been turned away
+    /// for others, or the program says nothing.
+    Mute(String),
+    /// No control process could be started: this process, or the host, has no file descriptor left.
+    NoFiles(String),
+    /// No control process could be started for another reason.
+    NotRun(String),
+}
+
+/// What a session that ended early says of the daemon.
+pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
+    match error {
+        // Not silence: whatever became of the command, the next poll reads everything again.
+        SessionError::Unknown { command, cause: cause @ (Cause::Ended { .. } | Cause::TooLong) } => {
+            PollOutcome::Misbehaved(format!("{command}: {cause}"))
+        }
+        SessionError::Unknown { command, cause } => PollOutcome::Unanswered(format!("{command}: {cause}")),
+        SessionError::Misbehaved { what } => PollOutcome::Misbehaved(what),
+        SessionError::Busy { said_so: false, .. } => PollOutcome::Mute(error.to_string()),
+        SessionError::Unresponsive => PollOutcome::Unanswered(error.to_string()),
+        SessionError::Spawn(cause) if out_of_files(&cause) => PollOutcome::NoFiles(cause.to_string()),
+        SessionError::Spawn(cause) => PollOutcome::NotRun(cause.to_string()),
+        SessionError::Slow { .. } => PollOutcome::NotRun(error.to_string()),
+        other => PollOutcome::Busy(other.to_string()),
+    }
+}
+
+/// Whether this process, or the host, has no file descriptor left.
+pub(crate) fn out_of_files(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
