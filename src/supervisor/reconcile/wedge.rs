@@ -13,7 +13,6 @@
 
 use super::remedy::Remedy;
 use crate::domain::wedge::{WedgePolicy, WedgeSettings};
-use crate::host::Identity;
 use crate::supervisor::observe::evidence::Evidence;
 
 /// How long a daemon gets to answer again once its server was killed, before it is killed too.
@@ -123,6 +122,7 @@ pub(crate) fn patience_ms(evidence: &Evidence, settings: WedgeSettings) -> Optio
 mod tests {
     use super::*;
     use crate::domain::wedge::WedgeGrace;
+    use crate::host::Identity;
 
     const SERVER: Identity = Identity { pid: 7, start_time: 1 };
 

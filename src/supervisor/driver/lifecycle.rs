@@ -1,0 +1,232 @@
+//! The control process of a driver: found again, started, stopped, and written down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::clock::unix_ms;
+use crate::domain::daemon::{Incarnation, Mode};
+use crate::domain::plan::Desired;
+use crate::host::Identity;
+use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
+use crate::supervisor::DurableRecord;
+use crate::supervisor::observe::control_process::{shape, token};
+use crate::supervisor::observe::gpu_presence::GpuPresence;
+use crate::supervisor::observe::isolation;
+use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
+use crate::supervisor::report::diagnosis::Diagnosis;
+
+/// Pause between two polls for a daemon that an earlier manager was starting.
+const STARTING: Duration = Duration::from_millis(5);
+/// Longest time from the start of a daemon to its first answer.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+impl Driver {
+    /// Searches for the control process of an earlier manager; doubts block, nothing is guessed.
+    pub(super) async fn search(&mut self, desired: &Desired) -> Result<Option<ControlProcess>, Blocker> {
+        let found = self.search_earlier(desired).await?;
+        if found.is_none() && desired.is_observed() { self.search_observed(desired).await } else { Ok(found) }
+    }
+
+    async fn search_earlier(&mut self, desired: &Desired) -> Result<Option<ControlProcess>, Blocker> {
+        let Some(earlier) = self.incarnation.clone() else { return Ok(None) };
+        if earlier.boot_id != self.context.boot_id {
+            return Ok(None);
+        }
+        let foreign = earlier.home.is_some_and(|home| home.foreign);
+        let observed = desired.is_observed();
+        let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
+            Recorded { identity: Identity { pid, start_time }, pipe_inode }
+        });
+        let until = Instant::now() + START_DEADLINE;
+        let found = loop {
+            let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
+            let found = tokio::task::spawn_blocking(move || match recorded {
+                Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
+                None if foreign => Found::None,
+                Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
+                // The manager died between writing the token and learning the process.
+                None => daemon::find(&token, &directory),
+            })
+            .await;
+            match found {
+                Ok(Found::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
+                found => break found,
+            }
+        };
+        match found.map_err(|error| Blocker::doubtful(error.to_string()))? {
+            Found::None => {
+                // They may have hung, and the manager may have died before it saw to them.
+                if !observed {
+                    self.end_orphaned_servers(desired).await;
+                }
+                if let Some(recorded) = recorded.filter(|_| desired.running) {
+                    let gone = "no manager was there to see it";
+                    let failure = Diagnosis { reason: "DiedOrDidNotStart", message: gone.to_owned() };
+                    self.event_detector.died(
+                        &desired.name,
+                        recorded.identity.pid,
+                        &failure,
+                        self.logs.server_log_events(),
+                    );
+                }
+                Ok(None)
+            }
+            Found::Starting(program) => Err(Blocker::doubtful(format!(
+                "process {program} has been starting the daemon for more than {START_DEADLINE:?}: end it"
+            ))),
+            Found::Doubtful { reason } => Err(Blocker::doubtful(reason)),
+            Found::Ours(identity) if foreign => self.foreign_shape(desired, identity).await.map(Some),
+            Found::Ours(identity) => {
+                if let Some(incarnation) = &mut self.incarnation {
+                    incarnation.process = Some((identity.pid, identity.start_time));
+                    incarnation.pipe_inode = daemon::pipe_inode(&self.pipe_directory).ok();
+                }
+                Ok(Some(shape(identity)))
+            }
+        }
+    }
+
+    pub(super) async fn start(&mut self, desired: &Desired) {
+        let now = unix_ms();
+        self.leave_unusable_home(desired);
+        if let Some(blocker) = self.blocker(desired).await {
+            self.state.blocked(blocker, now);
+            return;
+        }
+        let mut incarnation = Incarnation {
+            token: token(),
+            boot_id: self.context.boot_id.clone(),
+            process: None,
+            pipe_inode: daemon::pipe_inode(&self.pipe_directory).ok(),
+            applied: 0,
+            home: self.home(false),
+        };
+        if !self.record(desired, incarnation.clone()).await {
+            let message = "the token of the new process could not be written to the database, so none is started: see that the disk of the state directory has room".to_owned();
+            self.state.blocked(Blocker { reason: "StoreUnavailable", message }, now);
+            return;
+        }
+        self.clean_stale();
+        let spec = StartSpec {
+            pipe_directory: self.pipe_directory.clone(),
+            log_directory: self.log_directory.clone(),
+            gpus: desired.gpus.clone(),
+            mode: desired.mode,
+            multi_user: desired.multi_user,
+            token: incarnation.token.clone(),
+            launcher: isolation::launcher(&self.context.scopes, &desired.name, &incarnation.token),
+            deadline: START_DEADLINE,
+        };
+        match self.context.control_program.start(&spec).await {
+            Ok(started) => {
+                tracing::info!(daemon = %desired.name, process = %started.identity, "started the control daemon");
+                if let Some(why) = &started.refused {
+                    tracing::warn!(daemon = %desired.name, %why, "the daemon has no scope of its own");
+                }
+                self.refused = started.refused;
+                incarnation.process = Some((started.identity.pid, started.identity.start_time));
+                incarnation.pipe_inode = Some(started.pipe_inode);
+                self.record(desired, incarnation).await;
+                if let Some(incarnation) = &self.incarnation {
+                    self.state.partitioning.begin(&incarnation.token);
+                }
+                self.incarnations += 1;
+                self.quit_sent = false;
+                self.event_detector.started(&desired.name, started.identity.pid);
+                self.clients.clear();
+                self.written.clear();
+                self.state.started(ControlProcess {
+                    identity: started.identity,
+                    gpus: desired.gpus.clone(),
+                    mode: daemon::mode(started.identity.pid),
+                    multi_user: desired.multi_user,
+                });
+            }
+            Err(error) => {
+                tracing::error!(daemon = %desired.name, %error, "the control daemon did not start");
+                self.did_not_start(&error);
+            }
+        }
+    }
+
+    fn clean_stale(&self) {
+        if let Err(error) = daemon::clean_stale(&self.pipe_directory) {
+            tracing::warn!(%error, directory = %self.pipe_directory.display(), "stale files stay");
+        }
+    }
+
+    /// What blocks a start.
+    async fn blocker(&self, desired: &Desired) -> Option<Blocker> {
+        let inventory = Arc::clone(&self.context.inventory);
+        let present = match tokio::task::spawn_blocking(move || inventory.gpus()).await {
+            Ok(Ok(gpus)) => gpus,
+            Ok(Err(error)) => return Some(Blocker { reason: "NoInventory", message: error.to_string() }),
+            Err(error) => return Some(Blocker { reason: "NoInventory", message: error.to_string() }),
+        };
+        if let Some(blocker) = GpuPresence::of(&present).blocker(desired) {
+            return Some(blocker);
+        }
+        if let Some(why) = self.context.capability.lacks_static().filter(|_| desired.mode == Mode::Static) {
+            let message = format!("{why}, or set the daemon's mode to shared");
+            return Some(Blocker { reason: "StaticModeUnsupported", message });
+        }
+        if let Some(why) = self.modes.failure().filter(|_| desired.compute_mode.is_some()) {
+            // A server without the mode would let processes past it.
+            return Some(Blocker { reason: "ComputeModeNotSet", message: why.clone() });
+        }
+        if let Some(message) = self.directories_unusable(desired).await {
+            return Some(Blocker { reason: "DirectoryUnusable", message });
+        }
+        if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
+            let message = format!(
+                "a control daemon that this manager did not start ({}) serves {}: quit it, or move it elsewhere",
+                occupant.pid.map_or_else(
+                    || "its process cannot be determined".to_owned(),
+                    |pid| format!("process {pid}")
+                ),
+                self.pipe_directory.display()
+            );
+            return Some(Blocker { reason: "ForeignDaemon", message });
+        }
+        if desired.share_gpus {
+            return None;
+        }
+        self.context.foreign_daemons.scan().await;
+        self.shared_gpu(desired)
+    }
+
+    pub(super) async fn stop_daemon(&mut self, desired: &Desired, grace_s: u32) {
+        let Some(process) = self.state.process.clone() else { return };
+        self.publish(desired);
+        self.quit_sent = true;
+        self.close_handout(desired);
+        match daemon::stop(&*self.control, process.identity, grace_s).await {
+            Ok(stopped) => {
+                tracing::info!(daemon = %desired.name, process = %process.identity, how = ?stopped, "stopped the control daemon");
+                self.clean_stale();
+                self.event_detector.stopped(&desired.name, process.identity.pid);
+                self.clients.clear();
+                self.state.stopped();
+                // Before it is published that it is stopped.
+                self.apply_compute_modes(desired).await;
+            }
+            Err(error) => {
+                let message = format!("process {} did not end: {error}", process.identity);
+                tracing::error!(daemon = %desired.name, %message);
+                self.state.blocked(Blocker { reason: "StopFailed", message }, unix_ms());
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
+    pub(super) async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
+        self.incarnation = Some(incarnation.clone());
+        // Before the process is there, so that no scan takes it for another program's.
+        self.claim();
+        self.write_down(desired, DurableRecord::Incarnation(incarnation)).await
+    }
+}

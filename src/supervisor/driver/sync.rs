@@ -1,0 +1,98 @@
+//! One poll of a driver's daemon, with the settings that it writes first, and the request for a server.
+
+use tokio::time::Instant;
+
+use super::Driver;
+use crate::clock::unix_ms;
+use crate::domain::daemon::Incarnation;
+use crate::domain::difference::Difference;
+use crate::domain::plan::Desired;
+use crate::mps::{Command, SessionError};
+use crate::supervisor::observe::isolation;
+use crate::supervisor::observe::poll::{self, PollTarget};
+use crate::supervisor::observe::poll_outcome::{PollOutcome, unanswered};
+use crate::supervisor::reconcile::daemon::PollInterval;
+
+impl Driver {
+    pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
+        let serving = *self.fresh.borrow_and_update();
+        let (began, deadline) = (unix_ms(), self.patience());
+        self.polls += 1;
+        for difference in wrong {
+            tracing::info!(daemon = %desired.name, %difference, "writing a setting");
+        }
+        let process = self.state.process.as_ref();
+        let partitioned = process.map_or(&[][..], |process| process.partitioned());
+        let (outcome, clients) = poll::sync(
+            &self.context,
+            PollTarget { control: &*self.control, partitioned, deadline },
+            &mut self.logs,
+            desired,
+            wrong,
+            &mut self.written,
+            unix_ms(),
+        )
+        .await;
+        match &outcome {
+            PollOutcome::Seen(_) => self.clients = clients,
+            PollOutcome::Unanswered(command) => {
+                tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
+            }
+            PollOutcome::Busy(why)
+            | PollOutcome::Unreadable(why)
+            | PollOutcome::Misbehaved(why)
+            | PollOutcome::Mute(why)
+            | PollOutcome::NoFiles(why)
+            | PollOutcome::NotRun(why) => {
+                tracing::warn!(daemon = %desired.name, %why, "could not be read");
+            }
+        }
+        self.observe_isolation();
+        let failed = (!matches!(outcome, PollOutcome::Seen(_))).then(|| outcome.clone());
+        let before = self.state.applied;
+        let check_interval = self.check_interval(desired);
+        self.state.polled(outcome, !wrong.is_empty(), desired, unix_ms(), check_interval);
+        match failed {
+            Some(outcome) => {
+                self.failed_polls += 1;
+                self.explain(outcome, began).await;
+            }
+            None => self.observe_surroundings(desired),
+        }
+        if self.logs.take_woken() {
+            self.state.wake(unix_ms());
+        }
+        if self.state.applied != before
+            && let Some(mut incarnation) = self.incarnation.clone()
+        {
+            incarnation.applied = self.state.applied;
+            self.record(desired, incarnation).await;
+        }
+        self.update_planned_move(desired);
+        self.read = Some((serving, self.state.poll_failure.clone()));
+    }
+
+    pub(super) async fn start_server(&mut self, desired: &Desired, uid: u32) {
+        tracing::info!(daemon = %desired.name, uid, "asking for a server");
+        let deadline = Instant::now() + self.context.deadline;
+        let request = async {
+            let mut session = self.control.session(deadline)?;
+            session.send(&Command::StartServer { uid }).await?;
+            session.close().await;
+            Ok::<_, SessionError>(())
+        };
+        match request.await {
+            Ok(()) => self.state.server_requested(unix_ms()),
+            Err(error) => {
+                self.state.polled(unanswered(error), false, desired, unix_ms(), PollInterval(0));
+            }
+        }
+    }
+
+    /// Finds where the control process runs: what is, not what was meant, and an adopted one's too.
+    fn observe_isolation(&mut self) {
+        let pid = self.state.process.as_ref().map(|process| process.identity.pid);
+        self.isolation =
+            pid.map(|pid| isolation::observe(&self.context.scopes, pid, self.refused.as_deref()));
+    }
+}
