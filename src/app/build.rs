@@ -38,7 +38,9 @@ use crate::store::audit_head::AuditHead;
 use crate::store::lock::StateLock;
 use crate::store::{self, Store, StoreError};
 use crate::supervisor::report::event_queue::EventQueue;
-use crate::supervisor::{Context, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes};
+use crate::supervisor::{
+    Context, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes,
+};
 use crate::{host, mps};
 
 /// How long the last events may take to be written.
@@ -148,7 +150,11 @@ impl App {
             grace_s: config.stop_grace_s,
             timings: config.timings,
             modes: OwnedComputeModes::default(),
-            handouts: Handouts::new(&config.runtime_dir, Duration::from_secs(config.client_wait_s.into())),
+            handouts: Handouts::new(
+                &config.runtime_dir,
+                Duration::from_secs(config.client_wait_s.into()),
+                clock,
+            ),
             recorder,
             events: events.clone(),
         });

@@ -120,7 +120,7 @@ impl Driver {
             (self.context.pipe_directory(&desired.name), self.context.log_directory(&desired.name));
         tracing::warn!(daemon = %desired.name, from = %self.pipe_directory.display(), to = %pipe.display(), %reason, "starting in other directories");
         self.control = self.control.in_directory(pipe.clone());
-        self.logs = Logs::new(&pipe, &log, None);
+        self.logs = Logs::new(&pipe, &log, None, self.now());
         (self.pipe_directory, self.log_directory) = (pipe, log);
     }
 

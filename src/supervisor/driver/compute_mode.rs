@@ -384,7 +384,7 @@ pub(crate) mod tests {
             timings: Timings::default(),
             recorder,
             events: crate::supervisor::report::event_queue::EventQueue::default(),
-            handouts: crate::supervisor::Handouts::new(runtime_dir, PATIENCE),
+            handouts: crate::supervisor::Handouts::new(runtime_dir, PATIENCE, crate::clock::Clock::system()),
         }
     }
 

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::FaultHolder;
@@ -37,7 +36,7 @@ impl Driver {
     /// A start failed: by what ran out, if something did, which is no failure of the daemon's and is checked again;
     /// else it counts for the back-off.
     pub(super) fn did_not_start(&mut self, error: &StartError) {
-        let now = unix_ms();
+        let now = self.now();
         let shortages = gather::shortages(&self.log_directory, &[]);
         let blocker = match (error, shortages.log_room) {
             (StartError::Spawn(cause), _) if out_of_files(cause) => {
@@ -116,16 +115,16 @@ impl Driver {
             (desired.gpus.clone(), desired.is_observed(), desired.wedge)
         };
         if matches!(outcome, PollOutcome::Unanswered(_)) {
-            self.state.silence.note_silence(began, unix_ms());
+            self.state.silence.note_silence(began, self.now());
         }
         self.logs.read(&gpus);
-        let (logged, silence) = (self.logs.evidence(), self.state.silence);
+        let (logged, silence, clock) = (self.logs.evidence(), self.state.silence, self.context.clock);
         let found = tokio::task::spawn_blocking(move || {
             let mut evidence = gather::gather(&outcome, &directory, inode, control, &clients, &logged);
             evidence.wedge = wedge;
             evidence.waited |= silence.has_seen_waiting();
             if matches!(outcome, PollOutcome::Unanswered(_)) && !observed {
-                evidence.remedy = remedy(silence, &evidence, wedge, unix_ms());
+                evidence.remedy = remedy(silence, &evidence, wedge, clock.unix_ms());
             }
             (diagnosis::name(&outcome, &evidence), evidence)
         });
@@ -155,7 +154,7 @@ impl Driver {
             match send(process, Signal::KILL, grounds) {
                 Ok(_) => {
                     let replaced = ReplacedProcess {
-                        at: unix_ms(),
+                        at: self.now(),
                         pid: process.pid,
                         is_daemon,
                         waiting: evidence.waiting.clone(),
@@ -171,7 +170,7 @@ impl Driver {
             }
         }
         if !is_daemon {
-            self.state.silence.server_killed(unix_ms());
+            self.state.silence.server_killed(self.now());
         }
         self.state.request_poll();
     }
@@ -217,12 +216,12 @@ impl Driver {
         self.clients.clear();
         if desired.is_observed() {
             tracing::warn!(daemon = %desired.name, process = %identity, "the observed control daemon is gone");
-            self.state.absent(failure, unix_ms());
+            self.state.absent(failure, self.now());
             return;
         }
         tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
         self.end_orphaned_servers(desired).await;
-        self.state.failed(failure, unix_ms());
+        self.state.failed(failure, self.now());
     }
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its

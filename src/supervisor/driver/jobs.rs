@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::super::{DriverRequest, TerminateError, Termination};
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::host;
 use crate::metrics::control::Commands;
@@ -81,7 +80,7 @@ impl Driver {
             let what = "one of the daemon's own processes".to_owned();
             return Err(TerminateError::Protected { client, what, let_go: false });
         }
-        let began = unix_ms();
+        let began = self.now();
         let result = match resume(client, stopped).await {
             Ok(None) => {
                 let deadline = Instant::now() + self.context.deadline;

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::super::{DurableRecord, DurableWrite};
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::DaemonName;
 use crate::domain::layout::record::{PartitionDrift, PartitionRun};
 use crate::domain::layout::status::LayoutStatus;
@@ -41,7 +40,7 @@ impl Driver {
             Err(outcome) => return self.lost(desired, outcome).await,
         };
         self.listed(&mut present);
-        self.state.partitioning.prepare_run(desired, &present, unix_ms());
+        self.state.partitioning.prepare_run(desired, &present, self.now());
         let PartitionLayoutState::Due(plan) = self.state.layout_state(desired) else {
             // The previous poll said otherwise: a complete poll has to see what changed.
             talk.close().await;
@@ -50,10 +49,10 @@ impl Driver {
         let run = self.state.partitioning.before(&token, &present);
         if !self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
             talk.close().await;
-            return self.state.partitioning.not_written(unix_ms());
+            return self.state.partitioning.not_written(self.now());
         }
         let began = Instant::now();
-        let mut execution = self.state.partitioning.began(run, &plan, desired, &present, unix_ms());
+        let mut execution = self.state.partitioning.began(run, &plan, desired, &present, self.now());
         self.publish(desired);
         let mut broken = None;
         while let Some(step) = execution.next() {
@@ -80,7 +79,7 @@ impl Driver {
         for degraded in &outcome.degraded {
             tracing::error!(daemon = %desired.name, %degraded, "a partition is not as it was");
         }
-        self.state.partitioning.ended(outcome, desired, micros(began), unix_ms());
+        self.state.partitioning.ended(outcome, desired, micros(began), self.now());
         if let Some(outcome) = broken {
             return self.lost(desired, outcome).await;
         }
@@ -101,8 +100,8 @@ impl Driver {
     async fn lost(&mut self, desired: &Desired, outcome: PollOutcome) {
         let check_interval = self.check_interval(desired);
         (self.polls, self.failed_polls) = (self.polls + 1, self.failed_polls + 1);
-        self.state.polled(outcome.clone(), false, desired, unix_ms(), check_interval);
-        self.explain(outcome, unix_ms()).await;
+        self.state.polled(outcome.clone(), false, desired, self.now(), check_interval);
+        self.explain(outcome, self.now()).await;
     }
 
     async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
@@ -111,7 +110,7 @@ impl Driver {
             // Ready only by a poll that reads everything.
             self.state.request_poll();
         } else {
-            self.state.partitioning.not_written(unix_ms());
+            self.state.partitioning.not_written(self.now());
         }
     }
 

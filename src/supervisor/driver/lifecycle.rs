@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
@@ -90,7 +89,7 @@ impl Driver {
     }
 
     pub(super) async fn start(&mut self, desired: &Desired) {
-        let now = unix_ms();
+        let now = self.now();
         self.leave_unusable_home(desired);
         if let Some(blocker) = self.blocker(desired).await {
             self.state.blocked(blocker, now);
@@ -216,7 +215,7 @@ impl Driver {
             Err(error) => {
                 let message = format!("process {} did not end: {error}", process.identity);
                 tracing::error!(daemon = %desired.name, %message);
-                self.state.blocked(Blocker { reason: "StopFailed", message }, unix_ms());
+                self.state.blocked(Blocker { reason: "StopFailed", message }, self.now());
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

@@ -35,7 +35,6 @@ use super::report::conditions::{DaemonCounters, status};
 use super::report::diagnosis::Diagnosis;
 use super::report::event_detector::EventDetector;
 use super::{Context, DriverRequest, DurableRecord, ForeignDaemon, Observed, RememberedDaemon, Shared};
-use crate::clock::unix_ms;
 use crate::domain::FilePlace;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::Incarnation;
@@ -117,9 +116,10 @@ impl Driver {
         let foreign_daemons = context.foreign_daemons.subscribe();
         let control = context.control_program.channel(pipe_directory.clone());
         let state = DaemonReconciler::remembering(PartitionReconciler::remembered(run), context.timings);
-        let logs = Logs::new(&pipe_directory, &log_directory, read_to);
+        let now = context.clock.unix_ms();
+        let logs = Logs::new(&pipe_directory, &log_directory, read_to, now);
         let counts = DaemonCounters::default();
-        let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, unix_ms());
+        let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, now);
         let (observed, watcher) = watch::channel(Observed {
             status,
             clients: Vec::new(),
@@ -187,13 +187,13 @@ impl Driver {
             self.state.gpus_lost(self.gpu_presence.borrow_and_update().blocker(&desired));
             self.apply_compute_modes(&desired).await;
             self.record_layout_status(&desired).await;
-            let action = self.state.decide(&desired, self.clients.len(), unix_ms());
+            let action = self.state.decide(&desired, self.clients.len(), self.now());
             let tried = self.tries;
             if let ReconcileStep::Wait(until) = action {
                 self.tried = tried;
                 self.publish(&desired);
                 self.wait(until.min(self.modes.due()).min(self.refresh_due())).await;
-                if self.refresh_due() <= unix_ms() {
+                if self.refresh_due() <= self.now() {
                     self.refresh(&desired).await;
                 }
             } else {
@@ -212,9 +212,14 @@ impl Driver {
         }
     }
 
+    /// Unix time in milliseconds.
+    fn now(&self) -> i64 {
+        self.context.clock.unix_ms()
+    }
+
     /// Waits for the time to come or for anything that changes what to do.
     async fn wait(&mut self, until: i64) {
-        let pause = u64::try_from(until.saturating_sub(unix_ms())).unwrap_or(0);
+        let pause = u64::try_from(until.saturating_sub(self.now())).unwrap_or(0);
         // Far enough for "for ever", near enough for the timer.
         let pause = Duration::from_millis(pause.min(24 * 60 * 60 * 1000));
         let process = self.state.process.as_ref().map(|process| process.identity);
@@ -232,7 +237,7 @@ impl Driver {
             () = dies(servers) => self.state.server_died(host::process::is_alive),
             () = logs_changed(&mut self.logs, &gpus, &self.pipe_directory, inode), if watched => {
                 if self.logs.take_woken() {
-                    self.state.wake(unix_ms());
+                    self.state.wake(self.context.clock.unix_ms());
                 }
             }
             () = tokio::time::sleep(pause) => {}
@@ -265,7 +270,7 @@ impl Driver {
                     self.event_detector.found(&desired.name, pid, host::process::uid(pid));
                 }
                 let adopted = matches!(found, Ok(Some(_)));
-                self.state.searched(found, unix_ms());
+                self.state.searched(found, self.now());
                 self.narrow_pipe_directory();
                 if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
                     self.state.partitioning.begin(&earlier.token);
@@ -294,6 +299,7 @@ impl Driver {
         let in_use = self.state.process.as_ref().map_or(&[][..], |process| &process.gpus);
         let active = desired.running || self.state.process.is_some();
         let wanted = desired.compute_mode.filter(|_| active && !desired.is_observed());
-        self.modes.apply(&self.context, &desired.name, &desired.gpus, in_use, wanted, unix_ms()).await;
+        let now = self.now();
+        self.modes.apply(&self.context, &desired.name, &desired.gpus, in_use, wanted, now).await;
     }
 }

@@ -1,7 +1,6 @@
 //! What a driver publishes of its daemon, and the events of what has changed in that.
 
 use super::{Driver, layout};
-use crate::clock::unix_ms;
 use crate::domain::FilePlace;
 use crate::domain::daemon::{Phase, SessionCounts};
 use crate::domain::plan::Desired;
@@ -13,7 +12,7 @@ use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
 impl Driver {
     pub(super) fn publish(&mut self, desired: &Desired) {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
-        let now = unix_ms();
+        let now = self.now();
         let counts = DaemonCounters {
             incarnations: self.incarnations,
             deaths: self.deaths,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::GpuUuid;
 use crate::domain::bypass::Bypass;
 use crate::domain::gpu::GpuProcess;
@@ -42,7 +41,7 @@ impl Driver {
 
     /// Reads them: the memory of clients, processes outside MPS, and whether the daemon's own stand still.
     pub(super) async fn refresh(&mut self, desired: &Desired) {
-        let now = unix_ms();
+        let now = self.now();
         self.refreshed_at = now;
         let inventory = Arc::clone(&self.context.inventory);
         let gpus = desired.gpus.clone();

@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 
 use super::super::DurableRecord;
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, ThreadPercentage};
 use crate::gpu::probe::ProbeRequest;
@@ -39,7 +38,7 @@ impl Driver {
     /// The desired value, completed by what only the driver knows.
     pub(super) fn wanted(&mut self) -> Desired {
         let mut desired = self.desired.borrow_and_update().clone();
-        self.state.follow(&mut desired, unix_ms());
+        self.state.follow(&mut desired, self.now());
         desired
     }
 
@@ -72,7 +71,7 @@ impl Driver {
             return self.state.shares.probe_lost();
         };
         let desired = self.wanted();
-        self.state.shares.probed(&report, &desired, unix_ms());
+        self.state.shares.probed(&report, &desired, self.now());
         if let Some(failure) = self.state.shares.failure(&desired) {
             tracing::error!(daemon = %desired.name, why = failure.message, "the layout is not proven");
         }

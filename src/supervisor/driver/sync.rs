@@ -3,7 +3,6 @@
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::clock::unix_ms;
 use crate::domain::daemon::Incarnation;
 use crate::domain::difference::Difference;
 use crate::domain::plan::Desired;
@@ -16,7 +15,7 @@ use crate::supervisor::reconcile::daemon::PollInterval;
 impl Driver {
     pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
         let serving = *self.fresh.borrow_and_update();
-        let (began, deadline) = (unix_ms(), self.patience());
+        let (began, deadline) = (self.now(), self.patience());
         self.polls += 1;
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
@@ -30,7 +29,7 @@ impl Driver {
             desired,
             wrong,
             &mut self.written,
-            unix_ms(),
+            began,
         )
         .await;
         match &outcome {
@@ -51,7 +50,7 @@ impl Driver {
         let failed = (!matches!(outcome, PollOutcome::Seen(_))).then(|| outcome.clone());
         let before = self.state.applied;
         let check_interval = self.check_interval(desired);
-        self.state.polled(outcome, !wrong.is_empty(), desired, unix_ms(), check_interval);
+        self.state.polled(outcome, !wrong.is_empty(), desired, self.now(), check_interval);
         match failed {
             Some(outcome) => {
                 self.failed_polls += 1;
@@ -60,7 +59,7 @@ impl Driver {
             None => self.observe_surroundings(desired),
         }
         if self.logs.take_woken() {
-            self.state.wake(unix_ms());
+            self.state.wake(self.now());
         }
         if self.state.applied != before
             && let Some(mut incarnation) = self.incarnation.clone()
@@ -82,9 +81,9 @@ impl Driver {
             Ok::<_, SessionError>(())
         };
         match request.await {
-            Ok(()) => self.state.server_requested(unix_ms()),
+            Ok(()) => self.state.server_requested(self.now()),
             Err(error) => {
-                self.state.polled(unanswered(error), false, desired, unix_ms(), PollInterval(0));
+                self.state.polled(unanswered(error), false, desired, self.now(), PollInterval(0));
             }
         }
     }

@@ -33,6 +33,7 @@ use tokio::task::AbortHandle;
 use self::placeholder::{ClientDecision, Placeholder, Queue};
 pub(super) use self::policy::handout;
 use super::reconcile::daemon::Blocker;
+use crate::clock::Clock;
 use crate::domain::plan::{Desired, DesiredVersion};
 use crate::domain::tenant::WaitingProcess;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
@@ -124,6 +125,7 @@ impl<'d> From<&'d Desired> for DaemonTenants<'d> {
 pub struct Handouts {
     root: PathBuf,
     patience: Duration,
+    clock: Clock,
     greeting: watch::Sender<Vec<u8>>,
     /// Whether a daemon's greeting was requested.
     greeting_requested: AtomicBool,
@@ -212,10 +214,11 @@ struct TenantEntry {
 
 impl Handouts {
     /// Directories below `runtime_dir`; a client waits no longer than `patience` for its daemon.
-    pub fn new(runtime_dir: &Path, patience: Duration) -> Arc<Self> {
+    pub fn new(runtime_dir: &Path, patience: Duration, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             root: root(runtime_dir),
             patience,
+            clock,
             greeting: watch::Sender::new(handshake::GREETING.to_vec()),
             greeting_requested: AtomicBool::new(false),
             inner: Mutex::default(),
@@ -408,7 +411,7 @@ impl Handouts {
     }
 
     fn orphan(&self, tenant: TenantName) -> TenantEntry {
-        let queue = Queue::new(self.patience, self.greeting.subscribe());
+        let queue = Queue::new(self.patience, self.greeting.subscribe(), self.clock);
         let shown = Handout::Wait;
         TenantEntry {
             daemon: None,

@@ -13,7 +13,7 @@ use std::{fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::unix_ms;
+use crate::clock::Clock;
 use crate::domain::tenant::WaitingProcess;
 use crate::host::seqpacket::{Connection, Listener};
 use crate::mps::handshake;
@@ -48,10 +48,11 @@ pub(super) struct Queue {
     patience: Duration,
     /// The greeting that daemons use.
     greeting: watch::Receiver<Vec<u8>>,
+    clock: Clock,
 }
 
 impl Queue {
-    pub(super) fn new(patience: Duration, greeting: watch::Receiver<Vec<u8>>) -> Self {
+    pub(super) fn new(patience: Duration, greeting: watch::Receiver<Vec<u8>>, clock: Clock) -> Self {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         Self {
             decision: watch::Sender::new(ClientDecision::Wait),
@@ -59,6 +60,7 @@ impl Queue {
             places,
             patience,
             greeting,
+            clock,
         }
     }
 
@@ -85,7 +87,7 @@ impl Queue {
         let heard = tokio::time::timeout(SPEAKS, handshake::receive(&connection, &greeting)).await;
         let Some(request) = heard.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
         let pid = u32::try_from(request.client.pid.as_raw_nonzero().get()).unwrap_or(0);
-        let entry = WaitingProcess { pid, uid: request.client.uid.as_raw(), since: unix_ms() };
+        let entry = WaitingProcess { pid, uid: request.client.uid.as_raw(), since: self.clock.unix_ms() };
         let _listed = Listed::new(self, entry);
         if !handshake::may_forward(&request) {
             return Ok(());
@@ -225,7 +227,7 @@ mod tests {
     fn host(patience: Duration) -> Host {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
         let (greeting, heard) = watch::channel(handshake::GREETING.to_vec());
-        let queue = Queue::new(patience, heard);
+        let queue = Queue::new(patience, heard, Clock::system());
         let placeholder = Placeholder::bind(&home.path().join("control"), &queue).expect("bound");
         Host { home, queue, placeholder, _greeting: greeting }
     }

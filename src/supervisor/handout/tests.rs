@@ -18,7 +18,7 @@ struct Host {
 
 fn host() -> Host {
     let home = tempfile::tempdir_in("/tmp").expect("directory");
-    let handouts = Handouts::new(home.path(), PATIENCE);
+    let handouts = Handouts::new(home.path(), PATIENCE, Clock::system());
     Host { home, handouts, daemon: name("gpu0"), generation: Cell::new(0) }
 }
 
@@ -225,7 +225,7 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
     let (_listener, control) = host.control();
     host.set(&[A], Handout::Open(control.clone()));
     let next = Host {
-        handouts: Handouts::new(host.home.path(), PATIENCE),
+        handouts: Handouts::new(host.home.path(), PATIENCE, Clock::system()),
         daemon: host.daemon.clone(),
         generation: Cell::new(0),
         home: tempfile::tempdir().expect("directory"),
@@ -237,7 +237,7 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
     assert!(host.is_open(A, &control), "the daemon lives");
     let gone =
         ControlSocket { identity: Identity { pid: control.identity.pid, start_time: 1 }, ..control.clone() };
-    let last = Handouts::new(host.home.path(), PATIENCE);
+    let last = Handouts::new(host.home.path(), PATIENCE, Clock::system());
     last.begin(&of_next, Some(gone));
     assert!(!host.is_open(A, &control), "the daemon is dead");
 }
@@ -326,7 +326,7 @@ async fn earlier_managers_link_is_closed_without_a_plan() {
     let (listener, control) = host.control();
     host.set(&[A], Handout::Open(control.clone()));
     drop(listener);
-    let next = Handouts::new(host.home.path(), PATIENCE);
+    let next = Handouts::new(host.home.path(), PATIENCE, Clock::system());
     let directories = tenants(&[A]);
     let refused = DaemonTenants::refused(&host.daemon, &directories);
     next.announce(&refused);

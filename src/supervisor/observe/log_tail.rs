@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::evidence::LogEvidence;
 use super::log_state::{LogState, PendingClient};
-use crate::clock::unix_ms;
 use crate::domain::FilePlace;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
@@ -51,7 +50,12 @@ pub(crate) struct Logs {
 
 impl Logs {
     /// `place` is how far an earlier manager has read server.log: what was written since is news to this one.
-    pub(crate) fn new(pipe_directory: &Path, log_directory: &Path, place: Option<FilePlace>) -> Self {
+    pub(crate) fn new(
+        pipe_directory: &Path,
+        log_directory: &Path,
+        place: Option<FilePlace>,
+        now: i64,
+    ) -> Self {
         let watch = Watch::new()
             .inspect_err(|error| {
                 tracing::warn!(%error, "logs cannot be watched, so what happens is seen at the next poll only");
@@ -61,7 +65,7 @@ impl Logs {
             Self { watch, pipe_directory: pipe_directory.to_owned(), ..Self::unwatched(log_directory) };
         match place {
             Some(place) => logs.gap = Some(Follow::resumed(log_directory.join("server.log"), place)),
-            None => logs.server_log_events = ServerLogEvents::since(unix_ms()),
+            None => logs.server_log_events = ServerLogEvents::since(now),
         }
         logs
     }
