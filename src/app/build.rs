@@ -39,7 +39,7 @@ use crate::store::lock::StateLock;
 use crate::store::{self, Store, StoreError};
 use crate::supervisor::report::event_queue::EventQueue;
 use crate::supervisor::{
-    Context, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes,
+    Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes, SupervisorContext,
 };
 use crate::{host, mps};
 
@@ -129,7 +129,7 @@ impl App {
         let events = EventQueue::default();
         let simulated = platform.simulated;
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
-        let fleet = Fleet::new(Context {
+        let fleet = Fleet::new(SupervisorContext {
             clock,
             control_program: Arc::new(InstalledProgram {
                 path: platform.binaries.control,

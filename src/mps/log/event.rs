@@ -116,7 +116,7 @@ pub enum Event {
 
 /// What the messages before say about the next one.
 #[derive(Debug, Default)]
-pub(super) struct Context {
+pub(super) struct PrecedingMessages {
     list: Option<(u32, List)>,
     /// PID of the daemon that is answering a command.
     answering: Option<u32>,
@@ -133,7 +133,7 @@ enum List {
     Processes,
 }
 
-impl Context {
+impl PrecedingMessages {
     /// Reads a message of the writer `pid`.
     ///
     /// Two kinds of message mean something by what stands above them: the bare numbers under a fault's headings, and

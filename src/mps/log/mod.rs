@@ -63,7 +63,7 @@ pub struct Reader {
     /// A line whose newline has not come yet, up to [`LONGEST`] bytes of it.
     partial: Vec<u8>,
     held: Option<Record>,
-    context: event::Context,
+    context: event::PrecedingMessages,
 }
 
 impl Reader {

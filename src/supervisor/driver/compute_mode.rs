@@ -10,7 +10,8 @@ use crate::domain::daemon::{Condition, DaemonStatus};
 use crate::domain::gpu::ComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
-use crate::supervisor::{Context, DurableRecord, DurableWrite};
+use crate::supervisor::context::SupervisorContext;
+use crate::supervisor::durable::{DurableRecord, DurableWrite};
 
 /// Steps for one GPU, more than it ever takes: if it is not enough, another program changes the mode too.
 const STEPS: usize = 8;
@@ -52,7 +53,7 @@ impl OwnedComputeModes {
     }
 }
 
-impl Context {
+impl SupervisorContext {
     /// Brings the compute mode of a daemon's GPUs to what it wants, and puts back those of its other GPUs but `in_use`.
     ///
     /// Gives what is ours afterwards. A daemon that wants nothing and holds nothing costs nothing.
@@ -240,7 +241,7 @@ impl ComputeModeControl {
     /// Applies them if something changed or they are due.
     pub(crate) async fn apply(
         &mut self,
-        context: &Context,
+        context: &SupervisorContext,
         daemon: &DaemonName,
         gpus: &[GpuUuid],
         in_use: &[GpuUuid],
@@ -350,14 +351,14 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn context(inventory: Arc<dyn Inventory>, runtime_dir: &Path) -> Context {
+    pub(crate) fn context(inventory: Arc<dyn Inventory>, runtime_dir: &Path) -> SupervisorContext {
         let (recorder, mut facts) = tokio::sync::mpsc::channel::<DurableWrite>(4);
         tokio::spawn(async move {
             while let Some(fact) = facts.recv().await {
                 let _ = fact.written.send(true);
             }
         });
-        Context {
+        SupervisorContext {
             clock: crate::clock::Clock::system(),
             control_program: Arc::new(InstalledProgram {
                 path: "/nonexistent/program".into(),

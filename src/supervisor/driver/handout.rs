@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::super::Context;
+use super::super::context::SupervisorContext;
 use super::super::handout::{ControlSocket, Handout, handout};
 use super::Driver;
 use crate::domain::daemon::{Incarnation, Phase};
@@ -19,7 +19,12 @@ pub(super) const fn pipe_mode(multi_user: bool) -> u32 {
 }
 
 /// Takes over what an earlier manager handed out.
-pub(super) fn begin(context: &Context, desired: &Desired, earlier: Option<&Incarnation>, pipe: &Path) {
+pub(super) fn begin(
+    context: &SupervisorContext,
+    desired: &Desired,
+    earlier: Option<&Incarnation>,
+    pipe: &Path,
+) {
     let control = earlier.filter(|earlier| earlier.boot_id == context.boot_id).and_then(|earlier| {
         let (pid, start_time) = earlier.process?;
         Some(ControlSocket {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::{DriverRequest, TerminateError, Termination};
+use super::super::handle::DriverRequest;
 use super::Driver;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::host;
 use crate::metrics::control::Commands;
-use crate::supervisor::driver::terminate_client::{resume, terminate};
+use crate::supervisor::driver::terminate_client::{TerminateError, Termination, resume, terminate};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::{DurableRecord, DurableWrite};
+use super::super::durable::{DurableRecord, DurableWrite};
 use super::Driver;
 use crate::domain::DaemonName;
 use crate::domain::layout::record::{PartitionDrift, PartitionRun};

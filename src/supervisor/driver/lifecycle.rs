@@ -10,7 +10,7 @@ use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
-use crate::supervisor::DurableRecord;
+use crate::supervisor::durable::DurableRecord;
 use crate::supervisor::observe::control_process::{shape, token};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
 use crate::supervisor::observe::isolation;

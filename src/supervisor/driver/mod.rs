@@ -25,16 +25,21 @@ use tokio_util::sync::CancellationToken;
 use self::compute_mode::ComputeModeControl;
 use self::failures::{dies, logs_changed};
 use self::shares::PercentageProbe;
+use super::context::SupervisorContext;
+use super::durable::{DurableRecord, RememberedDaemon};
+use super::handle::{DriverLink, DriverRequest};
 use super::observe::bypass::Bypasses;
 use super::observe::exact_limits::WrittenLimits;
+use super::observe::foreign_daemons::ForeignDaemon;
 use super::observe::gpu_presence::GpuPresence;
 use super::observe::log_tail::Logs;
+use super::observed::Observed;
 use super::reconcile::daemon::{DaemonReconciler, ReconcileStep};
 use super::reconcile::partitions::PartitionReconciler;
 use super::report::conditions::{DaemonCounters, status};
 use super::report::diagnosis::Diagnosis;
 use super::report::event_detector::EventDetector;
-use super::{Context, DriverRequest, DurableRecord, ForeignDaemon, Observed, RememberedDaemon, Shared};
+
 use crate::domain::FilePlace;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::Incarnation;
@@ -47,7 +52,7 @@ use crate::mps::ControlChannel;
 const LAST_ACTION: Duration = Duration::from_secs(2);
 
 pub(super) struct Driver {
-    context: Arc<Context>,
+    context: Arc<SupervisorContext>,
     desired: watch::Receiver<Desired>,
     fresh: watch::Receiver<u64>,
     gpu_presence: watch::Receiver<GpuPresence>,
@@ -95,7 +100,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(
-        context: Arc<Context>,
+        context: Arc<SupervisorContext>,
         desired: watch::Receiver<Desired>,
         fresh: watch::Receiver<u64>,
         jobs: mpsc::Receiver<DriverRequest>,
@@ -170,7 +175,7 @@ impl Driver {
         (driver, watcher)
     }
 
-    pub(super) async fn run(mut self, shared: Arc<Shared>) {
+    pub(super) async fn run(mut self, link: Arc<DriverLink>) {
         while !self.stop.is_cancelled() {
             while let Ok(job) = self.jobs.try_recv() {
                 self.work(job).await;
@@ -200,7 +205,7 @@ impl Driver {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
                 let stop = self.stop.clone();
                 tokio::select! {
-                    () = self.perform(action, &desired, &shared) => {}
+                    () = self.perform(action, &desired, &link) => {}
                     // Left where it is: whatever was begun, the next manager finds out as after a crash.
                     () = async { stop.cancelled().await; tokio::time::sleep(LAST_ACTION).await } => return,
                 }
@@ -249,7 +254,7 @@ impl Driver {
         seen.into_iter().flat_map(|seen| &seen.servers).map(Identity::from).collect()
     }
 
-    async fn perform(&mut self, action: ReconcileStep, desired: &Desired, shared: &Shared) {
+    async fn perform(&mut self, action: ReconcileStep, desired: &Desired, link: &DriverLink) {
         match action {
             ReconcileStep::Wait(_) => {}
             ReconcileStep::Search => {
@@ -281,7 +286,7 @@ impl Driver {
             ReconcileStep::Start => self.start(desired).await,
             // What an operation requested holds for one stop; after it the configured grace holds again.
             ReconcileStep::Stop => {
-                let grace_s = shared.grace_s.swap(self.context.grace_s, Ordering::Relaxed);
+                let grace_s = link.grace_s.swap(self.context.grace_s, Ordering::Relaxed);
                 self.stop_daemon(desired, grace_s).await;
             }
             ReconcileStep::Sync(wrong) => self.sync(desired, &wrong).await,

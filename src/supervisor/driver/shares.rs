@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::super::DurableRecord;
+use super::super::durable::DurableRecord;
 use super::Driver;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, ThreadPercentage};

@@ -9,8 +9,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::context::SupervisorContext;
+use super::driver::Driver;
+use super::durable::RememberedDaemon;
+use super::handle::{DriverLink, Handle};
 use super::handout::DaemonTenants;
-use super::{Context, Handle, Observed, RememberedDaemon, Shared, driver};
+use super::observed::Observed;
 use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
@@ -25,7 +29,7 @@ pub struct Fleet {
 }
 
 struct Inner {
-    context: Arc<Context>,
+    context: Arc<SupervisorContext>,
     drivers: Mutex<Drivers>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -40,7 +44,7 @@ struct Drivers {
 
 impl Fleet {
     /// An empty fleet; watches from now on who else runs control daemons here.
-    pub fn new(context: Context) -> Self {
+    pub fn new(context: SupervisorContext) -> Self {
         let (context, tasks, shutdown) = (Arc::new(context), TaskTracker::new(), CancellationToken::new());
         let (watching, stop) = (Arc::clone(&context), shutdown.clone());
         tasks.spawn(async move { watching.foreign_daemons.watch(watching.check_interval, stop).await });
@@ -48,7 +52,7 @@ impl Fleet {
     }
 
     /// Shared by all drivers.
-    pub fn context(&self) -> &Context {
+    pub fn context(&self) -> &SupervisorContext {
         &self.inner.context
     }
 
@@ -79,12 +83,12 @@ impl Fleet {
         let stop_driver = self.inner.shutdown.child_token();
         let context = Arc::clone(&self.inner.context);
         let (driver, observed) =
-            driver::Driver::new(context, wanted, fresh_requests, queue, stop_driver.clone(), earlier);
+            Driver::new(context, wanted, fresh_requests, queue, stop_driver.clone(), earlier);
         let grace_s = AtomicU32::new(self.inner.context.grace_s);
         let commands = driver.commands();
-        let shared = Arc::new(Shared { desired, observed, fresh, jobs, grace_s, stop_driver, commands });
-        let handle = Handle { shared };
-        self.inner.tasks.spawn(driver.run(Arc::clone(&handle.shared)));
+        let link = Arc::new(DriverLink { desired, observed, fresh, jobs, grace_s, stop_driver, commands });
+        let handle = Handle { link };
+        self.inner.tasks.spawn(driver.run(Arc::clone(&handle.link)));
         handles.insert(name, handle);
     }
 
@@ -107,7 +111,7 @@ impl Fleet {
             *last = revision.max(*last);
         }
         if let Some(handle) = drivers.handles.remove(name) {
-            handle.shared.stop_driver.cancel();
+            handle.link.stop_driver.cancel();
         }
         self.inner.context.handouts.forget(name);
         self.inner.context.foreign_daemons.disclaim(name);

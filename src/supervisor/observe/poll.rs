@@ -24,7 +24,7 @@ use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
 use crate::mps::{Command, ControlChannel, ControlSession, Device, SessionError};
-use crate::supervisor::Context;
+use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::driver::partition_commands::by_gpu;
 
 /// How often, and for how long, a daemon is read again that still lists a server that is dead.
@@ -69,7 +69,7 @@ impl From<ParseError> for PollError {
 
 /// Writes `wrong` and reads everything; the clients are empty unless everything was read.
 pub(crate) async fn sync(
-    context: &Context,
+    context: &SupervisorContext,
     target: PollTarget<'_>,
     logs: &mut Logs,
     desired: &Desired,
@@ -139,7 +139,7 @@ pub struct ForeignPoll {
 
 /// Reads a daemon that is not ours in one session, and writes nothing; the reason where it cannot be read.
 pub(crate) async fn foreign(
-    context: &Context,
+    context: &SupervisorContext,
     target: PollTarget<'_>,
     log_directory: &Path,
     gpus: &[GpuUuid],
@@ -372,7 +372,11 @@ fn place(seen: &mut Effective, clients: &[ClientFacts]) {
 }
 
 /// Joins the daemon's list with /proc and the driver's memory figures.
-async fn clients(context: &Context, gpus: &[GpuUuid], rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
+async fn clients(
+    context: &SupervisorContext,
+    gpus: &[GpuUuid],
+    rows: Vec<parse::ClientRow>,
+) -> Vec<ClientFacts> {
     if rows.is_empty() {
         return Vec::new();
     }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use crate::domain::DaemonName;
 use crate::mps::process::check_reachable;
-use crate::supervisor::{Context, Fleet};
+use crate::supervisor::context::SupervisorContext;
+use crate::supervisor::fleet::Fleet;
 
-impl Context {
+impl SupervisorContext {
     /// Refuses a user whose programs cannot reach a daemon's sockets: they would run outside MPS in silence.
     pub async fn check_reachable(&self, pipe: PathBuf, uid: u32) -> Result<(), String> {
         // The host's user database may be far away.

@@ -78,11 +78,11 @@ pub enum QueuedItem {
 /// From the drivers to the writer of events; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct EventQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct QueueState {
     queue: Mutex<VecDeque<QueuedItem>>,
     closed: AtomicBool,
     wake: Notify,

@@ -1,0 +1,102 @@
+//! What all drivers share.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use super::driver::compute_mode::OwnedComputeModes;
+use super::durable::DurableWrite;
+use super::handout::Handouts;
+use super::observe::foreign_daemons::{ForeignDaemon, ForeignDaemonScanner};
+use super::observe::gpu_presence::GpuPresence;
+use super::observe::poll::{self, ForeignPoll};
+use super::report::event_queue::EventQueue;
+use crate::clock::Clock;
+use crate::domain::DaemonName;
+use crate::domain::daemon::Mode;
+use crate::domain::timings::Timings;
+use crate::gpu::Inventory;
+use crate::gpu::probe::Prober;
+use crate::host::systemd::Scopes;
+use crate::mps::{Capability, ControlProgram};
+
+/// Shared by all drivers.
+pub struct SupervisorContext {
+    /// What time it is.
+    pub clock: Clock,
+    /// Starts control daemons and talks to them.
+    pub control_program: Arc<dyn ControlProgram>,
+    /// What they can do.
+    pub capability: Capability,
+    /// The GPUs.
+    pub inventory: Arc<dyn Inventory>,
+    /// Starts CUDA processes that see what clients are given.
+    pub prober: Arc<Prober>,
+    /// Which of them are here, polled once for all daemons.
+    pub gpu_presence: watch::Sender<GpuPresence>,
+    /// Whether daemons get systemd scopes of their own.
+    pub scopes: Scopes,
+    /// Where each daemon gets a directory of its own.
+    pub runtime_dir: PathBuf,
+    /// Further variables for what runs on this host.
+    pub extra_env: Vec<(OsString, OsString)>,
+    /// Finds other control daemons on the host.
+    pub foreign_daemons: ForeignDaemonScanner,
+    /// This boot.
+    pub boot_id: String,
+    /// Pause of an idle daemon between two reads of its processes and its GPUs, which open no session; and between two
+    /// sessions where its logs cannot be relied upon.
+    pub check_interval: Duration,
+    /// Pause between two sessions with an idle daemon whose logs report every change.
+    pub poll: Duration,
+    /// Longest time for one session with a daemon.
+    pub deadline: Duration,
+    /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
+    pub grace_s: u32,
+    /// Pauses and deadlines.
+    pub timings: Timings,
+    /// The compute modes that are ours.
+    pub modes: OwnedComputeModes,
+    /// Takes what must outlive the manager.
+    pub recorder: mpsc::Sender<DurableWrite>,
+    /// Takes events.
+    pub events: EventQueue,
+    /// The sockets of tenants.
+    pub handouts: Arc<Handouts>,
+}
+
+impl SupervisorContext {
+    /// The directory that has a directory for each daemon.
+    pub fn daemons_directory(&self) -> PathBuf {
+        self.runtime_dir.join("daemons")
+    }
+
+    /// The directory of a daemon's sockets.
+    pub fn pipe_directory(&self, daemon: &DaemonName) -> PathBuf {
+        self.home(daemon).join("pipe")
+    }
+
+    /// The directory of a daemon's logs.
+    pub fn log_directory(&self, daemon: &DaemonName) -> PathBuf {
+        self.home(daemon).join("log")
+    }
+
+    /// Reads a daemon that is not ours, in one session of its own; the reason where it cannot be read.
+    pub async fn read_foreign(&self, foreign: &ForeignDaemon) -> Result<ForeignPoll, String> {
+        let environment = foreign.daemon.environment.clone()?;
+        environment.reachable?;
+        let gpus = foreign.gpus.clone()?;
+        let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
+        let control = self.control_program.channel(environment.pipe_directory);
+        let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
+        let subject = poll::PollTarget { control: &*control, partitioned, deadline: self.deadline };
+        poll::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
+    }
+
+    fn home(&self, daemon: &DaemonName) -> PathBuf {
+        self.daemons_directory().join(daemon.as_str())
+    }
+}

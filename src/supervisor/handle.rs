@@ -1,0 +1,246 @@
+//! A cheap handle to a driver, for other tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::driver::terminate_client::{TerminateError, Terminating, Termination, unmanaged};
+use super::observed::Observed;
+use super::report::diagnosis::Diagnosis;
+use crate::domain::client::{ClientId, StoppedPolicy};
+use crate::domain::daemon::{Condition, DaemonStatus, Phase};
+use crate::domain::plan::Desired;
+use crate::metrics::control::Commands;
+
+/// Requests that a driver carries out once, in turn.
+pub(super) enum DriverRequest {
+    Restart,
+    /// Answered with the number of the request.
+    TryAgain(oneshot::Sender<u64>),
+    /// For this generation, whatever the policy says of what drifted; answered in the same way.
+    ReconcileLayout(i64, oneshot::Sender<u64>),
+    Terminate {
+        client: ClientId,
+        stopped: StoppedPolicy,
+        /// Notified when MPS has ended its work and only its process is left.
+        let_go: oneshot::Sender<()>,
+        answer: oneshot::Sender<Result<Termination, TerminateError>>,
+    },
+}
+
+/// Why no fresh poll could be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FreshError {
+    /// The poll failed.
+    #[error("the daemon could not be read: {0}")]
+    Failed(Diagnosis),
+    /// No poll ended in time; the one before may have said why.
+    #[error("the daemon was not read within {}{}", seconds(*.0), .1.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Late(Duration, Option<Diagnosis>),
+    /// The driver has ended.
+    #[error("the daemon is no longer managed")]
+    Gone,
+}
+
+impl FreshError {
+    /// Its reason, which names no process or user.
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Failed(why) | Self::Late(_, Some(why)) => Some(why.reason),
+            Self::Late(_, None) | Self::Gone => None,
+        }
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs_f64())
+}
+
+/// A handle to one driver.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) link: Arc<DriverLink>,
+}
+
+pub(super) struct DriverLink {
+    pub(super) desired: watch::Sender<Desired>,
+    pub(super) observed: watch::Receiver<Observed>,
+    pub(super) fresh: watch::Sender<u64>,
+    pub(super) jobs: mpsc::Sender<DriverRequest>,
+    pub(super) grace_s: AtomicU32,
+    pub(super) stop_driver: CancellationToken,
+    pub(super) commands: Arc<Commands>,
+}
+
+impl Handle {
+    /// The current desired generation.
+    pub fn generation(&self) -> i64 {
+        self.link.desired.borrow().generation
+    }
+
+    /// The current desired value.
+    pub fn desired(&self) -> Desired {
+        self.link.desired.borrow().clone()
+    }
+
+    /// The counts and times of commands to the daemon.
+    pub fn commands(&self) -> Arc<Commands> {
+        Arc::clone(&self.link.commands)
+    }
+
+    /// The user whose server is desired.
+    pub fn server_uid(&self) -> u32 {
+        self.link.desired.borrow().server_uid
+    }
+
+    /// The last observation.
+    pub fn observed(&self) -> Observed {
+        self.link.observed.borrow().clone()
+    }
+
+    /// A poll that began after this call; all who wait at the same time share one.
+    pub async fn fresh(&self, patience: Duration) -> Result<Observed, FreshError> {
+        let mut wanted = 0;
+        self.link.fresh.send_modify(|requests| {
+            *requests += 1;
+            wanted = *requests;
+        });
+        let mut observed = self.link.observed.clone();
+        let seen =
+            tokio::time::timeout(patience, observed.wait_for(|observed| observed.served >= wanted)).await;
+        let seen = match seen {
+            Ok(seen) => seen.map_err(|_| FreshError::Gone)?.clone(),
+            Err(_) => return Err(FreshError::Late(patience, self.observed().failed)),
+        };
+        match seen.failed {
+            Some(why) => Err(FreshError::Failed(why)),
+            None => Ok(seen),
+        }
+    }
+
+    /// Waits until what is seen satisfies `done`.
+    pub async fn wait_for(
+        &self,
+        patience: Duration,
+        done: impl FnMut(&Observed) -> bool,
+    ) -> Option<Observed> {
+        let mut observed = self.link.observed.clone();
+        tokio::time::timeout(patience, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
+    }
+
+    /// The status as of now: `ready` only if it is ready for the newest generation, which the driver may not have seen.
+    pub fn status(&self) -> DaemonStatus {
+        let mut status = self.link.observed.borrow().status.clone();
+        {
+            let desired = self.link.desired.borrow();
+            if status.phase == Phase::Ready && desired.holds_since(status.observed_generation) {
+                status.observed_generation = desired.generation;
+            }
+        }
+        if status.phase == Phase::Ready && self.not_ready().is_some() {
+            status.phase = Phase::Applying;
+            if let Some(ready) = status.conditions.first_mut() {
+                let message = "what is wanted was changed a moment ago, and is being applied";
+                *ready = Condition::new("Ready", false, "AwaitingReadBack", message);
+            }
+        }
+        status
+    }
+
+    /// The daemon's phase, unless it holds what is wanted of it now.
+    pub(super) fn not_ready(&self) -> Option<Phase> {
+        let desired = self.link.desired.borrow();
+        let observed = self.link.observed.borrow();
+        let status = &observed.status;
+        match status.phase {
+            // Nothing is wanted of one that is only observed.
+            _ if desired.is_observed() => None,
+            Phase::Stopped if !desired.running => None,
+            Phase::Ready if desired.running && desired.holds_since(status.observed_generation) => None,
+            // Published before the driver has seen the newest generation.
+            Phase::Ready | Phase::Stopped => Some(Phase::Applying),
+            other => Some(other),
+        }
+    }
+
+    /// Publishes a new desired value.
+    pub(super) fn publish(&self, mut desired: Desired) {
+        self.link.desired.send_if_modified(|current| {
+            // Two writers may publish in another order than they committed; the version decides.
+            let newer = desired.version() > current.version();
+            if newer {
+                // A daemon that was created again counts its generations from 1 again.
+                let is_same = desired.generation > current.generation;
+                if is_same && desired.has_settings_of(current) {
+                    desired.settings_since = current.settings_since;
+                }
+                *current = desired;
+            }
+            newer
+        });
+    }
+
+    /// Waits until the driver works by what is wanted now, and has ended what it did before; gives up after `patience`.
+    pub async fn followed(&self, patience: Duration) -> bool {
+        let wanted = self.generation();
+        self.wait_for(patience, |observed| observed.follows >= wanted).await.is_some()
+    }
+
+    /// Waits until the driver has ended, after which it sends nothing any more; gives up after `patience`.
+    pub async fn ended(&self, patience: Duration) {
+        let mut observed = self.link.observed.clone();
+        let _ = tokio::time::timeout(patience, observed.wait_for(|_| false)).await;
+    }
+
+    /// The seconds that clients get at the next stop.
+    pub fn set_grace(&self, seconds: u32) {
+        self.link.grace_s.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Stops the daemon once; it is started again since its desired value says so.
+    pub async fn restart(&self) -> Result<(), FreshError> {
+        self.link.jobs.send(DriverRequest::Restart).await.map_err(|_| FreshError::Gone)
+    }
+
+    /// Has the driver try at once what was blocked; gives the number by which [`Observed::blocker`] shows what came of it.
+    pub async fn try_again(&self) -> Result<u64, FreshError> {
+        let (answer, answered) = oneshot::channel();
+        self.link.jobs.send(DriverRequest::TryAgain(answer)).await.map_err(|_| FreshError::Gone)?;
+        answered.await.map_err(|_| FreshError::Gone)
+    }
+
+    /// Has the driver apply its layout again: after a failure, and whatever drifted under a policy that only reports.
+    ///
+    /// A generation for which the driver has done that already is not requested twice: whatever others have done since is
+    /// theirs. Gives the number by which [`Observed::has_tried`] shows that the driver has begun with it.
+    pub async fn reconcile_layout(&self, generation: i64) -> Result<u64, FreshError> {
+        let (answer, answered) = oneshot::channel();
+        let job = DriverRequest::ReconcileLayout(generation, answer);
+        self.link.jobs.send(job).await.map_err(|_| FreshError::Gone)?;
+        answered.await.map_err(|_| FreshError::Gone)
+    }
+
+    /// Ends a client in the safe order.
+    pub async fn terminate(
+        &self,
+        client: ClientId,
+        stopped: StoppedPolicy,
+    ) -> Result<Termination, TerminateError> {
+        self.start_termination(client, stopped).await?.ended().await
+    }
+
+    /// The same, for a caller that follows the progress.
+    pub async fn start_termination(
+        &self,
+        client: ClientId,
+        stopped: StoppedPolicy,
+    ) -> Result<Terminating, TerminateError> {
+        let (let_go, answer, terminating) = Terminating::begin();
+        let job = DriverRequest::Terminate { client, stopped, let_go, answer };
+        self.link.jobs.send(job).await.map_err(|_| unmanaged())?;
+        Ok(terminating)
+    }
+}
