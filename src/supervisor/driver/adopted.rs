@@ -1,10 +1,11 @@
 //! What a driver does differently for a control process that was started outside this manager, and beside those of others.
 
-use super::{Driver, token};
+use super::Driver;
 use crate::domain::daemon::{Condition, Home, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
+use crate::supervisor::observe::control_process::token;
 use crate::supervisor::observe::foreign_daemons::{DaemonClaim, SHARED_MEANS, SharedGpu};
 use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};

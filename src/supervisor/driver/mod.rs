@@ -26,7 +26,7 @@ use self::compute_mode::ComputeModeControl;
 use self::failures::{dies, logs_changed};
 use self::shares::PercentageProbe;
 use super::context::SupervisorContext;
-use super::durable::{DurableRecord, RememberedDaemon};
+use super::durable::RememberedDaemon;
 use super::handle::{DriverLink, DriverRequest};
 use super::observe::bypass::Bypasses;
 use super::observe::exact_limits::WrittenLimits;

@@ -3,7 +3,6 @@
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::domain::daemon::Incarnation;
 use crate::domain::difference::Difference;
 use crate::domain::plan::Desired;
 use crate::mps::{Command, SessionError};

@@ -1,0 +1,82 @@
+//! Settings that another program changes.
+
+use super::*;
+use crate::domain::drift::DriftPolicy;
+
+const CHANGE: &str = "set_default_active_thread_percentage 30";
+
+/// A ready host whose logs report every change.
+async fn with_live_logs(policy: DriftPolicy) -> ScriptedHost {
+    let host = ScriptedHost::new();
+    host.script.log_sessions(&host.log("control.log"));
+    host.publish(Desired { drift_policy: policy, ..desired(1) });
+    host.await_phase(Phase::Ready).await;
+    tokio::time::sleep(CHECK_INTERVAL).await;
+    host
+}
+
+/// How often the percentage was written.
+fn writes(host: &ScriptedHost) -> usize {
+    let sessions = host.script.sessions();
+    let commands = sessions.iter().flat_map(|session| &session.commands);
+    commands.filter(|command| command.starts_with("set_default_active_thread_percentage")).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn logged_change_is_repaired_at_once() {
+    let host = with_live_logs(DriftPolicy::Repair).await;
+    for count in 1..=2 {
+        let (written, changed) = (writes(&host), Instant::now());
+        host.script.external(CHANGE);
+        let seen = host
+            .wait_for("counted and put back", |observed| {
+                observed.status.drift.count == count && observed.status.phase == Phase::Ready
+            })
+            .await;
+        assert!(changed.elapsed() < Duration::from_millis(250), "{:?}", changed.elapsed());
+        let drift = seen.status.drift;
+        assert!(!drift.present && drift.last_at.is_some());
+        let [last] = drift.last.as_slice() else { panic!("{drift:?}") };
+        assert_eq!(last.setting, "default active thread percentage");
+        assert_eq!((last.wanted.as_str(), last.read.as_str()), ("50.0", "30.0"));
+        assert_eq!(drift.command.as_deref(), Some(CHANGE));
+        assert_eq!(writes(&host), written + 1);
+        let condition = host.condition("SettingsDrifted").expect("said after it was put back");
+        assert_eq!((condition.status, condition.reason.as_str()), (false, "PutBack"));
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unlogged_change_is_noticed_at_next_poll() {
+    let host = ScriptedHost::ready().await;
+    tokio::time::sleep(CHECK_INTERVAL / 2).await;
+    let changed = Instant::now();
+    host.script.external(CHANGE);
+    host.wait_for("counted and put back", |observed| {
+        observed.status.drift.count == 1 && observed.status.phase == Phase::Ready
+    })
+    .await;
+    assert!(changed.elapsed() <= CHECK_INTERVAL / 2 + LATE, "{:?}", changed.elapsed());
+    assert_eq!(writes(&host), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reported_drift_is_left_and_ends_readiness() {
+    let host = with_live_logs(DriftPolicy::Report).await;
+    let written = writes(&host);
+    host.script.external(CHANGE);
+    host.wait_for("it is noticed", |observed| observed.status.phase != Phase::Ready).await;
+    let condition = host.condition("SettingsDrifted").expect("said");
+    assert_eq!((condition.status, condition.reason.as_str()), (true, "ChangedByOthers"));
+    let ready = host.condition("Ready").expect("always there");
+    let said = "default active thread percentage is 30.0 instead of 50.0";
+    assert!(!ready.status && ready.message.contains(said), "{ready:?}");
+    tokio::time::sleep(3 * POLL_INTERVAL).await;
+    host.handle().fresh(PATIENCE).await.expect("read");
+    let drift = host.observed().status.drift;
+    assert_eq!((drift.present, drift.count, writes(&host)), (true, 1, written), "nothing of ours");
+    host.publish(Desired { drift_policy: DriftPolicy::Repair, ..desired(2) });
+    host.await_phase(Phase::Ready).await;
+    assert_eq!(writes(&host), written + 1);
+}

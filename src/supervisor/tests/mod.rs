@@ -1,0 +1,176 @@
+//! Scenarios of a driver under virtual time, with a control daemon that follows a script.
+//!
+//! Time stands still while anything runs, and jumps to the next timer when nothing does. What comes from the kernel, the
+//! death of a process or a change of a log, is noticed at the next jump, so that [`TICK`] is what it may be late.
+
+mod daemon_death;
+mod drift;
+mod polling;
+mod script;
+mod silence;
+mod stopping;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::script::Script;
+use super::driver::compute_mode::tests::context;
+use super::reconcile::daemon::tests::desired as unlimited;
+use super::{Fleet, ForeignDaemonScanner, Handle, Observed, SupervisorContext};
+use crate::clock::Clock;
+use crate::domain::daemon::{Condition, Phase};
+use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+use crate::domain::plan::Desired;
+use crate::domain::tenant::tests::h200;
+use crate::domain::{GpuUuid, ThreadPercentage};
+use crate::gpu::{DeviceFile, GpuDriver, Inventory, InventoryError};
+
+/// How far a jump of the time goes at most.
+const TICK: Duration = Duration::from_millis(5);
+/// How late something may be noticed: a jump, and the timer's own resolution.
+const LATE: Duration = Duration::from_millis(10);
+/// Longest virtual time for anything.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The pauses of an idle daemon without and with logs, and the longest time for a session.
+const CHECK_INTERVAL: Duration = Duration::from_secs(8);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// One GPU, which can be away.
+#[derive(Default)]
+struct OneGpu {
+    away: AtomicBool,
+    /// How often the driver was asked for it.
+    listings: Mutex<Vec<Instant>>,
+}
+
+impl Inventory for OneGpu {
+    fn driver(&self) -> Result<GpuDriver, InventoryError> {
+        Ok(GpuDriver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
+        self.listings.lock().expect("whole").push(Instant::now());
+        Ok(if self.away.load(Ordering::Relaxed) { Vec::new() } else { vec![h200(0)] })
+    }
+
+    fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
+        Ok(Vec::new())
+    }
+
+    fn set_compute_mode(&self, _: &GpuUuid, _: ComputeMode) -> Result<(), InventoryError> {
+        Ok(())
+    }
+
+    fn device_files(&self, _: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
+        Ok(Vec::new())
+    }
+}
+
+/// A fleet of daemons that follow a script.
+struct ScriptedHost {
+    home: tempfile::TempDir,
+    gpu: Arc<OneGpu>,
+    fleet: Fleet,
+    script: Script,
+}
+
+/// What is wanted of the daemon: half of the GPU for its clients.
+fn desired(generation: i64) -> Desired {
+    let uid = rustix::process::getuid().as_raw();
+    Desired {
+        generation,
+        settings_since: generation,
+        gpus: vec![h200(0).uuid],
+        memory_limits: vec![None],
+        percentage: ThreadPercentage::parse("50").expect("half"),
+        server_uid: uid,
+        uids: vec![uid],
+        ..unlimited()
+    }
+}
+
+impl ScriptedHost {
+    fn new() -> Self {
+        let home = tempfile::tempdir_in("/tmp").expect("directory");
+        let (gpu, script) = (Arc::new(OneGpu::default()), Script::new());
+        let inventory: Arc<dyn Inventory> = gpu.clone();
+        // Only what runs in this directory is of this host.
+        let world = [("MPS_SIM_WORLD".into(), home.path().into())];
+        let context = SupervisorContext {
+            clock: Clock::on_tokio_time(1_800_000_000_000),
+            control_program: Arc::new(script.clone()),
+            foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &world),
+            check_interval: CHECK_INTERVAL,
+            poll: POLL_INTERVAL,
+            deadline: DEADLINE,
+            grace_s: 7,
+            ..context(inventory, home.path())
+        };
+        tokio::spawn(async {
+            let mut ticks = tokio::time::interval(TICK);
+            loop {
+                ticks.tick().await;
+            }
+        });
+        Self { home, gpu, fleet: Fleet::new(context), script }
+    }
+
+    /// A host whose daemon is ready.
+    async fn ready() -> Self {
+        let host = Self::new();
+        host.publish(desired(1));
+        host.await_phase(Phase::Ready).await;
+        host
+    }
+
+    fn publish(&self, desired: Desired) {
+        self.fleet.publish(desired, None);
+    }
+
+    fn handle(&self) -> Handle {
+        self.fleet.get(&unlimited().name).expect("published")
+    }
+
+    fn observed(&self) -> Observed {
+        self.handle().observed()
+    }
+
+    async fn wait_for(&self, what: &str, done: impl FnMut(&Observed) -> bool) -> Observed {
+        let seen = self.handle().wait_for(PATIENCE, done).await;
+        seen.unwrap_or_else(|| panic!("never: {what}; {:?}", self.observed().status))
+    }
+
+    async fn await_phase(&self, phase: Phase) -> Observed {
+        self.wait_for(&format!("{phase:?}"), |observed| observed.status.phase == phase).await
+    }
+
+    /// Waits until the daemon is ready again after something that ends readiness.
+    async fn await_ready_again(&self) -> Observed {
+        self.wait_for("not ready", |observed| observed.status.phase != Phase::Ready).await;
+        self.await_phase(Phase::Ready).await
+    }
+
+    fn condition(&self, kind: &str) -> Option<Condition> {
+        self.observed().status.conditions.into_iter().find(|condition| condition.kind == kind)
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.home.path().join("daemons/gpu0/log").join(name)
+    }
+}
+
+/// The pauses between these moments.
+fn pauses(moments: &[Duration]) -> Vec<Duration> {
+    moments.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+/// Whether these are the pauses, to what a jump of the time may take.
+fn assert_pauses(found: &[Duration], wanted: &[Duration]) {
+    let agree = |(found, wanted): (&Duration, &Duration)| *found >= *wanted && *found <= *wanted + LATE;
+    assert!(found.len() == wanted.len() && found.iter().zip(wanted).all(agree), "{found:?} for {wanted:?}");
+}

@@ -1,0 +1,63 @@
+//! A daemon that does not answer.
+
+use super::script::{Transcript, Trouble};
+use super::*;
+
+/// How long a daemon may be silent when nothing shows why.
+const SILENT: Duration = Duration::from_secs(45);
+
+#[tokio::test(start_paused = true)]
+async fn unknown_outcome_is_followed_by_reads_only() {
+    let host = ScriptedHost::ready().await;
+    let before = host.script.sessions().len();
+    host.script.trouble(Some(Trouble::Lost("set_default_active_thread_percentage")));
+    let quarter = ThreadPercentage::parse("25").expect("a quarter");
+    host.publish(Desired { percentage: quarter, ..desired(2) });
+    host.await_phase(Phase::Wedged).await;
+    let lost = host.script.sessions().split_off(before);
+    let [Transcript { commands, .. }] = lost.as_slice() else { panic!("{lost:?}") };
+    assert_eq!(commands, &["set_default_active_thread_percentage 25.0"]);
+    host.script.trouble(Some(Trouble::Silent));
+    host.wait_for("it is read", |_| host.script.sessions().len() == before + 3).await;
+    host.script.trouble(None);
+    host.await_phase(Phase::Ready).await;
+    let after = host.script.sessions().split_off(before + 1);
+    let answered = after.iter().position(|session| !session.commands.is_empty()).expect("answered");
+    assert!(!after[answered].writes(), "the first that is answered reads: {after:?}");
+    assert!(after[answered + 1].writes(), "what had not taken effect is written again: {after:?}");
+    assert_eq!(host.script.starts().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_daemon_is_replaced_after_its_time() {
+    let host = ScriptedHost::ready().await;
+    let (control, before) = (host.script.control_pid(), host.script.sessions().len());
+    host.script.trouble(Some(Trouble::Silent));
+    host.await_phase(Phase::Wedged).await;
+    let silent_since = host.script.sessions()[before].at;
+    host.wait_for("it is killed", |observed| observed.status.deaths == 1).await;
+    host.script.trouble(None);
+    host.await_phase(Phase::Ready).await;
+    let replaced_at = host.script.starts()[1];
+    let took = replaced_at - silent_since;
+    assert!(took >= SILENT && took <= SILENT + DEADLINE + Duration::from_secs(1), "{took:?}");
+    assert_ne!(host.script.control_pid(), control);
+    assert_eq!(host.condition("DaemonReplaced").expect("said").reason, "Hung");
+    let meanwhile = host.script.sessions();
+    let meanwhile = meanwhile[before..].iter().filter(|session| session.at < replaced_at);
+    assert!(meanwhile.clone().count() > 5 && meanwhile.clone().all(|session| session.commands.is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn daemon_that_answers_again_is_kept() {
+    let host = ScriptedHost::ready().await;
+    let control = host.script.control_pid();
+    for _ in 0..3 {
+        host.script.trouble(Some(Trouble::Silent));
+        host.await_phase(Phase::Wedged).await;
+        tokio::time::sleep(SILENT - 2 * DEADLINE).await;
+        host.script.trouble(None);
+        host.await_phase(Phase::Ready).await;
+    }
+    assert_eq!((host.script.control_pid(), host.observed().status.deaths), (control, 0));
+}
