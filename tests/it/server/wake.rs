@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::harness::{Host, Served, eventually};
 
@@ -107,28 +107,6 @@ fn idle_daemons_log_grows_by_few_lines() {
     assert!(after.sent > before.sent && after.delimiters > before.delimiters, "{before:?} {after:?}");
     let (sent, delimiters) = (after.sent - before.sent, after.delimiters - before.delimiters);
     assert!(delimiters < sent, "{delimiters} delimiters for {sent} commands");
-}
-
-#[test]
-fn forged_log_line_only_causes_a_poll() {
-    let host = Host::looked_at_once_an_hour("");
-    host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
-    let before = looks(&host);
-    let me = std::process::id();
-    append(
-        &host,
-        "control.log",
-        &format!("NEW CLIENT {me} from user 4242: Server is not ready, push client to pending list"),
-    );
-    append(&host, "control.log", "Server 1 exited with status 0");
-    append(&host, "server.log", "Client {PID: 1, Context ID: 0} connected");
-    append(&host, "server.log", "Client {PID: 1, Context: 1} encountered a fatal GPU error.");
-    eventually("it was looked at", || (looks(&host) > before).then_some(()));
-    let status = host.daemon("gpu0")["status"].clone();
-    assert_eq!((&status["phase"], &status["queue"]), (&json!("ready"), &json!([])), "{status}");
-    assert!(known(&host).is_empty());
-    assert_eq!(status["conditions"].as_array().unwrap().len(), 1, "{status}");
-    assert!(looks(&host) - before <= 4, "one burst, one look, and a second at most");
 }
 
 #[test]
