@@ -61,7 +61,7 @@ impl NvmlInventory {
             memory_used: memory.total.saturating_sub(memory.reserved).saturating_sub(memory.free),
             compute_mode: match mode {
                 NvmlComputeMode::Default => ComputeMode::Default,
-                // A driver that still knew the thread mode let one process in at a time, too.
+                // A driver that still knew the thread mode admitted one process at a time, too.
                 NvmlComputeMode::ExclusiveProcess | NvmlComputeMode::ExclusiveThread => {
                     ComputeMode::ExclusiveProcess
                 }
