@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 /// Where the time comes from; cheap to copy.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Debug, Clone, Copy)]
-enum Source {
+enum ClockSource {
     System,
     Tokio { epoch: SystemTime, began: Instant },
 }
@@ -20,12 +20,15 @@ enum Source {
 impl Clock {
     /// The wall clock.
     pub fn system() -> Self {
-        Self(Source::System)
+        Self(ClockSource::System)
     }
 
     /// A clock that starts at this Unix time and advances with tokio's, which tests can pause.
     pub fn on_tokio_time(epoch_ms: u64) -> Self {
-        Self(Source::Tokio { epoch: UNIX_EPOCH + Duration::from_millis(epoch_ms), began: Instant::now() })
+        Self(ClockSource::Tokio {
+            epoch: UNIX_EPOCH + Duration::from_millis(epoch_ms),
+            began: Instant::now(),
+        })
     }
 
     /// Unix time in milliseconds; 0 while the clock is before 1970, as on a host whose battery is empty.
@@ -41,15 +44,15 @@ impl Clock {
     /// A new ID of version 7, which begins with the time: in the order in which they are made, as long as the clock goes forward.
     pub fn new_id(self) -> Uuid {
         match self.0 {
-            Source::System => id_at(SystemTime::now()),
-            Source::Tokio { .. } => id_of_ms(self.unix_ms()),
+            ClockSource::System => id_at(SystemTime::now()),
+            ClockSource::Tokio { .. } => id_of_ms(self.unix_ms()),
         }
     }
 
     fn now(self) -> SystemTime {
         match self.0 {
-            Source::System => SystemTime::now(),
-            Source::Tokio { epoch, began } => epoch + began.elapsed(),
+            ClockSource::System => SystemTime::now(),
+            ClockSource::Tokio { epoch, began } => epoch + began.elapsed(),
         }
     }
 }

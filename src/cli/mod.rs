@@ -36,11 +36,11 @@ use crate::{gpu, http, sim};
 #[command(name = "mps-manager", version, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Serve this host, or a simulated one
     Serve(Serve),
     /// Show the host, its daemons and its tenants; exit 1 when something is not ready
@@ -175,44 +175,44 @@ enum SimCommand {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::CudaProbe(args) => return cuda_probe(&args),
-        Command::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
-        Command::Openapi { form } => {
+        CliCommand::CudaProbe(args) => return cuda_probe(&args),
+        CliCommand::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
+        CliCommand::Openapi { form } => {
             let document =
                 serde_json::from_str(http::DOCUMENT).expect("a test holds that the document is JSON");
             line!("{:#}", if form == "3.0" { http::api::as_openapi_3_0(&document) } else { document });
             Ok(ExitCode::SUCCESS)
         }
-        Command::Audit { command } => audit::run(command),
-        Command::Layout { command } => layout::run(command),
-        Command::Token { command } => token::run(command),
-        Command::LoginUrl { server } => ask(async move { token::login_url(&server.client()?).await }),
-        Command::Whoami { server, output } => {
+        CliCommand::Audit { command } => audit::run(command),
+        CliCommand::Layout { command } => layout::run(command),
+        CliCommand::Token { command } => token::run(command),
+        CliCommand::LoginUrl { server } => ask(async move { token::login_url(&server.client()?).await }),
+        CliCommand::Whoami { server, output } => {
             ask(async move { token::whoami(&server.client()?, output).await })
         }
-        Command::Config { command: ConfigCommand::Check { config } } => check_config(config),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Backup(args) => backup::backup(args),
-        Command::Restore(args) => backup::restore(args),
-        Command::Serve(args) => serve::run(args),
-        Command::Run(args) => run::run(&args),
-        Command::Status { server, output } => {
+        CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
+        CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Backup(args) => backup::backup(args),
+        CliCommand::Restore(args) => backup::restore(args),
+        CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Run(args) => run::run(&args),
+        CliCommand::Status { server, output } => {
             ask(async move { show::status(&server.client()?, output).await })
         }
-        Command::Clients { server, tenant, output } => {
+        CliCommand::Clients { server, tenant, output } => {
             ask(async move { show::clients(&server.client()?, tenant.as_ref(), output).await })
         }
-        Command::Events(args) => ask(events::run(args)),
-        Command::Env { server, tenant, format } => {
+        CliCommand::Events(args) => ask(events::run(args)),
+        CliCommand::Env { server, tenant, format } => {
             ask(async move { show::environment(&server.client()?, &tenant, format).await })
         }
-        Command::Verify { server, tenant, output } => {
+        CliCommand::Verify { server, tenant, output } => {
             ask(async move { verify::run(&server.client()?, &tenant, output).await })
         }
-        Command::Terminate { server, client, stopped } => {
+        CliCommand::Terminate { server, client, stopped } => {
             ask(async move { show::terminate(&server.client()?, client, stopped).await })
         }
-        Command::Lease { command } => lease::run(command),
+        CliCommand::Lease { command } => lease::run(command),
     };
     result.unwrap_or_else(|message| {
         complain(&message);

@@ -189,7 +189,7 @@ async fn wait(
     daemons: &[DaemonName],
     until: i64,
     guarded: bool,
-) -> Result<Option<Occupants>, Stop> {
+) -> Result<Option<DaemonOccupants>, Stop> {
     let cancel = engine.cancel_token(operation.id);
     let poll = Timings::duration(engine.fleet.context().timings.drain_poll_ms);
     let mut reported = String::new();
@@ -367,7 +367,7 @@ struct Spared {
 
 impl Spared {
     /// Takes those away that are not signalled, and remembers which of them are recorded.
-    fn without(&mut self, mut occupants: Occupants) -> Occupants {
+    fn without(&mut self, mut occupants: DaemonOccupants) -> DaemonOccupants {
         let is_protected = |process: &ClientId| self.protected.iter().any(|(spared, _)| spared == process);
         occupants.holders.retain(|holder| !is_protected(holder));
         occupants.clients.retain(|(_, client)| !is_protected(client));
@@ -396,7 +396,7 @@ impl std::fmt::Display for Spared {
 
 /// Who is on the daemons.
 #[derive(Debug, Default)]
-struct Occupants {
+struct DaemonOccupants {
     clients: Vec<(DaemonName, ClientId)>,
     /// Processes that `run` started and that are no clients, or not yet.
     holders: Vec<ClientId>,
@@ -406,7 +406,7 @@ struct Occupants {
     unread: Vec<(DaemonName, String)>,
 }
 
-impl Occupants {
+impl DaemonOccupants {
     fn none(&self) -> bool {
         self.clients.is_empty() && self.leased().next().is_none() && self.unread.is_empty()
     }
@@ -426,7 +426,7 @@ impl Occupants {
     }
 }
 
-impl std::fmt::Display for Occupants {
+impl std::fmt::Display for DaemonOccupants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (clients, holders) = (self.clients.len(), self.leased().count());
         // A daemon that does not answer does not say which of them are clients.
@@ -465,8 +465,8 @@ impl std::fmt::Display for Occupants {
     }
 }
 
-async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Occupants, Failure> {
-    let mut occupants = Occupants::default();
+async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants, Failure> {
+    let mut occupants = DaemonOccupants::default();
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;
         match handle.fresh(LOOK).await {
@@ -505,10 +505,10 @@ mod tests {
     fn drain_spares_protected_clients_and_names_them() {
         let client = |pid| ClientId { pid, start_time: 1 };
         let daemon = DaemonName::parse("gpu0").expect("a name");
-        let occupants = |pids: &[u32]| Occupants {
+        let occupants = |pids: &[u32]| DaemonOccupants {
             clients: pids.iter().map(|pid| (daemon.clone(), client(*pid))).collect(),
             recorded: pids.iter().map(|pid| client(*pid)).collect(),
-            ..Occupants::default()
+            ..DaemonOccupants::default()
         };
         let mut spared =
             Spared { protected: vec![(client(7), "an MPS server".to_owned())], ..Spared::default() };

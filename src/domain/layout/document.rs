@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::status::PartitionStatus;
-use super::{Enforcement, Invalid, Layout, Step, check_note};
+use super::{Enforcement, Invalid, Layout, LayoutStep, check_note};
 use crate::domain::count::counted;
 use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId, PartitionName, ThreadPercentage};
 
@@ -53,7 +53,7 @@ pub struct Entry {
     #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
     pub note: Option<String>,
     /// What is done, from empty GPUs and in this order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<LayoutStep>,
     /// What its steps gave, where they were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
@@ -279,8 +279,8 @@ fn check_recorded(entry: &Entry, recorded: &Recorded) -> Result<(), (&'static st
         .steps
         .iter()
         .filter_map(|step| match step {
-            Step::Add(add) => Some(&add.partition),
-            Step::Remove(_) => None,
+            LayoutStep::Add(add) => Some(&add.partition),
+            LayoutStep::Remove(_) => None,
         })
         .collect();
     match entry.enforcement {

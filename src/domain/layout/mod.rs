@@ -78,7 +78,7 @@ pub struct Layout {
     pub sku: Option<String>,
     /// What is done, from empty GPUs and in this order.
     #[schema(max_items = 512)]
-    pub steps: Vec<Step>,
+    pub steps: Vec<LayoutStep>,
 }
 
 /// What makes a layout's partitions hold.
@@ -105,8 +105,7 @@ impl Enforcement {
 /// One step of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[schema(as = LayoutStep)]
-pub enum Step {
+pub enum LayoutStep {
     /// Makes a partition.
     Add(AddStep),
     /// Removes a partition that an earlier step made.
@@ -183,7 +182,7 @@ impl Layout {
         let mut removed = BTreeSet::new();
         for (number, step) in self.steps.iter().enumerate() {
             match step {
-                Step::Add(add) => {
+                LayoutStep::Add(add) => {
                     Self::check_add(number, add)?;
                     if made.insert(&add.partition, add).is_some() {
                         return Err(invalid(
@@ -195,7 +194,7 @@ impl Layout {
                         ));
                     }
                 }
-                Step::Remove(RemoveStep { partition }) => {
+                LayoutStep::Remove(RemoveStep { partition }) => {
                     let pointer = format!("/steps/{number}/remove/partition");
                     if self.enforcement == Enforcement::Percentage {
                         let reason = "a percentage reserves nothing, so there is nothing to remove: leave the partition out";
@@ -235,7 +234,7 @@ impl Layout {
     fn check_tenants(&self, removed: &BTreeSet<&PartitionName>) -> Result<(), Invalid> {
         let mut bound: BTreeMap<(&TenantName, Role), &AddStep> = BTreeMap::new();
         for (number, step) in self.steps.iter().enumerate() {
-            let Step::Add(add) = step else { continue };
+            let LayoutStep::Add(add) = step else { continue };
             for (at, tenant) in add.tenants.iter().enumerate() {
                 let pointer = format!("/steps/{number}/add/tenants/{at}");
                 if removed.contains(&add.partition) {
@@ -265,7 +264,7 @@ impl Layout {
     fn check_one_percentage(&self) -> Result<(), Invalid> {
         let mut chunks: BTreeMap<&TenantName, &AddStep> = BTreeMap::new();
         for (number, step) in self.steps.iter().enumerate() {
-            let Step::Add(add) = step else { continue };
+            let LayoutStep::Add(add) = step else { continue };
             for (at, tenant) in add.tenants.iter().enumerate() {
                 let first = chunks.entry(tenant).or_insert(add);
                 if first.chunks != add.chunks {
@@ -292,8 +291,8 @@ impl Layout {
     /// The partitions that it makes, those it removes again included.
     pub fn adds(&self) -> impl Iterator<Item = &AddStep> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Add(add) => Some(add),
-            Step::Remove(_) => None,
+            LayoutStep::Add(add) => Some(add),
+            LayoutStep::Remove(_) => None,
         })
     }
 
@@ -303,8 +302,8 @@ impl Layout {
             .steps
             .iter()
             .filter_map(|step| match step {
-                Step::Remove(remove) => Some(&remove.partition),
-                Step::Add(_) => None,
+                LayoutStep::Remove(remove) => Some(&remove.partition),
+                LayoutStep::Add(_) => None,
             })
             .collect();
         self.adds().filter(move |add| !removed.contains(&add.partition))
@@ -316,7 +315,7 @@ impl Layout {
         let mut resolved = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             match step {
-                Step::Add(add) => {
+                LayoutStep::Add(add) => {
                     let gpu = map.get(&add.gpu).ok_or_else(|| unmapped(add.gpu))?;
                     gpu_of.insert(&add.partition, (gpu, add.chunks));
                     let (gpu, partition) = (gpu.clone(), add.partition.clone());
@@ -327,7 +326,7 @@ impl Layout {
                         change: PartitionChange::Add,
                     });
                 }
-                Step::Remove(RemoveStep { partition }) => {
+                LayoutStep::Remove(RemoveStep { partition }) => {
                     let known = gpu_of.get(partition);
                     let (gpu, chunks) =
                         known.ok_or_else(|| InvalidValue(format!("there is no partition {partition}")))?;

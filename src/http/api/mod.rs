@@ -67,7 +67,7 @@ use crate::domain::{DaemonName, LayoutName, TenantName};
         (name = "probes", description = "Whether the manager runs and its daemons are ready"),
     )
 )]
-struct Document;
+struct ApiDocument;
 
 struct TokenScheme;
 
@@ -209,7 +209,7 @@ endpoints! {
 
 /// The OpenAPI document, built from the handlers; checked in as `openapi/v1.json`.
 pub fn document() -> serde_json::Value {
-    let mut document = Document::openapi();
+    let mut document = ApiDocument::openapi();
     document.merge(Endpoints::openapi());
     document::complete(&document)
 }

@@ -12,7 +12,7 @@ pub struct LogClient {
 /// What a message says. MPS's own words stand above the function that reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are the numbers of the message")]
-pub enum Event {
+pub enum LogEvent {
     /// The control daemon begins.
     DaemonStarting { socket: String },
     /// The variable that clients need.
@@ -100,11 +100,11 @@ pub enum Event {
     ProcessTornDown { pid: u32 },
     /// A client will lose its work with the rest of its process.
     TornDownWithProcess { client: LogClient, pid: u32 },
-    /// A list of devices that will be reset begins; [`Event::DeviceReset`] follows for each.
+    /// A list of devices that will be reset begins; [`LogEvent::DeviceReset`] follows for each.
     DevicesReset,
     /// A device that will be reset.
     DeviceReset { device: u32 },
-    /// A list of processes with a sticky error begins; [`Event::StickyError`] follows for each.
+    /// A list of processes with a sticky error begins; [`LogEvent::StickyError`] follows for each.
     SetSticky,
     /// A process whose CUDA calls fail from now on.
     StickyError { pid: u32 },
@@ -123,7 +123,7 @@ pub(super) struct PrecedingMessages {
 }
 
 /// Reads a message of the control daemon by itself; `None` for a line of a reply, and for whatever is not known.
-pub(super) fn of_control(text: &str) -> Option<Event> {
+pub(super) fn of_control(text: &str) -> Option<LogEvent> {
     control(text)
 }
 
@@ -138,12 +138,12 @@ impl PrecedingMessages {
     ///
     /// Two kinds of message mean something by what stands above them: the bare numbers under a fault's headings, and
     /// whatever a daemon writes between `Cmd:` and `UI closed`, which is its reply.
-    pub(super) fn read(&mut self, pid: u32, text: &str) -> Event {
+    pub(super) fn read(&mut self, pid: u32, text: &str) -> LogEvent {
         if let Some((writer, list)) = self.list.filter(|(writer, _)| *writer == pid) {
             if let Ok(number) = text.parse() {
                 return match list {
-                    List::Devices => Event::DeviceReset { device: number },
-                    List::Processes => Event::StickyError { pid: number },
+                    List::Devices => LogEvent::DeviceReset { device: number },
+                    List::Processes => LogEvent::StickyError { pid: number },
                 };
             }
             debug_assert_eq!(writer, pid);
@@ -151,17 +151,17 @@ impl PrecedingMessages {
         }
         let event = control(text).or_else(|| server(text)).or_else(|| fault(text));
         match &event {
-            Some(Event::DevicesReset) => self.list = Some((pid, List::Devices)),
-            Some(Event::SetSticky) => self.list = Some((pid, List::Processes)),
-            Some(Event::Command(_)) => self.answering = Some(pid),
-            Some(Event::UiClosed | Event::UiOpened) => self.answering = None,
+            Some(LogEvent::DevicesReset) => self.list = Some((pid, List::Devices)),
+            Some(LogEvent::SetSticky) => self.list = Some((pid, List::Processes)),
+            Some(LogEvent::Command(_)) => self.answering = Some(pid),
+            Some(LogEvent::UiClosed | LogEvent::UiOpened) => self.answering = None,
             _ => {}
         }
         event.unwrap_or_else(|| {
             if self.answering == Some(pid) {
-                Event::Reply(text.to_owned())
+                LogEvent::Reply(text.to_owned())
             } else {
-                Event::Other(text.to_owned())
+                LogEvent::Other(text.to_owned())
             }
         })
     }
@@ -188,64 +188,64 @@ impl PrecedingMessages {
 /// Server 506 exited with status 0
 /// Exit with status 0
 /// ```
-fn control(text: &str) -> Option<Event> {
+fn control(text: &str) -> Option<LogEvent> {
     let after = |prefix: &str| text.strip_prefix(prefix);
     match text {
-        "Accepting connection..." => return Some(Event::Accepting),
-        "User did not send valid credentials" => return Some(Event::InvalidCredentials),
-        "NEW UI" => return Some(Event::UiOpened),
-        "UI closed" => return Some(Event::UiClosed),
+        "Accepting connection..." => return Some(LogEvent::Accepting),
+        "User did not send valid credentials" => return Some(LogEvent::InvalidCredentials),
+        "NEW UI" => return Some(LogEvent::UiOpened),
+        "UI closed" => return Some(LogEvent::UiClosed),
         _ => {}
     }
     if let Some(command) = after("Cmd:") {
-        return Some(Event::Command(command.to_owned()));
+        return Some(LogEvent::Command(command.to_owned()));
     }
     if let Some(socket) = after("Starting control daemon using socket ") {
-        return Some(Event::DaemonStarting { socket: socket.to_owned() });
+        return Some(LogEvent::DaemonStarting { socket: socket.to_owned() });
     }
     if let Some(variable) = after("To connect CUDA applications to this daemon, set env ") {
-        return Some(Event::DaemonHint { variable: variable.to_owned() });
+        return Some(LogEvent::DaemonHint { variable: variable.to_owned() });
     }
     if let Some(version) = after("CUDA MPS Control binary version: ") {
-        return Some(Event::BinaryVersion(version.parse().ok()?));
+        return Some(LogEvent::BinaryVersion(version.parse().ok()?));
     }
     if let Some(rest) = after("NEW CLIENT ") {
         let (pid, rest) = rest.split_once(" from user ")?;
         let (user, state) = rest.split_once(": ")?;
         let (pid, user) = (pid.parse().ok()?, user.parse().ok()?);
         return match state {
-            "Server already exists" => Some(Event::ClientAccepted { pid, user }),
+            "Server already exists" => Some(LogEvent::ClientAccepted { pid, user }),
             state if state.ends_with("push client to pending list") => {
-                Some(Event::PushedToPending { pid, user })
+                Some(LogEvent::PushedToPending { pid, user })
             }
             _ => None,
         };
     }
     if let Some(rest) = after("Starting new server ") {
         let (pid, uid) = rest.split_once(" for user ")?;
-        return Some(Event::StartingServer { pid: pid.parse().ok()?, uid: uid.parse().ok()? });
+        return Some(LogEvent::StartingServer { pid: pid.parse().ok()?, uid: uid.parse().ok()? });
     }
     if let Some(rest) = after("NEW SERVER ") {
-        return Some(Event::ServerReady { server: rest.strip_suffix(": Ready")?.parse().ok()? });
+        return Some(LogEvent::ServerReady { server: rest.strip_suffix(": Ready")?.parse().ok()? });
     }
     if let Some(rest) = after("Try shutting down server ") {
         let server = rest.split(',').next()?.parse().ok()?;
-        return Some(Event::ShuttingDown { server, forced: false });
+        return Some(LogEvent::ShuttingDown { server, forced: false });
     }
     if let Some(server) = after("Force shutting down server ") {
-        return Some(Event::ShuttingDown { server: server.parse().ok()?, forced: true });
+        return Some(LogEvent::ShuttingDown { server: server.parse().ok()?, forced: true });
     }
     if let Some(status) = after("Exit with status ") {
-        return Some(Event::DaemonExited { status: status.parse().ok()? });
+        return Some(LogEvent::DaemonExited { status: status.parse().ok()? });
     }
     let (server, rest) = after("Server ")?.split_once(' ')?;
     let server = server.parse().ok()?;
     if let Some(status) = rest.strip_prefix("exited with status ") {
-        return Some(Event::ServerExited { server, status: status.parse().ok()? });
+        return Some(LogEvent::ServerExited { server, status: status.parse().ok()? });
     }
     let workers =
         rest.strip_prefix("has ")?.strip_suffix(" active worker threads. Server will not shutdown.")?;
-    Some(Event::StillActive { server, workers: workers.parse().ok()? })
+    Some(LogEvent::StillActive { server, workers: workers.parse().ok()? })
 }
 
 /// A server's messages, misspelt as they are:
@@ -277,12 +277,12 @@ fn control(text: &str) -> Option<Event> {
 /// Client termination succeeded.
 /// Destroy server context on device 0 (NVIDIA H200)
 /// ```
-fn server(text: &str) -> Option<Event> {
+fn server(text: &str) -> Option<LogEvent> {
     let after = |prefix: &str| text.strip_prefix(prefix);
     match text {
-        "Startup" | "Initializing server process" => return Some(Event::ServerStep(text.to_owned())),
-        "Server has started" => return Some(Event::ServerStarted),
-        "Client termination succeeded." => return Some(Event::TerminationSucceeded),
+        "Startup" | "Initializing server process" => return Some(LogEvent::ServerStep(text.to_owned())),
+        "Server has started" => return Some(LogEvent::ServerStarted),
+        "Client termination succeeded." => return Some(LogEvent::TerminationSucceeded),
         _ => {}
     }
     let step = [
@@ -291,69 +291,69 @@ fn server(text: &str) -> Option<Event> {
         "Created anonymous shared memory region ",
     ];
     if step.iter().any(|prefix| text.starts_with(prefix)) {
-        return Some(Event::ServerStep(text.to_owned()));
+        return Some(LogEvent::ServerStep(text.to_owned()));
     }
     if let Some(version) = after("CUDA MPS Server for Linux/Unix. Binary version: ") {
-        return Some(Event::BinaryVersion(version.parse().ok()?));
+        return Some(LogEvent::BinaryVersion(version.parse().ok()?));
     }
     if let Some(version) = after("Display Driver version: ") {
-        return Some(Event::DriverVersion(version.parse().ok()?));
+        return Some(LogEvent::DriverVersion(version.parse().ok()?));
     }
     if let Some(percentage) = after("Active Threads Percentage set to ") {
-        return Some(Event::ThreadPercentageSet { percentage: percentage.to_owned() });
+        return Some(LogEvent::ThreadPercentageSet { percentage: percentage.to_owned() });
     }
     if let Some(priority) = after("Server Priority set to ") {
-        return Some(Event::ServerPrioritySet(priority.parse().ok()?));
+        return Some(LogEvent::ServerPrioritySet(priority.parse().ok()?));
     }
     if let Some(priority) = after("Client Priority set to ") {
-        return Some(Event::ClientPrioritySet(priority.parse().ok()?));
+        return Some(LogEvent::ClientPrioritySet(priority.parse().ok()?));
     }
     if let Some(rest) = after("Device pinned memory limit for device ") {
         let (device, rest) = rest.split_once(" set to 0x")?;
         let bytes = u64::from_str_radix(rest.strip_suffix(" bytes")?, 16).ok()?;
-        return Some(Event::MemoryLimitSet { device: device.to_owned(), bytes });
+        return Some(LogEvent::MemoryLimitSet { device: device.to_owned(), bytes });
     }
     if let Some(rest) = after("Received device query command. There are ") {
-        return Some(Event::DevicesQueried { count: rest.strip_suffix(" devices")?.parse().ok()? });
+        return Some(LogEvent::DevicesQueried { count: rest.strip_suffix(" devices")?.parse().ok()? });
     }
     if text.starts_with("Received new client request for {") {
-        return Some(Event::ClientConnecting);
+        return Some(LogEvent::ClientConnecting);
     }
     for (prefix, created) in
         [("Creating server context on device ", true), ("Destroy server context on device ", false)]
     {
         if let Some(rest) = after(prefix) {
             let device = rest.split(' ').next()?.parse().ok()?;
-            return Some(Event::ServerContext { device, created });
+            return Some(LogEvent::ServerContext { device, created });
         }
     }
     if let Some(rest) = after("Creating worker thread for client ") {
-        return Some(Event::ClientServed(client(rest)?.0));
+        return Some(LogEvent::ClientServed(client(rest)?.0));
     }
     if let Some(rest) = after("Device ") {
         let (_, uuid) = rest.strip_suffix(") is associated")?.rsplit_once("(uuid ")?;
-        return Some(Event::DeviceAssociated { uuid: uuid.to_owned() });
+        return Some(LogEvent::DeviceAssociated { uuid: uuid.to_owned() });
     }
     if let Some(rest) = after("Status of client ") {
         let (client, rest) = client(rest)?;
-        return Some(Event::ClientStatus { client, status: rest.strip_prefix(" is ")?.to_owned() });
+        return Some(LogEvent::ClientStatus { client, status: rest.strip_prefix(" is ")?.to_owned() });
     }
     if let Some(rest) = after("Server failed to recevie command with status ") {
         let (status, rest) = rest.split_once(", assuming client ")?;
-        return Some(Event::ClientHungUp { client: client(rest)?.0, status: status.parse().ok()? });
+        return Some(LogEvent::ClientHungUp { client: client(rest)?.0, status: status.parse().ok()? });
     }
     if let Some(rest) = after("MPS server requesting client ") {
-        return Some(Event::TerminationRequested(client(rest)?.0));
+        return Some(LogEvent::TerminationRequested(client(rest)?.0));
     }
     if let Some(rest) = after("Client process ") {
-        return Some(Event::ClientDisconnected { pid: rest.strip_suffix(" disconnected")?.parse().ok()? });
+        return Some(LogEvent::ClientDisconnected { pid: rest.strip_suffix(" disconnected")?.parse().ok()? });
     }
     let (client, rest) = client(after("Client ")?)?;
     if rest == " connected" {
-        return Some(Event::ClientConnected(client));
+        return Some(LogEvent::ClientConnected(client));
     }
     let remaining = rest.strip_prefix(" exiting. Number of active client contexts is ")?.strip_suffix('.')?;
-    Some(Event::ContextExited { client, remaining: remaining.parse().ok()? })
+    Some(LogEvent::ContextExited { client, remaining: remaining.parse().ok()? })
 }
 
 /// A server's messages about faults and refusals (recordings 01, 02, 04 and 08):
@@ -371,29 +371,31 @@ fn server(text: &str) -> Option<Event> {
 /// Failed to accept new client. Maximum number of clients (48) reached.
 /// Failed to accept new client. Reached maximum number of device connections.
 /// ```
-fn fault(text: &str) -> Option<Event> {
+fn fault(text: &str) -> Option<LogEvent> {
     match text {
-        "Server is handling a fatal GPU error." => return Some(Event::HandlingFault),
-        "The following devices will be reset:" => return Some(Event::DevicesReset),
-        "The following client process have a sticky error set:" => return Some(Event::SetSticky),
+        "Server is handling a fatal GPU error." => return Some(LogEvent::HandlingFault),
+        "The following devices will be reset:" => return Some(LogEvent::DevicesReset),
+        "The following client process have a sticky error set:" => return Some(LogEvent::SetSticky),
         _ => {}
     }
     if text.starts_with("Failed to accept ") || text.contains("Refusing to accept new client") {
-        return Some(Event::ClientRefused { reason: text.to_owned() });
+        return Some(LogEvent::ClientRefused { reason: text.to_owned() });
     }
     if let Some(rest) = text.strip_prefix("All clients belonging to error trigging process ") {
-        return Some(Event::ProcessTornDown { pid: rest.strip_suffix(" will be torn down")?.parse().ok()? });
+        return Some(LogEvent::ProcessTornDown {
+            pid: rest.strip_suffix(" will be torn down")?.parse().ok()?,
+        });
     }
     let (client, rest) = client(text.strip_prefix("Client ")?)?;
     if rest == " encountered a fatal GPU error." {
-        return Some(Event::FatalError(client));
+        return Some(LogEvent::FatalError(client));
     }
     let what = rest.strip_prefix(" on ")?.strip_suffix(" to be torn down")?;
     if let Some(device) = what.strip_prefix("device ") {
-        return Some(Event::TornDownOnDevice { client, device: device.parse().ok()? });
+        return Some(LogEvent::TornDownOnDevice { client, device: device.parse().ok()? });
     }
     let pid = what.strip_prefix("the error-trigging process ")?.parse().ok()?;
-    Some(Event::TornDownWithProcess { client, pid })
+    Some(LogEvent::TornDownWithProcess { client, pid })
 }
 
 /// Reads `{PID: 715, Context ID: 1}` or `{PID: 715, Context: 1}`, and returns what follows.

@@ -78,7 +78,7 @@ fn logs_in_pieces() {
         assert_eq!(records, whole);
         let all: usize = whole.iter().map(|record| record.text.len()).sum();
         assert!(all <= 3 * log.len(), "{all} bytes of text in {} bytes of log", log.len());
-        whole.iter().any(|record| !matches!(record.event, Event::Other(_) | Event::Reply(_)))
+        whole.iter().any(|record| !matches!(record.event, LogEvent::Other(_) | LogEvent::Reply(_)))
     });
 }
 
@@ -100,82 +100,87 @@ fn a_line_that_never_ends() {
 }
 
 /// The words of a message with everything that a number, a name or a client could be.
-fn message() -> impl Strategy<Value = (String, Event)> {
+fn message() -> impl Strategy<Value = (String, LogEvent)> {
     (0..22_u8, any::<[u32; 4]>(), any::<u64>(), "[!-~]{0,30}").prop_map(message_of)
 }
 
-fn message_of((which, [pid, context, n, m], bytes, plain): (u8, [u32; 4], u64, String)) -> (String, Event) {
+fn message_of(
+    (which, [pid, context, n, m], bytes, plain): (u8, [u32; 4], u64, String),
+) -> (String, LogEvent) {
     let client = LogClient { pid, context };
     let named = format!("{{PID: {pid}, Context ID: {context}}}");
     match which {
-        0 => (format!("NEW SERVER {n}: Ready"), Event::ServerReady { server: n }),
+        0 => (format!("NEW SERVER {n}: Ready"), LogEvent::ServerReady { server: n }),
         1 => (
             format!("NEW CLIENT {n} from user {m}: Server already exists"),
-            Event::ClientAccepted { pid: n, user: m },
+            LogEvent::ClientAccepted { pid: n, user: m },
         ),
         2 => (
             format!("NEW CLIENT {n} from user {m}: Server is not ready, push client to pending list"),
-            Event::PushedToPending { pid: n, user: m },
+            LogEvent::PushedToPending { pid: n, user: m },
         ),
-        3 => (format!("Starting new server {n} for user {m}"), Event::StartingServer { pid: n, uid: m }),
+        3 => (format!("Starting new server {n} for user {m}"), LogEvent::StartingServer { pid: n, uid: m }),
         4 => (format!("Server {n} exited with status -{}", n % 256), {
             let status = -i32::try_from(n % 256).expect("a byte");
-            Event::ServerExited { server: n, status }
+            LogEvent::ServerExited { server: n, status }
         }),
         5 => (
             format!("Server {n} has {m} active worker threads. Server will not shutdown."),
-            Event::StillActive { server: n, workers: m },
+            LogEvent::StillActive { server: n, workers: m },
         ),
-        6 => (format!("Force shutting down server {n}"), Event::ShuttingDown { server: n, forced: true }),
-        7 => (format!("Client {named} connected"), Event::ClientConnected(client)),
-        8 => (format!("Creating worker thread for client {named}"), Event::ClientServed(client)),
-        9 => (format!("Status of client {named} is {plain}"), Event::ClientStatus { client, status: plain }),
+        6 => (format!("Force shutting down server {n}"), LogEvent::ShuttingDown { server: n, forced: true }),
+        7 => (format!("Client {named} connected"), LogEvent::ClientConnected(client)),
+        8 => (format!("Creating worker thread for client {named}"), LogEvent::ClientServed(client)),
+        9 => {
+            (format!("Status of client {named} is {plain}"), LogEvent::ClientStatus { client, status: plain })
+        }
         10 => (
             format!("Server failed to recevie command with status {n}, assuming client {named} exit"),
-            Event::ClientHungUp { client, status: n },
+            LogEvent::ClientHungUp { client, status: n },
         ),
         11 => (
             format!("Client {named} exiting. Number of active client contexts is {n}."),
-            Event::ContextExited { client, remaining: n },
+            LogEvent::ContextExited { client, remaining: n },
         ),
-        12 => (format!("Client process {n} disconnected"), Event::ClientDisconnected { pid: n }),
+        12 => (format!("Client process {n} disconnected"), LogEvent::ClientDisconnected { pid: n }),
         13 => (
             format!("Client {{PID: {pid}, Context: {context}}} encountered a fatal GPU error."),
-            Event::FatalError(client),
+            LogEvent::FatalError(client),
         ),
         14 => (
             format!("Client {named} on device {n} to be torn down"),
-            Event::TornDownOnDevice { client, device: n },
+            LogEvent::TornDownOnDevice { client, device: n },
         ),
         15 => (
             format!("All clients belonging to error trigging process {n} will be torn down"),
-            Event::ProcessTornDown { pid: n },
+            LogEvent::ProcessTornDown { pid: n },
         ),
         16 => {
             let device = format!("GPU-{n:x}");
             let said = format!("Device pinned memory limit for device {device} set to 0x{bytes:x} bytes");
-            (said, Event::MemoryLimitSet { device, bytes })
+            (said, LogEvent::MemoryLimitSet { device, bytes })
         }
-        17 => (format!("Cmd:{plain}"), Event::Command(plain)),
+        17 => (format!("Cmd:{plain}"), LogEvent::Command(plain)),
         18 => {
             let uuid = format!("GPU-{n:x}");
-            (format!("Device {plain} (uuid {uuid}) is associated"), Event::DeviceAssociated { uuid })
+            (format!("Device {plain} (uuid {uuid}) is associated"), LogEvent::DeviceAssociated { uuid })
         }
         19 => (
             format!("Creating server context on device {n} (NVIDIA H200)"),
-            Event::ServerContext { device: n, created: true },
+            LogEvent::ServerContext { device: n, created: true },
         ),
         20 => (
             format!("Client {named} on the error-trigging process {n} to be torn down"),
-            Event::TornDownWithProcess { client, pid: n },
+            LogEvent::TornDownWithProcess { client, pid: n },
         ),
-        _ => (format!("Display Driver version: {n}"), Event::DriverVersion(n)),
+        _ => (format!("Display Driver version: {n}"), LogEvent::DriverVersion(n)),
     }
 }
 
 #[test]
 fn written_log_messages_are_read_back() {
-    let sources = [(Source::Control, "Control"), (Source::Server, "Server"), (Source::Other, "Other")];
+    let sources =
+        [(LogSource::Control, "Control"), (LogSource::Server, "Server"), (LogSource::Other, "Other")];
     values(vec((select(sources.to_vec()), 1..=4_194_304_u32, 0..1000_u16, message()), 1..6), |messages| {
         let log: String = messages
             .iter()

@@ -19,13 +19,13 @@ use std::path::Path;
 use jiff::civil::DateTime;
 use rustix::fs::OFlags;
 
-pub use event::{Event, LogClient};
+pub use event::{LogClient, LogEvent};
 pub use follow::{Follow, Gained};
 pub use keep::{kept_name, set_aside};
 
 /// Which part of MPS wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum LogSource {
     /// The control daemon, or a server before it has become one.
     Control,
     /// A server.
@@ -40,13 +40,13 @@ pub struct Record {
     /// When, by the host's local clock; MPS writes no time zone.
     pub at: DateTime,
     /// Who.
-    pub source: Source,
+    pub source: LogSource,
     /// The writer's PID.
     pub pid: u32,
     /// The message as it stands; lines without a prefix continue the one before.
     pub text: String,
     /// What it says.
-    pub event: Event,
+    pub event: LogEvent,
 }
 
 /// The most that is kept of a line, and of a message with the lines that continue it, in bytes.
@@ -143,8 +143,10 @@ pub fn last_word(records: &[Record], pid: u32) -> Option<String> {
     let of_itself = |record: &&Record| {
         record.pid == pid
             && match &record.event {
-                Event::Other(text) => !text.starts_with("NEW ") && !text.starts_with("User did not"),
-                Event::ServerExited { .. } | Event::DaemonExited { .. } | Event::ShuttingDown { .. } => true,
+                LogEvent::Other(text) => !text.starts_with("NEW ") && !text.starts_with("User did not"),
+                LogEvent::ServerExited { .. }
+                | LogEvent::DaemonExited { .. }
+                | LogEvent::ShuttingDown { .. } => true,
                 _ => false,
             }
     };
@@ -175,9 +177,9 @@ fn prefixed(line: &str) -> Option<Record> {
     let mut words = prefix.split_ascii_whitespace();
     let (day, time, source, pid) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let source = match source {
-        "Control" => Source::Control,
-        "Server" => Source::Server,
-        "Other" => Source::Other,
+        "Control" => LogSource::Control,
+        "Server" => LogSource::Server,
+        "Other" => LogSource::Other,
         _ => return None,
     };
     if words.next().is_some() {
@@ -185,7 +187,7 @@ fn prefixed(line: &str) -> Option<Record> {
     }
     let at = DateTime::strptime("%Y-%m-%d %H:%M:%S%.f", format!("{day} {time}")).ok()?;
     let text = text.strip_prefix(' ').unwrap_or(text).to_owned();
-    Some(Record { at, source, pid: pid.parse().ok()?, event: Event::Other(String::new()), text })
+    Some(Record { at, source, pid: pid.parse().ok()?, event: LogEvent::Other(String::new()), text })
 }
 
 /// The end of a log, from a line's beginning; empty when it cannot be read.
@@ -230,8 +232,8 @@ mod tests {
         let records = read(b"[2026-11-21 02:53:15.169 Control  1308] NEW SERVER 1326: Ready\n");
         assert_eq!(records.len(), 1);
         assert_eq!(records[0].at.to_string(), "2026-11-21T02:53:15.169");
-        assert_eq!((records[0].source, records[0].pid), (Source::Control, 1308));
-        assert_eq!(records[0].event, Event::ServerReady { server: 1326 });
+        assert_eq!((records[0].source, records[0].pid), (LogSource::Control, 1308));
+        assert_eq!(records[0].event, LogEvent::ServerReady { server: 1326 });
     }
 
     #[test]
@@ -240,7 +242,7 @@ mod tests {
         let whole = read(log);
         assert_eq!(whole.len(), 2);
         assert_eq!(whole[0].text, "\nServer 511\nmore");
-        assert_eq!(whole[1].event, Event::UiClosed);
+        assert_eq!(whole[1].event, LogEvent::UiClosed);
         for cut in 0..log.len() {
             let mut reader = Reader::default();
             let mut records = reader.feed(&log[..cut]);

@@ -16,7 +16,7 @@
 //! What MPS says of servers and clients is never ours, whatever session is open meanwhile. A caller that forges a delimiter
 //! hides a session here, and nothing that it changes: getters show it.
 
-use super::{Event, event, prefixed};
+use super::{LogEvent, event, prefixed};
 
 /// Whether a line is one of the manager's delimiters: `zz-`, 16 hexadecimal digits, a dash and a number.
 pub fn is_own_delimiter(line: &str) -> bool {
@@ -52,7 +52,7 @@ pub fn own_lines<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<bool> {
     let mut undecided: Vec<usize> = Vec::new();
     let mut open = Open::Start;
     // What continues a message is whose the message is.
-    let mut before = Verdict::Mps;
+    let mut before = LineOwner::Mps;
     for (at, line) in lines.enumerate() {
         own.push(false);
         let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
@@ -60,39 +60,39 @@ pub fn own_lines<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<bool> {
             before = verdict(&record.text, &mut open, &mut undecided, &mut own);
         }
         match before {
-            Verdict::Own => own[at] = true,
-            Verdict::Undecided => undecided.push(at),
-            Verdict::Mps => {}
+            LineOwner::Own => own[at] = true,
+            LineOwner::Undecided => undecided.push(at),
+            LineOwner::Mps => {}
         }
     }
     own
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum LineOwner {
     Own,
     Undecided,
     /// Of MPS itself, or of another program's session.
     Mps,
 }
 
-fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [bool]) -> Verdict {
+fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [bool]) -> LineOwner {
     match event::of_control(text) {
-        Some(Event::Accepting) if *open == Open::Own => Verdict::Own,
-        Some(Event::Accepting) => {
+        Some(LogEvent::Accepting) if *open == Open::Own => LineOwner::Own,
+        Some(LogEvent::Accepting) => {
             undecided.clear();
             if *open != Open::Others {
                 *open = Open::None;
             }
-            Verdict::Undecided
+            LineOwner::Undecided
         }
-        Some(Event::UiOpened) => {
+        Some(LogEvent::UiOpened) => {
             if std::mem::replace(open, Open::Unknown) == Open::Start {
                 undecided.clear();
             }
-            Verdict::Undecided
+            LineOwner::Undecided
         }
-        Some(Event::Command(line)) => {
+        Some(LogEvent::Command(line)) => {
             if matches!(open, Open::Start | Open::None | Open::Unknown) {
                 let ours = is_own_delimiter(&line);
                 *open = if ours { Open::Own } else { Open::Others };
@@ -100,19 +100,19 @@ fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [b
                     own[at] = true;
                 }
             }
-            if *open == Open::Own { Verdict::Own } else { Verdict::Mps }
+            if *open == Open::Own { LineOwner::Own } else { LineOwner::Mps }
         }
-        Some(Event::UiClosed) => {
+        Some(LogEvent::UiClosed) => {
             undecided.clear();
             let ours = std::mem::replace(open, Open::None) == Open::Own;
-            if ours { Verdict::Own } else { Verdict::Mps }
+            if ours { LineOwner::Own } else { LineOwner::Mps }
         }
-        Some(_) => Verdict::Mps,
+        Some(_) => LineOwner::Mps,
         // A line of a reply.
         None => match open {
-            Open::Own => Verdict::Own,
-            Open::Start => Verdict::Undecided,
-            Open::Unknown | Open::None | Open::Others => Verdict::Mps,
+            Open::Own => LineOwner::Own,
+            Open::Start => LineOwner::Undecided,
+            Open::Unknown | Open::None | Open::Others => LineOwner::Mps,
         },
     }
 }

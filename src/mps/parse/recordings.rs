@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use super::super::log::{self, Event};
+use super::super::log::{self, LogEvent};
 use super::*;
 
 fn recordings() -> Vec<(String, String)> {
@@ -185,7 +185,7 @@ fn every_recorded_log_line_is_an_event() {
             }
             for record in log::read(std::mem::take(&mut piece).as_bytes()) {
                 match record.event {
-                    Event::Other(text) => {
+                    LogEvent::Other(text) => {
                         others.insert(format!("{} {text}", &name[..2]));
                     }
                     _ => known += 1,
@@ -203,15 +203,15 @@ fn the_messages_of_a_forced_quit_are_events() {
     let said = [
         (
             "Try shutting down server 506, backoff is enabled",
-            Event::ShuttingDown { server: 506, forced: false },
+            LogEvent::ShuttingDown { server: 506, forced: false },
         ),
         (
             "Server 506 has 2 active worker threads. Server will not shutdown.",
-            Event::StillActive { server: 506, workers: 2 },
+            LogEvent::StillActive { server: 506, workers: 2 },
         ),
-        ("Force shutting down server 506", Event::ShuttingDown { server: 506, forced: true }),
-        ("Server 506 exited with status 0", Event::ServerExited { server: 506, status: 0 }),
-        ("Exit with status 0", Event::DaemonExited { status: 0 }),
+        ("Force shutting down server 506", LogEvent::ShuttingDown { server: 506, forced: true }),
+        ("Server 506 exited with status 0", LogEvent::ServerExited { server: 506, status: 0 }),
+        ("Exit with status 0", LogEvent::DaemonExited { status: 0 }),
     ];
     for (text, event) in said {
         let records = log::read(format!("[2026-11-21 03:55:00.000 Control   500] {text}\n").as_bytes());

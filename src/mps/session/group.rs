@@ -16,7 +16,7 @@ enum Count {
 
 /// What each line of a reply is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
+enum ReplyLineKind {
     /// `511`
     Number,
     /// `100.0`
@@ -27,7 +27,7 @@ enum Line {
     Word,
 }
 
-impl Line {
+impl ReplyLineKind {
     fn is(self, text: &str) -> bool {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         match self {
@@ -42,17 +42,17 @@ impl Line {
     }
 }
 
-fn shape(command: &Command) -> Option<(Count, Line)> {
+fn shape(command: &Command) -> Option<(Count, ReplyLineKind)> {
     Some(match command {
-        Command::GetServerList => (Count::Any, Line::Number),
+        Command::GetServerList => (Count::Any, ReplyLineKind::Number),
         Command::GetDefaultThreadPercentage | Command::GetThreadPercentage { .. } => {
-            (Count::One, Line::Decimal)
+            (Count::One, ReplyLineKind::Decimal)
         }
-        Command::GetDefaultPriority => (Count::One, Line::Number),
+        Command::GetDefaultPriority => (Count::One, ReplyLineKind::Number),
         Command::GetDefaultMemoryLimit { .. } | Command::GetMemoryLimit { .. } => {
-            (Count::AtMostOne, Line::Size)
+            (Count::AtMostOne, ReplyLineKind::Size)
         }
-        Command::GetServerStatus { .. } => (Count::One, Line::Word),
+        Command::GetServerStatus { .. } => (Count::One, ReplyLineKind::Word),
         _ => return None,
     })
 }

@@ -173,7 +173,7 @@ impl Redact for Verification {
 
 /// What users bound to a tenant see of an event about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TenantView {
+enum EventVisibility {
     /// All: it concerns nothing else.
     Full,
     /// All, unless it is about a whole daemon.
@@ -187,7 +187,7 @@ enum TenantView {
 }
 
 /// Decided type by type: a new one does not compile until it stands here.
-fn tenant_view(kind: EventType) -> TenantView {
+fn tenant_view(kind: EventType) -> EventVisibility {
     match kind {
         EventType::ClientConnected
         | EventType::ClientLeft
@@ -207,10 +207,10 @@ fn tenant_view(kind: EventType) -> TenantView {
         | EventType::TokenCreated
         | EventType::TokenRevoked
         | EventType::SessionOpened
-        | EventType::SessionEnded => TenantView::Full,
-        EventType::EventsLost => TenantView::FullWithoutDaemon,
-        EventType::OperationStep => TenantView::StepOutcome,
-        EventType::OperationFailed => TenantView::Failure,
+        | EventType::SessionEnded => EventVisibility::Full,
+        EventType::EventsLost => EventVisibility::FullWithoutDaemon,
+        EventType::OperationStep => EventVisibility::StepOutcome,
+        EventType::OperationFailed => EventVisibility::Failure,
         EventType::DaemonCreated
         | EventType::DaemonChanged
         | EventType::DaemonDeleted
@@ -261,31 +261,31 @@ fn tenant_view(kind: EventType) -> TenantView {
         | EventType::DatabaseBackedUp
         | EventType::DatabaseRestored
         | EventType::DatabaseRowsLost
-        | EventType::EventUnknown => TenantView::TypeOnly,
+        | EventType::EventUnknown => EventVisibility::TypeOnly,
     }
 }
 
 impl Redact for Event {
     fn redact(self) -> Self {
         let (message, details) = match (tenant_view(self.kind), self.details) {
-            (TenantView::Full, details) => (self.message, details),
-            (TenantView::FullWithoutDaemon, details) if self.subject.daemon.is_none() => {
+            (EventVisibility::Full, details) => (self.message, details),
+            (EventVisibility::FullWithoutDaemon, details) if self.subject.daemon.is_none() => {
                 (self.message, details)
             }
-            (TenantView::StepOutcome, Some(Details::Step { step, outcome: came })) => {
+            (EventVisibility::StepOutcome, Some(Details::Step { step, outcome: came })) => {
                 let came = outcome(came);
                 (format!("{step}: {came}"), Some(Details::Step { step, outcome: came }))
             }
-            (TenantView::Failure, Some(Details::Operation { operation, daemons, gpus, .. })) => {
+            (EventVisibility::Failure, Some(Details::Operation { operation, daemons, gpus, .. })) => {
                 let message = format!("{operation}: {FAILED}");
                 let error = Some(FAILED.to_owned());
                 (message, Some(Details::Operation { operation, daemons, gpus, error }))
             }
             (
-                TenantView::FullWithoutDaemon
-                | TenantView::StepOutcome
-                | TenantView::Failure
-                | TenantView::TypeOnly,
+                EventVisibility::FullWithoutDaemon
+                | EventVisibility::StepOutcome
+                | EventVisibility::Failure
+                | EventVisibility::TypeOnly,
                 _,
             ) => (self.kind.meaning().to_owned(), None),
         };
@@ -378,7 +378,7 @@ mod tests {
                 let redacted = event.redacted_for(&actor("tenant:web"));
                 assert_eq!(redacted.cause, Cause::Outsider { command: None });
                 // These concern only the tenant, by how they are written.
-                if !matches!(tenant_view(*kind), TenantView::Full | TenantView::FullWithoutDaemon) {
+                if !matches!(tenant_view(*kind), EventVisibility::Full | EventVisibility::FullWithoutDaemon) {
                     assert!(!format!("{redacted:?}").contains("batch"), "{redacted:?}");
                 }
             }

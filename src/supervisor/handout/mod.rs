@@ -129,11 +129,11 @@ pub struct Handouts {
     greeting: watch::Sender<Vec<u8>>,
     /// Whether a daemon's greeting was requested.
     greeting_requested: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<HandoutState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct HandoutState {
     daemons: BTreeMap<DaemonName, Held>,
     entries: BTreeMap<TenantDirectory, TenantEntry>,
 }
@@ -247,9 +247,9 @@ impl Handouts {
         self.list_tenants(&mut self.inner(), tenants);
     }
 
-    fn list_tenants(&self, inner: &mut Inner, tenants: &DaemonTenants<'_>) {
+    fn list_tenants(&self, inner: &mut HandoutState, tenants: &DaemonTenants<'_>) {
         let DaemonTenants { daemon, version, admits, directories } = *tenants;
-        let Inner { daemons, entries } = inner;
+        let HandoutState { daemons, entries } = inner;
         let held = daemons.entry(daemon.clone()).or_insert_with(Held::new);
         if version < held.announced {
             return;
@@ -280,8 +280,8 @@ impl Handouts {
     }
 
     /// Gives a directory that is this daemon's no more to the daemon that lists it, and closes it where there is none.
-    fn let_go(&self, inner: &mut Inner, daemon: &DaemonName, name: &TenantDirectory) {
-        let Inner { daemons, entries } = inner;
+    fn let_go(&self, inner: &mut HandoutState, daemon: &DaemonName, name: &TenantDirectory) {
+        let HandoutState { daemons, entries } = inner;
         let Some(entry) = entries.get_mut(name).filter(|entry| entry.daemon.as_ref() == Some(daemon)) else {
             return;
         };
@@ -316,7 +316,7 @@ impl Handouts {
     /// Remembers what a driver hands out, and watches the control process that is opened.
     fn keep_handout(
         self: &Arc<Self>,
-        inner: &mut Inner,
+        inner: &mut HandoutState,
         daemon: &DaemonName,
         version: DesiredVersion,
         handout: Handout,
@@ -342,8 +342,8 @@ impl Handouts {
     }
 
     /// Makes the directories of a daemon what they should be: all of them, or those that are something else.
-    fn apply_to_tenants(&self, inner: &mut Inner, daemon: &DaemonName, all: bool) {
-        let Inner { daemons, entries } = inner;
+    fn apply_to_tenants(&self, inner: &mut HandoutState, daemon: &DaemonName, all: bool) {
+        let HandoutState { daemons, entries } = inner;
         let Some(held) = daemons.get(daemon) else { return };
         for (name, entry) in entries.iter_mut().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
             let wanted = held.of_tenant(name);
@@ -531,7 +531,7 @@ impl Handouts {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, HandoutState> {
         // A panic elsewhere leaves each entry as it was before or after one step, and the next check mends it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

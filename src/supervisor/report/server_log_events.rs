@@ -9,7 +9,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::event_queue::UnobservedClient;
-use crate::mps::log::{Event, Record};
+use crate::mps::log::{LogEvent, Record};
 
 /// The most that is kept of each kind: the log is anybody's to write, and memory is not.
 const KEPT: usize = 256;
@@ -84,7 +84,7 @@ impl ServerLogEvents {
         }
         let server = record.pid;
         match &record.event {
-            Event::ClientConnected(client) => {
+            LogEvent::ClientConnected(client) => {
                 self.disconnected.remove(&client.pid);
                 if self.came.len() < KEPT {
                     let new = ArrivedClient { server, at, polls: 0, works: false };
@@ -93,7 +93,7 @@ impl ServerLogEvents {
                     self.missed = true;
                 }
             }
-            Event::ClientDisconnected { pid } => {
+            LogEvent::ClientDisconnected { pid } => {
                 if self.disconnected.len() < DISCONNECTS {
                     self.disconnected.insert(*pid);
                 } else {
@@ -104,20 +104,20 @@ impl ServerLogEvents {
                     push(&mut self.visits, visit, &mut self.missed);
                 }
             }
-            Event::ClientRefused { reason } => {
+            LogEvent::ClientRefused { reason } => {
                 let refusal = LoggedRefusal { server, reason: reason.chars().take(300).collect(), at };
                 push(&mut self.refused, refusal, &mut self.missed);
             }
-            Event::FatalError(client) => {
+            LogEvent::FatalError(client) => {
                 if let Some(fault) = self.fault(server) {
                     fault.reported.insert(client.pid);
                 }
             }
-            Event::TornDownOnDevice { client, .. } | Event::TornDownWithProcess { client, .. } => {
+            LogEvent::TornDownOnDevice { client, .. } | LogEvent::TornDownWithProcess { client, .. } => {
                 self.lost(server, client.pid);
             }
-            Event::ProcessTornDown { pid } => self.lost(server, *pid),
-            Event::StickyError { pid } => {
+            LogEvent::ProcessTornDown { pid } => self.lost(server, *pid),
+            LogEvent::StickyError { pid } => {
                 self.lost(server, *pid);
                 if let Some(fault) = self.faults.get_mut(&server) {
                     fault.is_complete = true;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mps_manager::domain::{MemoryLimit, Priority, ThreadPercentage};
 use mps_manager::host::Signal;
-use mps_manager::mps::log::{self, Event};
+use mps_manager::mps::log::{self, LogEvent};
 use mps_manager::mps::parse::{self, Clients, LimitReading, Terminated};
 use mps_manager::mps::session::Cause;
 use mps_manager::mps::{Command, Control, Device, SessionError, capability};
@@ -74,7 +74,7 @@ async fn limit_is_confirmed_by_getter_and_log() {
     ask(&control, Command::SetMemoryLimit { server, device: device.clone(), limit: Some(limit) }).await;
     let read = parse::memory_limit(&ask(&control, Command::GetMemoryLimit { server, device }).await);
     assert_eq!(read, Ok(Some(LimitReading::Whole(limit))));
-    let proof = Event::MemoryLimitSet { device: host.gpus[0].to_string(), bytes: limit.bytes() };
+    let proof = LogEvent::MemoryLimitSet { device: host.gpus[0].to_string(), bytes: limit.bytes() };
     super::host::eventually("server.log never mentioned the limit", || {
         let text = log::tail(&spec.log_directory.join("server.log"), 1 << 16);
         log::read(text.as_bytes()).iter().any(|record| record.event == proof && record.pid == server)
@@ -156,7 +156,7 @@ async fn lost_greeting_costs_less_than_the_deadline() {
     held.send(&Command::GetServerList).await.expect("a reply");
     let accepted = || {
         let text = log::tail(&spec.log_directory.join("control.log"), 1 << 20);
-        log::read(text.as_bytes()).iter().filter(|record| record.event == Event::Accepting).count()
+        log::read(text.as_bytes()).iter().filter(|record| record.event == LogEvent::Accepting).count()
     };
     let before = accepted();
     let waiting = tokio::spawn({

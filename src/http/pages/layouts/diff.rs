@@ -4,7 +4,7 @@ use similar::{Algorithm, DiffTag};
 
 use super::draft::names;
 use crate::domain::count::counted;
-use crate::domain::layout::{Layout, Step};
+use crate::domain::layout::{Layout, LayoutStep};
 
 /// How a line differs between two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,15 +46,15 @@ pub(super) struct DiffRow {
 }
 
 /// A step in one line.
-pub(super) fn line(step: &Step) -> String {
+pub(super) fn line(step: &LayoutStep) -> String {
     match step {
-        Step::Add(add) => {
+        LayoutStep::Add(add) => {
             let chunks = counted(add.chunks, "chunk");
             let tenants =
                 if add.tenants.is_empty() { String::new() } else { format!(" for {}", names(&add.tenants)) };
             format!("add {} on GPU {}: {chunks}{tenants}", add.partition, add.gpu)
         }
-        Step::Remove(remove) => format!("remove {}", remove.partition),
+        LayoutStep::Remove(remove) => format!("remove {}", remove.partition),
     }
 }
 

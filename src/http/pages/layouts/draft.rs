@@ -3,7 +3,7 @@
 //! Nothing typed is ever lost: a draft is read from its form and shown again as it was, valid or not. A step is numbered by
 //! its position, in its fields' names and in the pointers of errors.
 
-use crate::domain::layout::{AddStep, Enforcement, Layout, RemoveStep, Step};
+use crate::domain::layout::{AddStep, Enforcement, Layout, LayoutStep, RemoveStep};
 use crate::domain::{PartitionName, TenantName};
 use crate::http::pages::forms::Form;
 use crate::service::FieldError;
@@ -86,15 +86,15 @@ impl EditorButton {
 impl Draft {
     /// A draft that starts from a layout.
     pub(super) fn of(layout: &Layout) -> Self {
-        let step = |step: &Step| match step {
-            Step::Add(add) => DraftStep {
+        let step = |step: &LayoutStep| match step {
+            LayoutStep::Add(add) => DraftStep {
                 gpu: add.gpu.to_string(),
                 partition: add.partition.to_string(),
                 chunks: add.chunks.to_string(),
                 tenants: names(&add.tenants),
                 ..DraftStep::default()
             },
-            Step::Remove(remove) => {
+            LayoutStep::Remove(remove) => {
                 DraftStep { removes: true, partition: remove.partition.to_string(), ..DraftStep::default() }
             }
         };
@@ -182,12 +182,12 @@ impl Draft {
     }
 
     /// The complete steps with their positions, and errors for the others; `strict` also reports missing values.
-    pub(super) fn read(&mut self, strict: bool) -> Vec<(usize, Step)> {
+    pub(super) fn read(&mut self, strict: bool) -> Vec<(usize, LayoutStep)> {
         let mut whole = Vec::new();
         for (number, step) in self.steps.iter_mut().enumerate() {
             whole.extend(step.read(strict).map(|step| (number, step)));
         }
-        let (places, steps): (Vec<usize>, Vec<Step>) = whole.iter().cloned().unzip();
+        let (places, steps): (Vec<usize>, Vec<LayoutStep>) = whole.iter().cloned().unzip();
         if let Err(invalid) = self.layout_of(steps).check() {
             self.refuse(&invalid.pointer, invalid.reason.to_string(), &places);
         }
@@ -200,7 +200,7 @@ impl Draft {
         self.is_right().then(|| self.layout_of(steps))
     }
 
-    fn layout_of(&self, steps: Vec<Step>) -> Layout {
+    fn layout_of(&self, steps: Vec<LayoutStep>) -> Layout {
         let enforcement = if self.percentage { Enforcement::Percentage } else { Enforcement::Static };
         let sku = Some(self.sku.trim().to_owned()).filter(|sku| !sku.is_empty());
         Layout { enforcement, sku, steps }
@@ -249,15 +249,20 @@ impl Draft {
 }
 
 impl DraftStep {
-    fn read(&mut self, strict: bool) -> Option<Step> {
+    fn read(&mut self, strict: bool) -> Option<LayoutStep> {
         let partition = self.name(strict);
         if self.removes {
-            return Some(Step::Remove(RemoveStep { partition: partition? }));
+            return Some(LayoutStep::Remove(RemoveStep { partition: partition? }));
         }
         let gpu = self.number("gpu", "0", strict);
         let chunks = self.number("chunks", "4", strict);
         let tenants = self.tenants();
-        Some(Step::Add(AddStep { gpu: gpu?, partition: partition?, chunks: chunks?, tenants: tenants? }))
+        Some(LayoutStep::Add(AddStep {
+            gpu: gpu?,
+            partition: partition?,
+            chunks: chunks?,
+            tenants: tenants?,
+        }))
     }
 
     fn name(&mut self, strict: bool) -> Option<PartitionName> {

@@ -6,7 +6,7 @@ use crate::domain::access::Actor;
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
-use crate::domain::layout::Step;
+use crate::domain::layout::LayoutStep;
 use crate::domain::{DaemonName, PartitionName, TenantName};
 use crate::http::AppState;
 use crate::http::pages::sm_map::SmMap;
@@ -127,13 +127,13 @@ struct Placed<'a> {
 
 /// The preview of numbered steps; steps that do not fit are listed, and left out of the map.
 pub(super) fn preview<'a>(
-    steps: impl IntoIterator<Item = (usize, &'a Step)>,
+    steps: impl IntoIterator<Item = (usize, &'a LayoutStep)>,
     gpu_kind: &GpuKind,
 ) -> LayoutPreview {
     let (mut placed, mut roles, mut too_many) = (Vec::<Placed<'a>>::new(), Vec::new(), Vec::new());
     for (number, step) in steps {
         match step {
-            Step::Add(add) => {
+            LayoutStep::Add(add) => {
                 if !roles.contains(&add.gpu) {
                     roles.push(add.gpu);
                 }
@@ -151,7 +151,7 @@ pub(super) fn preview<'a>(
                     tenants: &add.tenants,
                 });
             }
-            Step::Remove(remove) => placed.retain(|other| *other.partition != remove.partition),
+            LayoutStep::Remove(remove) => placed.retain(|other| *other.partition != remove.partition),
         }
     }
     roles.sort_unstable();
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    fn steps(text: &str) -> Vec<Step> {
+    fn steps(text: &str) -> Vec<LayoutStep> {
         serde_json::from_str(text).expect("steps")
     }
 

@@ -135,7 +135,7 @@ impl LayoutPage {
         self.version.version == self.newest
     }
 
-    fn line(step: &crate::domain::layout::Step) -> String {
+    fn line(step: &crate::domain::layout::LayoutStep) -> String {
         line(step)
     }
 }

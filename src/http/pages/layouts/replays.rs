@@ -10,7 +10,7 @@ use crate::domain::access::Actor;
 use crate::domain::count::counted;
 use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
-use crate::domain::layout::{PartitionChange, Step};
+use crate::domain::layout::{LayoutStep, PartitionChange};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::pages::format::{Badge, Moment, Tone};
@@ -106,9 +106,9 @@ impl ReplayShareRow {
 }
 
 /// The steps of the layout with their results, and the other commands.
-fn rows(replay: &Replay, steps: Option<&[Step]>) -> (Vec<ReplayStepRow>, Vec<ExecutedStep>) {
+fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, Vec<ExecutedStep>) {
     let of_step = |number: usize| replay.steps.iter().find(|taken| !taken.undo && taken.step == Some(number));
-    let known = replay.expected.as_ref().map_or(0, Vec::len).max(steps.map_or(0, <[Step]>::len));
+    let known = replay.expected.as_ref().map_or(0, Vec::len).max(steps.map_or(0, <[LayoutStep]>::len));
     let highest = replay.steps.iter().filter(|taken| !taken.undo).filter_map(|taken| taken.step).max();
     let mut differed = false;
     let row = |number: usize| {

@@ -11,7 +11,7 @@ use super::exact_limits::LoggedLimits;
 use super::external_writes::ExternalWrites;
 use crate::domain::gpu::GpuUuid;
 use crate::mps::log::own::is_own_delimiter;
-use crate::mps::log::{Event, Record};
+use crate::mps::log::{LogEvent, Record};
 
 /// The most that is kept of each kind: the logs are anybody's to write, and memory is not.
 const KEPT: usize = 1024;
@@ -20,7 +20,7 @@ const KEPT: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct LogState {
     /// Whose sessions lines belong to at the moment.
-    session: SessionOwner,
+    session: LoggedSessionOwner,
     /// For whom each server was started.
     servers: BTreeMap<u32, u32>,
     /// The exact limits that servers wrote.
@@ -69,7 +69,7 @@ pub(crate) struct PendingClient {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum SessionOwner {
+enum LoggedSessionOwner {
     /// None is open, or its first command has not come.
     #[default]
     Unknown,
@@ -81,28 +81,29 @@ impl LogState {
     /// Takes a message of control.log; says whether a poll should follow.
     pub(crate) fn control(&mut self, record: &Record) -> bool {
         match &record.event {
-            Event::UiOpened | Event::UiClosed => self.session = SessionOwner::Unknown,
-            Event::Command(line) => return self.command(line),
-            Event::Reply(text)
-                if self.session == SessionOwner::Others && text.starts_with("Insufficient privileges") =>
+            LogEvent::UiOpened | LogEvent::UiClosed => self.session = LoggedSessionOwner::Unknown,
+            LogEvent::Command(line) => return self.command(line),
+            LogEvent::Reply(text)
+                if self.session == LoggedSessionOwner::Others
+                    && text.starts_with("Insufficient privileges") =>
             {
                 self.overwrites.refused();
             }
-            Event::PushedToPending { pid, user } => {
+            LogEvent::PushedToPending { pid, user } => {
                 if self.pending.len() < KEPT {
                     let pending = PendingClient { uid: *user, since: record.at };
                     self.pending.entry(*pid).or_insert(pending);
                 }
                 return true;
             }
-            Event::ClientAccepted { pid, .. } => {
+            LogEvent::ClientAccepted { pid, .. } => {
                 self.pending.remove(pid);
                 if !self.connected.contains_key(pid) && self.arriving.len() < KEPT {
                     self.arriving.entry(*pid).or_insert(record.at);
                 }
                 return true;
             }
-            Event::StartingServer { pid, uid } => {
+            LogEvent::StartingServer { pid, uid } => {
                 // A process on its way into the server before has to connect again.
                 self.arriving.clear();
                 self.connected.retain(|_, server| server != pid);
@@ -115,17 +116,17 @@ impl LogState {
                 }
                 return true;
             }
-            Event::DaemonStarting { .. } => {
+            LogEvent::DaemonStarting { .. } => {
                 // Another control process: no client waits for it yet.
                 self.pending.clear();
                 self.arriving.clear();
                 self.quit = None;
                 self.overwrites.clear();
-                self.session = SessionOwner::Unknown;
+                self.session = LoggedSessionOwner::Unknown;
                 return true;
             }
             // A repeated request to make way needs no poll; the exit of the server does.
-            Event::ServerReady { .. } | Event::ServerExited { .. } | Event::DaemonExited { .. } => {
+            LogEvent::ServerReady { .. } | LogEvent::ServerExited { .. } | LogEvent::DaemonExited { .. } => {
                 return true;
             }
             _ => {}
@@ -138,17 +139,17 @@ impl LogState {
     /// The first line of each session of ours is a delimiter, which distinguishes it from other sessions. Who forges that
     /// hides from the log, and not from the next poll.
     fn command(&mut self, line: &str) -> bool {
-        if self.session == SessionOwner::Unknown {
+        if self.session == LoggedSessionOwner::Unknown {
             let ours = is_own_delimiter(line);
-            self.session = if ours { SessionOwner::Ours } else { SessionOwner::Others };
+            self.session = if ours { LoggedSessionOwner::Ours } else { LoggedSessionOwner::Others };
             self.own_sessions += u64::from(ours);
         }
         match self.session {
-            SessionOwner::Ours => self.overwrites.by_manager(line),
-            SessionOwner::Others => self.overwrites.by_others(line),
-            SessionOwner::Unknown => {}
+            LoggedSessionOwner::Ours => self.overwrites.by_manager(line),
+            LoggedSessionOwner::Others => self.overwrites.by_others(line),
+            LoggedSessionOwner::Unknown => {}
         }
-        let matters = self.session == SessionOwner::Others && changes_something(line);
+        let matters = self.session == LoggedSessionOwner::Others && changes_something(line);
         if matters {
             let shown: String = line.chars().take(120).collect();
             if line.split_ascii_whitespace().next() == Some("quit") {
@@ -162,7 +163,7 @@ impl LogState {
     /// Takes a message of server.log; says whether a poll should follow. `gpus` are the daemon's, by ordinal.
     pub(crate) fn server(&mut self, record: &Record, gpus: &[GpuUuid]) -> bool {
         match &record.event {
-            Event::MemoryLimitSet { device, bytes } => {
+            LogEvent::MemoryLimitSet { device, bytes } => {
                 // A server names the device as the command that set the limit did: by ordinal or by UUID.
                 let by_uuid = || gpus.iter().position(|gpu| gpu.as_str() == device);
                 if let Some(ordinal) =
@@ -173,24 +174,24 @@ impl LogState {
                 }
                 false
             }
-            Event::ServerStep(step) if step == "Startup" => {
+            LogEvent::ServerStep(step) if step == "Startup" => {
                 if self.followed.len() < KEPT {
                     self.followed.insert(record.pid);
                 }
                 false
             }
-            Event::ClientConnecting => {
+            LogEvent::ClientConnecting => {
                 if self.intake.len() < KEPT {
                     self.intake.insert(record.pid, ClientIntake::Taking);
                 }
                 false
             }
-            Event::InvalidCredentials => {
+            LogEvent::InvalidCredentials => {
                 let taking =
                     self.intake.get_mut(&record.pid).filter(|intake| **intake == ClientIntake::Taking);
                 taking.map(|intake| *intake = ClientIntake::Hung).is_some()
             }
-            Event::ClientConnected(client) => {
+            LogEvent::ClientConnected(client) => {
                 self.intake.remove(&record.pid);
                 self.left.remove(&client.pid);
                 if client.context == 0 {
@@ -209,11 +210,11 @@ impl LogState {
                 }
                 true
             }
-            Event::ClientRefused { .. } => {
+            LogEvent::ClientRefused { .. } => {
                 self.intake.remove(&record.pid);
                 true
             }
-            Event::ClientDisconnected { pid } => {
+            LogEvent::ClientDisconnected { pid } => {
                 self.connected.remove(pid);
                 self.arriving.remove(pid);
                 if self.left.len() < KEPT {
@@ -221,21 +222,23 @@ impl LogState {
                 }
                 true
             }
-            Event::FatalError(_) => {
+            LogEvent::FatalError(_) => {
                 if self.affected.len() < KEPT {
                     self.affected.entry(record.pid).or_default();
                 }
                 true
             }
-            Event::TornDownOnDevice { client, .. } | Event::TornDownWithProcess { client, .. } => {
+            LogEvent::TornDownOnDevice { client, .. } | LogEvent::TornDownWithProcess { client, .. } => {
                 self.affects(record.pid, client.pid)
             }
-            Event::ProcessTornDown { pid } | Event::StickyError { pid } => self.affects(record.pid, *pid),
-            Event::ClientStatus { .. }
-            | Event::ContextExited { .. }
-            | Event::TerminationSucceeded
-            | Event::HandlingFault
-            | Event::DeviceReset { .. } => true,
+            LogEvent::ProcessTornDown { pid } | LogEvent::StickyError { pid } => {
+                self.affects(record.pid, *pid)
+            }
+            LogEvent::ClientStatus { .. }
+            | LogEvent::ContextExited { .. }
+            | LogEvent::TerminationSucceeded
+            | LogEvent::HandlingFault
+            | LogEvent::DeviceReset { .. } => true,
             _ => false,
         }
     }
@@ -364,12 +367,14 @@ impl LogState {
 /// A session of more than 4096 bytes in one line kills it before that line is written to the log (recording 09). A session
 /// without a command is nobody's: `ours_unheard` says that it may be the manager's own, which accuses nobody.
 pub(crate) fn died_in_session(records: &[Record], may_be_ours: bool) -> Option<String> {
-    let opened = records.iter().rposition(|record| record.event == Event::UiOpened)?;
+    let opened = records.iter().rposition(|record| record.event == LogEvent::UiOpened)?;
     let mut commands = Vec::new();
     for record in &records[opened..] {
         match &record.event {
-            Event::UiClosed | Event::DaemonExited { .. } | Event::DaemonStarting { .. } => return None,
-            Event::Command(line) => commands.push(line.as_str()),
+            LogEvent::UiClosed | LogEvent::DaemonExited { .. } | LogEvent::DaemonStarting { .. } => {
+                return None;
+            }
+            LogEvent::Command(line) => commands.push(line.as_str()),
             _ => {}
         }
     }
