@@ -154,7 +154,7 @@ pub enum Denied {
     Hidden(TenantName),
 }
 
-/// Who someone is, by whatever showed it.
+/// The identity of an actor, by how it authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// The manager itself.
@@ -198,8 +198,8 @@ pub struct UserMap {
 impl UserMap {
     /// What a user with these groups was granted; `None` for nothing.
     ///
-    /// What is said of the user counts before what is said of groups. Of several groups the greatest role counts, and a role
-    /// on the host before a tenant; groups of different tenants grant nothing, since nobody said which one is meant.
+    /// A grant to the user counts before grants to groups. Of several groups the greatest role counts, and a role
+    /// on the host before a tenant; groups of different tenants grant nothing, since it is not clear which one is meant.
     pub fn grant(&self, uid: u32, groups: &[u32]) -> Option<Grant> {
         if let Some(grant) = self.users.get(&uid) {
             return Some(grant.clone());
@@ -283,7 +283,7 @@ impl Actor {
         self.grant.tenant()
     }
 
-    /// Whether something of this tenant is there for it; what is nobody's is there for those of the host.
+    /// Whether it may see what belongs to this tenant; what belongs to none is for users of the host.
     pub fn sees(&self, tenant: Option<&TenantName>) -> bool {
         self.scope().is_none_or(|own| tenant == Some(own))
     }

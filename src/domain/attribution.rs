@@ -1,4 +1,4 @@
-//! Attribution: which tenant's a process is.
+//! Attribution: which tenant a process belongs to.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Clients: processes connected to a server, and the leases that they come by.
+//! Clients: processes connected to a server, and their leases.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Text of others on its way to a terminal, a log or a page: whatever is no character to read is spelled out.
+//! Text from other programs for a terminal, a log or a page: control characters are spelled out.
 //!
 //! Command lines, names and messages of processes may hold anything. Printed as they are, an escape sequence changes a
 //! terminal's title or colours, and a line break forges a row.

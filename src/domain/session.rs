@@ -2,7 +2,7 @@
 
 use super::token::{Digest, TokenId};
 
-/// Whose a session is.
+/// Whom a session belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// Of the holder of the admin token.
@@ -18,7 +18,7 @@ pub enum Holder {
 pub struct Session {
     /// The digest of the secret in its cookie.
     pub digest: Digest,
-    /// Whose it is.
+    /// Whom it belongs to.
     pub holder: Holder,
     /// When it was opened, in unix milliseconds.
     pub created_at: i64,

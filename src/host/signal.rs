@@ -88,7 +88,7 @@ impl fmt::Display for Protected {
     }
 }
 
-/// What became of a signal.
+/// What happened to a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signalled {
     /// It was delivered to that very process.
