@@ -41,16 +41,16 @@ pub struct Service(Arc<Shared>);
 /// What all clones of a [`Service`] share.
 pub struct Shared {
     parts: Parts,
-    initialized: host::startup::Initialized,
+    initialized: host::initialized::Initialized,
     committed: watch::Sender<Arc<CommittedSnapshot>>,
     /// Daemons and tenants, cached between commits.
     cache: tenants::cache::Cache,
     /// Limits on concurrent event streams.
     streams: Arc<events::stream_limits::StreamLimits>,
     /// Refusals waiting to be written to the audit log.
-    refusals: access::refusals::Refusals,
+    refusals: access::refusal_counts::Refusals,
     /// Recent use by tenants.
-    history: tenants::history::UsageHistory,
+    history: tenants::usage_history::UsageHistory,
 }
 
 impl Deref for Service {
@@ -136,12 +136,12 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Shared {
             streams: events::stream_limits::StreamLimits::new(parts.streams),
-            history: tenants::history::UsageHistory::new(parts.clock),
+            history: tenants::usage_history::UsageHistory::new(parts.clock),
             parts,
-            initialized: host::startup::Initialized::default(),
+            initialized: host::initialized::Initialized::default(),
             committed: watch::Sender::default(),
             cache: tenants::cache::Cache::default(),
-            refusals: access::refusals::Refusals::default(),
+            refusals: access::refusal_counts::Refusals::default(),
         }))
     }
 

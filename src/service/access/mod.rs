@@ -6,9 +6,11 @@
 pub mod audit;
 pub mod audit_log;
 pub mod redaction;
-pub(super) mod refusals;
+pub(super) mod refusal_counts;
+mod refusals;
 pub mod sessions;
 pub mod tokens;
+mod uses;
 pub mod whoami;
 
 #[cfg(test)]
@@ -28,11 +30,7 @@ use crate::domain::session::{Holder, Session, SessionLimits};
 use crate::domain::throttle::{Buckets, Held, Source, Throttle};
 use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
 use crate::host;
-use crate::service::{Service, ServiceError};
-use crate::store::{self, Fate, StoreError};
 
-/// How often the last uses of tokens are written.
-const WRITING_USES: Duration = Duration::from_secs(60);
 /// Lifetime of a login code, in milliseconds.
 const CODE_MS: i64 = 15 * 60 * 1000;
 /// Burst of logins for one holder: as many as it may have sessions.
@@ -486,103 +484,5 @@ impl LiveToken {
             actor: Actor { subject: Subject::Token { id, name }, grant, origin },
             lifetime: Lifetime { ended: self.ended.clone(), expires_at, session: None },
         })
-    }
-}
-
-impl Service {
-    /// Everyone with access.
-    pub fn access(&self) -> &Access {
-        &self.parts.access
-    }
-
-    /// Loads the tokens from the store.
-    pub(super) async fn load_tokens(&self) -> Result<(), StoreError> {
-        let access = &self.parts.access;
-        let _one = access.loading.lock().await;
-        let living =
-            store::tokens::living(&mut *self.parts.store.read().await?, self.parts.clock.unix_ms()).await?;
-        let mut tokens = access.tokens.write().unwrap_or_else(PoisonError::into_inner);
-        let mut before = std::mem::take(&mut *tokens);
-        for token in living {
-            let live = before.remove(&token.id).unwrap_or_else(|| {
-                let used = token.last_used_at.unwrap_or_default();
-                Arc::new(LiveToken {
-                    token: token.clone(),
-                    last_used: AtomicI64::new(used),
-                    written_use: AtomicI64::new(used),
-                    ended: CancellationToken::new(),
-                })
-            });
-            tokens.insert(token.id, live);
-        }
-        // Revoked or expired.
-        for gone in before.into_values() {
-            gone.ended.cancel();
-        }
-        Ok(())
-    }
-
-    /// Loads the sessions from the store, at startup.
-    pub(super) async fn load_sessions(&self) -> Result<(), StoreError> {
-        let access = &self.parts.access;
-        let sessions = store::sessions::all(&mut *self.parts.store.read().await?, &access.admin).await?;
-        for session in sessions {
-            access.begin_session(session);
-        }
-        Ok(())
-    }
-
-    /// The digest of the admin token, with which its sessions are stored.
-    pub(super) fn admin_digest(&self) -> Digest {
-        self.parts.access.admin
-    }
-
-    /// Periodically writes when tokens and sessions were last used, and ends expired ones; no request waits for it.
-    pub async fn write_uses(self) {
-        loop {
-            tokio::time::sleep(WRITING_USES).await;
-            self.write_last_uses().await;
-        }
-    }
-
-    /// The same once, at shutdown.
-    pub async fn write_last_uses(&self) {
-        if let Err(error) = self.write_uses_now().await {
-            tracing::warn!(%error, "the last uses of tokens could not be written");
-        }
-    }
-
-    async fn write_uses_now(&self) -> Result<(), ServiceError> {
-        let now = self.parts.clock.unix_ms();
-        let access = &self.parts.access;
-        let (uses, sessions) = (access.unwritten_uses(), access.sweep(now));
-        if self.parts.store.is_sealed() {
-            return Ok(());
-        }
-        let (written, written_sessions) = (uses.clone(), sessions.clone());
-        let (limits, admin) = (access.limits, access.admin);
-        self.parts
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    for (live, at) in &written {
-                        store::tokens::used(&mut *db, &live.token.id, *at).await?;
-                    }
-                    for (live, at) in &written_sessions {
-                        store::sessions::used(&mut *db, &live.session.digest, *at).await?;
-                    }
-                    let (idle, opened) = (now - limits.idle_ms, now - limits.max_ms);
-                    store::sessions::delete_old(db, idle, opened, &admin).await?;
-                    Ok::<_, StoreError>(((), Fate::Commit))
-                })
-            })
-            .await?;
-        for (live, at) in uses {
-            live.written_use.fetch_max(at, Ordering::Relaxed);
-        }
-        for (live, at) in sessions {
-            live.written_use.fetch_max(at, Ordering::Relaxed);
-        }
-        Ok(())
     }
 }

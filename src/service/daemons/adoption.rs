@@ -3,8 +3,6 @@
 //! Nothing here starts, stops or signals a process, and adoption writes nothing to one: the spec is read back from the
 //! settings in effect, so that keeping it changes nothing.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use crate::domain::DaemonName;
@@ -19,13 +17,10 @@ use crate::host::{self, Identity};
 use crate::service::access::audit_log::with_adoption_target;
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
-use crate::service::daemons::{DaemonView, not_found, refuse_with_tenants};
+use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, is_foreign, not_found, refuse_with_tenants};
 use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, RememberedDaemon, token};
-
-/// Longest wait for a driver to release a daemon; an action in progress may take two seconds more.
-pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running control daemon to adopt under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -295,11 +290,6 @@ impl Service {
         });
         Box::pin(with_adoption_target(daemon, work)).await
     }
-}
-
-/// Whether the stored control process was started outside this manager.
-pub(super) fn is_foreign(earlier: Option<&Incarnation>) -> bool {
-    earlier.and_then(|earlier| earlier.home.as_ref()).is_some_and(|home| home.foreign)
 }
 
 /// Refuses to change a daemon's manager or GPUs while an operation runs on it.

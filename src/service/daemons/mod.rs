@@ -6,17 +6,18 @@ pub mod logs;
 pub mod maintenance;
 pub mod replace;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Actor, Right};
 use crate::domain::audit::Target;
-use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Management, Mode, Phase};
+use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, admission, compute_mode};
 use crate::service::access::audit_log::with_target;
-use crate::service::daemons::adoption::{RELEASE_TIMEOUT, is_foreign};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::layouts::fit_layout;
@@ -26,6 +27,9 @@ use crate::service::{
 };
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
+
+/// Longest wait for a driver to release a daemon; an action in progress may take two seconds more.
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A daemon: desired state and status.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -435,4 +439,9 @@ async fn refuse_observed(
 
 pub(super) fn not_found(name: &DaemonName) -> ServiceError {
     ServiceError::NotFound { kind: "daemon", name: name.to_string() }
+}
+
+/// Whether the stored control process was started outside this manager.
+pub(super) fn is_foreign(earlier: Option<&Incarnation>) -> bool {
+    earlier.and_then(|earlier| earlier.home.as_ref()).is_some_and(|home| home.foreign)
 }

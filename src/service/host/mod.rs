@@ -1,7 +1,10 @@
 //! The host and its GPUs.
 
+pub(super) mod initialized;
 pub mod operations;
 pub mod startup;
+
+pub use initialized::ReadOnly;
 
 use std::sync::Arc;
 
@@ -17,7 +20,6 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
-use crate::service::host::startup::ReadOnly;
 use crate::service::{Service, ServiceError, unavailable};
 use crate::store;
 use crate::supervisor::is_server;

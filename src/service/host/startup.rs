@@ -1,11 +1,10 @@
 //! Startup: loads the stored state and hands it to the supervisors, at the start or once an operator confirmed that the
 //! database belongs to this machine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
 
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right};
@@ -15,7 +14,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::health::HostFault;
 use crate::service::access::audit_log::{current_attempt, current_cause, inherit_attempt};
 use crate::service::events::writer;
-use crate::service::host::HostView;
+use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Service, ServiceError};
 use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError};
@@ -24,17 +23,6 @@ use crate::supervisor::{GpuPresence, RememberedDaemon};
 /// The machine ID of a host without one.
 pub const NO_MACHINE_ID: &str = "none";
 
-/// Why nothing may be changed on this host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ReadOnly {
-    /// The reason, and what to do.
-    pub reason: String,
-    /// The machine that the database belongs to; `none` for one without an ID.
-    pub stored_machine_id: String,
-    /// This machine.
-    pub machine_id: String,
-}
-
 /// An operator's confirmation that the database belongs to this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -42,22 +30,6 @@ pub struct ConfirmRequest {
     /// The ID of this machine, as `GET /host` shows it, which makes sure that the right manager is addressed.
     #[schema(pattern = "^[0-9a-f]{32}$")]
     pub machine_id: String,
-}
-
-/// Whether startup is complete. An unsealed store does not show that: the rest of a confirmation may have failed.
-#[derive(Debug, Default)]
-pub(in crate::service) struct Initialized {
-    done: AtomicBool,
-    /// Whether the event of the start was written.
-    start_recorded: AtomicBool,
-    /// Held during a confirmation, so that a second one waits.
-    confirming: Mutex<()>,
-}
-
-impl Initialized {
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
 }
 
 impl Service {

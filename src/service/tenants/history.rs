@@ -1,39 +1,13 @@
 //! What tenants used in the last hour, for charts; in memory only, from what drivers observe anyway.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::attribution::{Candidate, Signs, attribute};
-use crate::domain::history::{EVERY_MS, HeldByTenant, History, Point, SPAN_MS};
+use crate::domain::history::{EVERY_MS, HeldByTenant, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::{Service, ServiceError};
-
-/// The history, shared by all readers.
-#[derive(Debug)]
-pub(in crate::service) struct UsageHistory {
-    /// When this manager began to record, in unix milliseconds.
-    since: i64,
-    history: Mutex<History>,
-}
-
-impl UsageHistory {
-    pub(in crate::service) fn new(clock: Clock) -> Self {
-        Self { since: clock.unix_ms(), history: Mutex::default() }
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        // A panic elsewhere leaves some lines longer than others, which the next record corrects.
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Drops a deleted tenant.
-    pub(in crate::service) fn forget(&self, tenant: &TenantName) {
-        self.history().forget(tenant);
-    }
-}
 
 impl Service {
     /// Records what tenants use every few seconds, forever.

@@ -2,13 +2,15 @@
 
 pub(super) mod cache;
 pub mod clients;
+mod committed;
 mod directories;
-pub(super) mod history;
+mod history;
 pub mod leases;
 pub(super) mod percentage_layout;
 mod placement;
 mod prediction;
 mod readiness;
+pub(super) mod usage_history;
 mod verification;
 
 use std::collections::BTreeMap;

@@ -5,13 +5,16 @@
 
 mod held;
 mod holder;
+mod living;
 
 use serde::{Deserialize, Serialize};
 
 pub use held::HeldLease;
 pub use holder::{LeaseCaller, LeaseRequest};
+pub(super) use living::refuse_while_leased;
 
 use holder::{command_of, holder_of};
+use living::{is_alive, living_holders};
 
 use crate::service::access::audit_log::with_target;
 
@@ -23,7 +26,6 @@ use crate::domain::count::counted;
 use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase, meaning_for_tenants};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::tenant::Tenant;
-use crate::host;
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::{EnvironmentView, not_found};
@@ -248,35 +250,5 @@ impl Service {
         let clients = self.attributed().await?.into_iter();
         let mine = clients.filter(|client| client.tenant.as_ref() == Some(name));
         Ok(mine.map(|client| (client.id, client.ancestors)).collect())
-    }
-}
-
-/// Whether the process that a lease was given to still runs.
-fn is_alive(holder: ClientId) -> bool {
-    host::process::is_alive(holder.into())
-}
-
-/// The processes that hold a lease of the tenant and still run.
-async fn living_holders(
-    db: store::Transaction<'_>,
-    name: &TenantName,
-    boot_id: &str,
-) -> Result<Vec<ClientId>, ServiceError> {
-    let leases = store::leases::all(db, boot_id).await?;
-    let mine = leases.into_iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
-    Ok(mine.filter(|holder| is_alive(*holder)).collect())
-}
-
-/// Refuses to delete a tenant with processes that were admitted after its processes were counted.
-pub(super) async fn refuse_while_leased(
-    db: store::Transaction<'_>,
-    name: &TenantName,
-    boot_id: &str,
-) -> Result<(), ServiceError> {
-    match living_holders(db, name, boot_id).await?.first() {
-        None => Ok(()),
-        Some(holder) => Err(ServiceError::Conflict(format!(
-            "process {holder} holds a lease of tenant {name}: end it first, or revoke the lease"
-        ))),
     }
 }

@@ -1,0 +1,229 @@
+//! What all operations work with: the store, the daemons, and the journal of steps.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::domain::gpu::Gpu;
+use crate::domain::operation::{Operation, OperationState};
+use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
+use crate::metrics::operations::Operations;
+use crate::store::{self, Fate, Store, StoreError};
+use crate::supervisor::Fleet;
+
+/// What operations work with.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) clock: Clock,
+    pub(super) store: Store,
+    pub(super) fleet: Fleet,
+    pub(super) inventory: Arc<TimeLimited<Suspendable>>,
+    pub(super) manager_uid: u32,
+    pub(super) wake: Arc<Notify>,
+    pub(super) tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+    /// Those that run, each with the token that cancels it.
+    pub(super) cancels: Arc<Mutex<HashMap<Uuid, CancellationToken>>>,
+    pub(super) outcomes: Operations,
+}
+
+/// Why an operation failed, in words for the operator.
+pub(super) type Failure = String;
+
+/// How an operation ended before its end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stop {
+    /// It failed.
+    #[error("{0}")]
+    Failed(Failure),
+    /// It was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Engine {
+    /// Puts the parts together; nothing is claimed before [`Engine::begin`].
+    pub fn new(
+        clock: Clock,
+        store: Store,
+        fleet: Fleet,
+        inventory: Arc<TimeLimited<Suspendable>>,
+        manager_uid: u32,
+    ) -> Self {
+        Self {
+            clock,
+            store,
+            fleet,
+            inventory,
+            manager_uid,
+            wake: Arc::new(Notify::new()),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            cancels: Arc::default(),
+            outcomes: Operations::default(),
+        }
+    }
+
+    /// How operations ended, counted.
+    pub fn outcomes(&self) -> &Operations {
+        &self.outcomes
+    }
+
+    /// Tells the engine that an operation was written.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Cancels a running operation, which the store has recorded already.
+    pub fn cancel(&self, id: Uuid) {
+        if let Some(token) = self.cancels().get(&id) {
+            token.cancel();
+        }
+    }
+
+    pub(super) fn cancels(&self) -> MutexGuard<'_, HashMap<Uuid, CancellationToken>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The token that cancels this operation.
+    pub(super) fn cancel_token(&self, id: Uuid) -> CancellationToken {
+        self.cancels().entry(id).or_default().clone()
+    }
+
+    /// The GPUs of this host, as far as they are known: a plan is made of those that are not here as they were.
+    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, Failure> {
+        let inventory = Arc::clone(&self.inventory);
+        let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await;
+        Ok(known.map_err(|error| error.to_string())?.unwrap_or_else(|error| {
+            tracing::warn!(%error, "planning with what is remembered of the GPUs");
+            Vec::new()
+        }))
+    }
+
+    /// From now on the operation can be stopped where it is.
+    pub(super) async fn open_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
+        let opened: Result<(), StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::open_to_cancel(db, id).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        opened.map_err(|error| Stop::Failed(error.to_string()))?;
+        // From now on a client of its daemons may be ended beside it.
+        self.wake();
+        Ok(())
+    }
+
+    /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when that was requested before.
+    pub(super) async fn close_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
+        let closed: Result<bool, StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move { Ok((store::operations::close_to_cancel(db, id).await?, Fate::Commit)) })
+            })
+            .await;
+        match closed {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Stop::Cancelled),
+            Err(error) => Err(Stop::Failed(error.to_string())),
+        }
+    }
+
+    /// Says in the journal what the step that runs waits for; what cannot be said is not worth failing for.
+    pub(super) async fn waits_for(&self, id: Uuid, what: String) {
+        let noted: Result<(), StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::note_wait(db, id, &what).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        if let Err(error) = noted {
+            tracing::warn!(operation = %id, %error, "what the operation waits for could not be written");
+        }
+    }
+
+    /// Journals a step around what it does.
+    pub(super) async fn step<T, E: From<Failure> + std::fmt::Display>(
+        &self,
+        id: Uuid,
+        name: &'static str,
+        work: impl Future<Output = Result<(T, String), E>>,
+    ) -> Result<T, E> {
+        self.journalled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
+    }
+
+    /// The same, with a failure of the journal distinguished from one of the work.
+    pub(super) async fn journalled<T, E: std::fmt::Display>(
+        &self,
+        id: Uuid,
+        name: &'static str,
+        work: impl Future<Output = Result<(T, String), E>>,
+    ) -> Result<Result<T, E>, StoreError> {
+        let clock = self.clock;
+        let ordinal: Result<i64, StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    Ok((store::operations::begin_step(db, id, name, clock.unix_ms()).await?, Fate::Commit))
+                })
+            })
+            .await;
+        let ordinal = ordinal?;
+        let result = work.await;
+        let outcome = match &result {
+            Ok((_, outcome)) => outcome.clone(),
+            Err(failure) => failure.to_string(),
+        };
+        let ended: Result<(), StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::end_step(db, id, ordinal, &outcome, clock.unix_ms()).await?;
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        ended?;
+        Ok(result.map(|(value, _)| value))
+    }
+
+    pub(super) async fn finish(&self, id: Uuid, result: Result<(), Stop>) -> Result<(), StoreError> {
+        let (state, error) = match result {
+            Ok(()) => (OperationState::Succeeded, None),
+            Err(Stop::Failed(why)) => (OperationState::Failed, Some(why)),
+            Err(Stop::Cancelled) => (OperationState::Cancelled, None),
+        };
+        let clock = self.clock;
+        let ended: Result<Option<Operation>, StoreError> = self
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    store::operations::finish(&mut *db, id, state, error.as_deref(), clock.unix_ms()).await?;
+                    Ok((store::operations::get(db, id).await?, Fate::Commit))
+                })
+            })
+            .await;
+        if let Some(operation) = ended? {
+            self.outcomes.ended(operation.request.kind(), state.as_str());
+        }
+        Ok(())
+    }
+}

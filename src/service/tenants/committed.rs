@@ -1,0 +1,67 @@
+//! Daemons and tenants as they are committed, from memory where nothing was committed since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::cache::TenantsOfDaemons;
+use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right};
+use crate::domain::daemon::Daemon;
+use crate::domain::tenant::Tenant;
+use crate::service::{Service, ServiceError};
+use crate::store::{self, StoreError};
+
+impl Service {
+    /// All daemons by name.
+    pub(in crate::service) async fn stored_daemons(&self) -> Result<Arc<Vec<Daemon>>, StoreError> {
+        // Before the read: a commit in between makes the value newer than its number, and never older.
+        let commit = self.parts.store.last_commit();
+        if let Some(kept) = self.cache.daemons.at(commit) {
+            return Ok(kept);
+        }
+        let read = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        Ok(self.cache.daemons.keep(commit, read))
+    }
+
+    /// One daemon.
+    pub(in crate::service) async fn stored_daemon(
+        &self,
+        name: &DaemonName,
+    ) -> Result<Option<Daemon>, StoreError> {
+        let daemons = self.stored_daemons().await?;
+        Ok(daemons.iter().find(|daemon| daemon.name == *name).cloned())
+    }
+
+    /// All tenants by name.
+    ///
+    /// Thousands of them are read again only if a daemon has changed: every change of a tenant raises the generation of its
+    /// daemon in the same transaction.
+    pub(in crate::service) async fn stored_tenants(&self) -> Result<Arc<Vec<Tenant>>, StoreError> {
+        let commit = self.parts.store.last_commit();
+        let before = self.cache.tenants.last();
+        if let Some((kept_at, kept)) = &before
+            && *kept_at == commit
+        {
+            return Ok(Arc::clone(&kept.tenants));
+        }
+        let mut reader = self.parts.store.read().await?;
+        // Before the tenants: a write in between makes them newer than their daemons, and never older.
+        let daemons = store::daemons::all(&mut reader).await?;
+        let tenants = match before {
+            Some((_, kept)) if kept.daemons == daemons => Arc::clone(&kept.tenants),
+            _ => Arc::new(store::tenants::all(&mut reader).await?),
+        };
+        let kept = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, tenants });
+        Ok(Arc::clone(&kept.tenants))
+    }
+
+    /// How many tenants each daemon has.
+    pub async fn tenant_counts(&self, actor: &Actor) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
+        actor.may(Right::View)?;
+        let mut counts = BTreeMap::new();
+        for tenant in self.stored_tenants().await?.iter() {
+            *counts.entry(tenant.spec.daemon.clone()).or_default() += 1;
+        }
+        Ok(counts)
+    }
+}
