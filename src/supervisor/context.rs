@@ -7,16 +7,14 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::driver::compute_mode::OwnedComputeModes;
+use super::driver::owned_compute_modes::OwnedComputeModes;
 use super::durable::DurableWrite;
 use super::handout::Handouts;
-use super::observe::foreign_daemons::{ForeignDaemon, ForeignDaemonScanner};
+use super::observe::foreign_daemons::ForeignDaemonScanner;
 use super::observe::gpu_presence::GpuPresence;
-use super::observe::poll::{self, ForeignPoll};
 use super::report::event_queue::EventQueue;
 use crate::clock::Clock;
 use crate::domain::DaemonName;
-use crate::domain::daemon::Mode;
 use crate::domain::timings::Timings;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
@@ -82,18 +80,6 @@ impl SupervisorContext {
     /// The directory of a daemon's logs.
     pub fn log_directory(&self, daemon: &DaemonName) -> PathBuf {
         self.home(daemon).join("log")
-    }
-
-    /// Reads a daemon that is not ours, in one session of its own; the reason where it cannot be read.
-    pub async fn read_foreign(&self, foreign: &ForeignDaemon) -> Result<ForeignPoll, String> {
-        let environment = foreign.daemon.environment.clone()?;
-        environment.reachable?;
-        let gpus = foreign.gpus.clone()?;
-        let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
-        let control = self.control_program.channel(environment.pipe_directory);
-        let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
-        let subject = poll::PollTarget { control: &*control, partitioned, deadline: self.deadline };
-        poll::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {

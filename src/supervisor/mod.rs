@@ -18,7 +18,7 @@ pub mod report;
 mod tests;
 
 pub use self::context::SupervisorContext;
-pub use self::driver::compute_mode::OwnedComputeModes;
+pub use self::driver::owned_compute_modes::OwnedComputeModes;
 pub use self::driver::terminate_client::{TerminateError, Terminating, Termination};
 pub use self::durable::{DurableRecord, DurableWrite, RememberedDaemon};
 pub use self::fleet::Fleet;

@@ -4,8 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::LONGEST_REPLY;
 use crate::metrics::control::Failed;
+
+/// The longest reply that is read, in bytes.
+pub const LONGEST_REPLY: usize = 1 << 20;
 
 /// Why a session gave no reply.
 #[derive(Debug, thiserror::Error)]

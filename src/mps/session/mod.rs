@@ -47,7 +47,7 @@ use tokio::time::Instant;
 pub use self::calls::Calls;
 use self::channel::{Channel, Ending, Reading};
 use self::echo::EchoTime;
-pub use self::error::{Cause, SessionError};
+pub use self::error::{Cause, LONGEST_REPLY, SessionError};
 use self::pauses::Pauses;
 use super::binaries::{InstalledProgram, base_environment};
 use super::command::Command;
@@ -56,8 +56,7 @@ use super::parse;
 
 /// The longest line that is sent, in bytes. 3000 are safe, 4100 kill the daemon (recording 09).
 pub const LONGEST_LINE: usize = 1024;
-/// The longest reply that is read, in bytes.
-pub const LONGEST_REPLY: usize = 1 << 20;
+
 /// A way to talk to the daemon of one pipe directory.
 #[derive(Debug, Clone)]
 pub struct Control {
@@ -77,7 +76,7 @@ impl Control {
     }
 
     fn open(&self) -> Result<Channel, SessionError> {
-        let channel = Channel::open(self)?;
+        let channel = Channel::open(&self.program, &self.environment)?;
         self.calls.spawned();
         Ok(channel)
     }

@@ -1,7 +1,6 @@
 //! Compute modes: what is held is shared by all drivers, and each applies what its own daemon wants.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -15,43 +14,6 @@ use crate::supervisor::durable::{DurableRecord, DurableWrite};
 
 /// Steps for one GPU, more than it ever takes: if it is not enough, another program changes the mode too.
 const STEPS: usize = 8;
-
-/// The compute modes that are ours, as the store has them.
-#[derive(Debug, Default)]
-pub struct OwnedComputeModes {
-    held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
-    turn: tokio::sync::Mutex<()>,
-}
-
-impl OwnedComputeModes {
-    /// Takes what the store remembers.
-    pub fn load(&self, rows: Vec<(GpuUuid, OwnedComputeMode)>) {
-        *self.held() = rows.into_iter().collect();
-    }
-
-    /// Those of these GPUs that are still ours.
-    pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
-        self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
-    }
-
-    /// The daemons that hold some.
-    pub fn holders(&self) -> BTreeSet<DaemonName> {
-        self.held().values().map(|held| held.daemon.clone()).collect()
-    }
-
-    fn get(&self, gpu: &GpuUuid) -> Option<OwnedComputeMode> {
-        self.held().get(gpu).cloned()
-    }
-
-    fn of(&self, daemon: &DaemonName) -> Vec<GpuUuid> {
-        self.held().iter().filter(|(_, held)| held.daemon == *daemon).map(|(gpu, _)| gpu.clone()).collect()
-    }
-
-    fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, OwnedComputeMode>> {
-        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl SupervisorContext {
     /// Brings the compute mode of a daemon's GPUs to what it wants, and puts back those of its other GPUs but `in_use`.
@@ -296,12 +258,15 @@ impl ComputeModeControl {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
+    use std::sync::Mutex;
     use std::sync::mpsc;
     use std::time::Duration;
 
     use tokio::sync::watch;
 
+    use super::super::owned_compute_modes::OwnedComputeModes;
     use super::*;
     use crate::domain::gpu::{Gpu, GpuProcess};
     use crate::domain::tenant::tests::h200;

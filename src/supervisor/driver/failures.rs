@@ -1,13 +1,11 @@
 //! What a driver notices around its daemon: deaths, lost pipes, what runs out, and why a poll failed.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::Driver;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::FaultHolder;
-use crate::domain::gpu::GpuUuid;
 use crate::domain::plan::Desired;
 use crate::domain::wedge::ReplacedProcess;
 use crate::host::process::death;
@@ -19,7 +17,6 @@ use crate::mps::process::{self as daemon, StartError};
 use crate::supervisor::observe::evidence::{Evidence, Pipes};
 use crate::supervisor::observe::gather;
 use crate::supervisor::observe::log_state::died_in_session;
-use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::observe::poll;
 use crate::supervisor::observe::poll_outcome::{PollOutcome, out_of_files};
 use crate::supervisor::reconcile::daemon::Blocker;
@@ -280,31 +277,6 @@ fn death_notice(pid: u32, quit: Option<&str>, records: &[log::Record], may_be_ou
         ),
     };
     Diagnosis { reason: "DiedOrDidNotStart", message }
-}
-
-/// Completes when the logs report something that is worth a poll, or when the pipe directory is lost.
-pub(super) async fn logs_changed(
-    logs: &mut Logs,
-    gpus: &[GpuUuid],
-    pipe_directory: &Path,
-    pipe_inode: Option<Inode>,
-) {
-    loop {
-        logs.changed().await;
-        logs.read(gpus);
-        if logs.is_woken() || gather::pipes(pipe_directory, pipe_inode) != Pipes::Whole {
-            return;
-        }
-    }
-}
-
-/// Completes when the first of these processes dies; never for none.
-pub(super) async fn dies(processes: Vec<Identity>) {
-    if processes.is_empty() {
-        return std::future::pending().await;
-    }
-    let deaths: Vec<_> = processes.into_iter().map(|identity| Box::pin(death(identity))).collect();
-    futures_util::future::select_all(deaths).await;
 }
 
 #[cfg(test)]

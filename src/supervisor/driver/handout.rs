@@ -2,38 +2,18 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::super::context::SupervisorContext;
 use super::super::handout::{ControlSocket, Handout, handout};
 use super::Driver;
-use crate::domain::daemon::{Incarnation, Phase};
+use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
-use crate::host::Identity;
 use crate::mps::process as daemon;
 
 /// The mode of a daemon's own directory: under `-M` no other user needs to pass, and without it its server, which runs as
 /// its clients' user (recording 19).
 pub(super) const fn pipe_mode(multi_user: bool) -> u32 {
     if multi_user { 0o700 } else { 0o711 }
-}
-
-/// Takes over what an earlier manager handed out.
-pub(super) fn begin(
-    context: &SupervisorContext,
-    desired: &Desired,
-    earlier: Option<&Incarnation>,
-    pipe: &Path,
-) {
-    let control = earlier.filter(|earlier| earlier.boot_id == context.boot_id).and_then(|earlier| {
-        let (pid, start_time) = earlier.process?;
-        Some(ControlSocket {
-            identity: Identity { pid, start_time },
-            pipe: pipe.to_owned(),
-            foreign: earlier.home.as_ref().is_some_and(|home| home.foreign),
-        })
-    });
-    context.handouts.begin(&desired.into(), control);
 }
 
 impl Driver {

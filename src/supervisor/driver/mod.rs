@@ -4,15 +4,19 @@ mod adopted;
 pub(crate) mod compute_mode;
 mod failures;
 mod handout;
+mod inherited_handout;
 mod jobs;
 mod layout;
 mod lifecycle;
+pub(super) mod owned_compute_modes;
 pub(crate) mod partition_commands;
+mod percentage_probe;
 mod publish;
 mod refresh;
 mod shares;
 mod sync;
 pub(crate) mod terminate_client;
+mod wakeups;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,8 +27,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::compute_mode::ComputeModeControl;
-use self::failures::{dies, logs_changed};
-use self::shares::PercentageProbe;
+use self::percentage_probe::PercentageProbe;
+use self::wakeups::{dies, logs_changed};
 use super::context::SupervisorContext;
 use super::durable::RememberedDaemon;
 use super::handle::{DriverLink, DriverRequest};
@@ -117,7 +121,7 @@ impl Driver {
             Some(home) => (home.pipe_directory, home.log_directory),
             None => (context.pipe_directory(&name), context.log_directory(&name)),
         };
-        handout::begin(&context, &desired.borrow(), earlier.as_ref(), &pipe_directory);
+        inherited_handout::begin(&context, &desired.borrow(), earlier.as_ref(), &pipe_directory);
         let foreign_daemons = context.foreign_daemons.subscribe();
         let control = context.control_program.channel(pipe_directory.clone());
         let state = DaemonReconciler::remembering(PartitionReconciler::remembered(run), context.timings);
@@ -237,7 +241,7 @@ impl Driver {
             Ok(()) = self.foreign_daemons.changed() => {}
             Ok(()) = self.gpu_presence.changed() => {}
             Some(job) = self.jobs.recv() => self.work(job).await,
-            report = shares::report(&mut self.probe) => self.probed(report).await,
+            report = percentage_probe::report(&mut self.probe) => self.probed(report).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
             () = logs_changed(&mut self.logs, &gpus, &self.pipe_directory, inode), if watched => {

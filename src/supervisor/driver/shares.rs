@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-
 use super::super::durable::DurableRecord;
 use super::Driver;
+use super::percentage_probe::PercentageProbe;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, ThreadPercentage};
 use crate::gpu::probe::ProbeRequest;
@@ -18,21 +17,6 @@ use crate::host::Identity;
 
 /// How long a client may wait to be admitted.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A client that polls.
-pub(super) struct PercentageProbe {
-    /// The control process that it was sent to.
-    process: Identity,
-    task: JoinHandle<Report>,
-}
-
-/// What a client saw in a control process; never, while none runs.
-pub(super) async fn report(probe: &mut Option<PercentageProbe>) -> Option<(Identity, Report)> {
-    let Some(PercentageProbe { process, task }) = probe else { return std::future::pending().await };
-    let (process, report) = (*process, task.await);
-    *probe = None;
-    report.ok().map(|report| (process, report))
-}
 
 impl Driver {
     /// The desired value, completed by what only the driver knows.

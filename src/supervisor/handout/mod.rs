@@ -18,6 +18,7 @@ mod collect;
 mod directory;
 mod placeholder;
 mod policy;
+mod socket;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,6 +33,7 @@ use tokio::task::AbortHandle;
 
 use self::placeholder::{ClientDecision, Placeholder, Queue};
 pub(super) use self::policy::handout;
+pub(super) use self::socket::{ControlSocket, Handout};
 use super::reconcile::daemon::Blocker;
 use crate::clock::Clock;
 use crate::domain::plan::{Desired, DesiredVersion};
@@ -46,30 +48,6 @@ use crate::mps::process::SOCKET;
 const CHECKED: Duration = Duration::from_secs(1);
 /// Tenants for which a placeholder is kept ready, each of which is an open file.
 const SPARES: usize = 1024;
-
-/// What the processes of a daemon's tenants meet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Handout {
-    /// The daemon's socket.
-    Open(ControlSocket),
-    /// A placeholder at which they wait for the daemon.
-    Wait,
-    /// A placeholder that refuses them.
-    Refuse,
-    /// Whatever it was.
-    Unchanged,
-}
-
-/// The socket of a control process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ControlSocket {
-    /// The process.
-    pub(super) identity: Identity,
-    /// Its pipe directory.
-    pub(super) pipe: PathBuf,
-    /// Whether it is in a directory of another program, as an adopted one is.
-    pub(super) foreign: bool,
-}
 
 /// The directory to hand to a tenant's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! When a daemon's socket is handed out. Pure.
 
-use super::{ControlSocket, Handout};
+use super::socket::{ControlSocket, Handout};
 use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
 

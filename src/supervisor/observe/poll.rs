@@ -13,7 +13,7 @@ use super::external_writes::ExternalWrites;
 use super::log_tail::Logs;
 use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{Effective, MemoryReading, Server};
+use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
 use crate::domain::difference::Difference;
 use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
 use crate::domain::gpu::GpuProcess;
@@ -26,6 +26,7 @@ use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
 use crate::mps::{Command, ControlChannel, ControlSession, Device, SessionError};
 use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::driver::partition_commands::by_gpu;
+use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
 
 /// How often, and for how long, a daemon is read again that still lists a server that is dead.
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
@@ -436,4 +437,18 @@ fn facts(
         hint: variable(TENANT_HINT),
         sm_partition: variable(SM_PARTITION),
     })
+}
+
+impl SupervisorContext {
+    /// Reads a daemon that is not ours, in one session of its own; the reason where it cannot be read.
+    pub async fn read_foreign(&self, foreign: &ForeignDaemon) -> Result<ForeignPoll, String> {
+        let environment = foreign.daemon.environment.clone()?;
+        environment.reachable?;
+        let gpus = foreign.gpus.clone()?;
+        let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
+        let control = self.control_program.channel(environment.pipe_directory);
+        let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
+        let subject = PollTarget { control: &*control, partitioned, deadline: self.deadline };
+        self::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
+    }
 }

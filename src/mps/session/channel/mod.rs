@@ -1,15 +1,17 @@
 //! One control process: its three streams, its end, and its certain death.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin};
 
+use super::error::{LONGEST_REPLY, SessionError};
 use super::pty::{self, Master};
-use super::{Control, LONGEST_REPLY, SessionError};
 use crate::host::{OwnChild, Signal};
 
 /// How long a control process may take to end by itself once its input is over.
@@ -52,12 +54,12 @@ pub(super) struct Ending {
 
 impl Channel {
     /// Starts the control program.
-    pub(super) fn open(control: &Control) -> Result<Self, SessionError> {
+    pub(super) fn open(program: &Path, environment: &[(OsString, OsString)]) -> Result<Self, SessionError> {
         let (output, slave) = pty::open().map_err(SessionError::Spawn)?;
-        let mut command = tokio::process::Command::new(&control.program);
+        let mut command = tokio::process::Command::new(program);
         command
             .env_clear()
-            .envs(control.environment.iter().map(|(key, value)| (key, value)))
+            .envs(environment.iter().map(|(key, value)| (key, value)))
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(slave)

@@ -15,7 +15,7 @@
 //! ```
 
 use super::partitions::{PartitionLayoutState, PartitionReconciler};
-use super::percentage_layout::{PercentageReconciler, remaining_step};
+use super::percentage_layout::PercentageReconciler;
 use super::wedge::WedgeDetector;
 use crate::domain::ThreadPercentage;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
@@ -517,7 +517,7 @@ impl DaemonReconciler {
             return ReconcileStep::StartServer(desired.server_uid);
         }
         // Last, so that a client admitted to a partition finds its limits.
-        let left = if wrong.is_empty() && serving { remaining_step(self, desired) } else { None };
+        let left = if wrong.is_empty() && serving { self.remaining_step(desired) } else { None };
         let at = left.as_ref().map_or(i64::MAX, |(at, _)| *at);
         match left {
             Some((at, action)) if now >= at => action,
@@ -575,5 +575,6 @@ pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
 }
 
 mod carry;
+mod remaining;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -14,8 +14,6 @@
 //! A partition is proven only by a client of the control process that runs now. What was proven in another one is where
 //! the next proof begins.
 
-use super::daemon::{DaemonReconciler, ReconcileStep};
-use super::partitions;
 use crate::domain::ThreadPercentage;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::Enforcement;
@@ -259,28 +257,6 @@ impl PercentageReconciler {
             percentage: proven.map(|(percentage, _)| percentage),
             tenants: share.tenants.clone(),
         }
-    }
-}
-
-/// What is left to do for a layout once all settings are right, and when.
-pub fn remaining_step(state: &DaemonReconciler, desired: &Desired) -> Option<(i64, ReconcileStep)> {
-    match state.layout_state(desired) {
-        partitions::PartitionLayoutState::Due(_) | partitions::PartitionLayoutState::Unwritten => {
-            return Some((state.partitioning.retry_at(), ReconcileStep::Partition));
-        }
-        partitions::PartitionLayoutState::Drifted(..) => {
-            if let Some(at) = state.partitioning.repair_postponed_until() {
-                return Some((at.max(state.partitioning.retry_at()), ReconcileStep::Partition));
-            }
-        }
-        _ => {}
-    }
-    match state.shares.layout_state(desired) {
-        // In maintenance no new client is admitted, and this would be one.
-        PercentageLayoutState::Due(percentage, at) if desired.maintenance.is_none() => {
-            Some((at, ReconcileStep::Prove(percentage)))
-        }
-        _ => None,
     }
 }
 

@@ -3,11 +3,12 @@
 //! A change that is undone before the next poll makes no event: `ps`, /proc and the daemon's own answers say
 //! what is true, and a log is used only for what they cannot show ([`ServerLogEvents`]).
 
+mod server_end;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::servers::ServerEnd;
+use self::server_end::ServerEnd;
 use super::diagnosis::Diagnosis;
 use super::event_queue::Observation;
 use super::server_log_events::ServerLogEvents;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::server_end::ServerEnd;
 use super::{EventDetector, Snapshot};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
@@ -14,26 +15,6 @@ use crate::domain::event::{
 use crate::domain::wedge::ReplacedProcess;
 use crate::supervisor::report::diagnosis::Diagnosis;
 use crate::supervisor::report::server_log_events::{LoggedFault, ServerLogEvents};
-
-/// Why a server may have lost its clients.
-#[derive(Debug, Clone)]
-pub(super) enum ServerEnd {
-    Died,
-    /// A fatal GPU error of these processes; of all of them where server.log does not report.
-    Fault(BTreeSet<u32>),
-}
-
-impl ServerEnd {
-    /// Why a client is gone, if this is why.
-    pub(super) fn cause_for(&self, pid: u32) -> Option<EventType> {
-        match self {
-            Self::Died => Some(EventType::ServerDied),
-            Self::Fault(affected) => {
-                (affected.is_empty() || affected.contains(&pid)).then_some(EventType::ServerFault)
-            }
-        }
-    }
-}
 
 impl EventDetector {
     /// A server that hung, or a control process that hung on without it, was killed.

@@ -1,0 +1,27 @@
+//! What an earlier manager handed out.
+
+use std::path::Path;
+
+use crate::domain::daemon::Incarnation;
+use crate::domain::plan::Desired;
+use crate::host::Identity;
+use crate::supervisor::context::SupervisorContext;
+use crate::supervisor::handout::ControlSocket;
+
+/// Takes over what an earlier manager handed out.
+pub(super) fn begin(
+    context: &SupervisorContext,
+    desired: &Desired,
+    earlier: Option<&Incarnation>,
+    pipe: &Path,
+) {
+    let control = earlier.filter(|earlier| earlier.boot_id == context.boot_id).and_then(|earlier| {
+        let (pid, start_time) = earlier.process?;
+        Some(ControlSocket {
+            identity: Identity { pid, start_time },
+            pipe: pipe.to_owned(),
+            foreign: earlier.home.as_ref().is_some_and(|home| home.foreign),
+        })
+    });
+    context.handouts.begin(&desired.into(), control);
+}

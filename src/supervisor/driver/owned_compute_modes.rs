@@ -1,0 +1,44 @@
+//! The compute modes that are ours, shared by all drivers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::domain::compute_mode::OwnedComputeMode;
+use crate::domain::{DaemonName, GpuUuid};
+
+/// The compute modes that are ours, as the store has them.
+#[derive(Debug, Default)]
+pub struct OwnedComputeModes {
+    pub(super) held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
+    pub(super) turn: tokio::sync::Mutex<()>,
+}
+
+impl OwnedComputeModes {
+    /// Takes what the store remembers.
+    pub fn load(&self, rows: Vec<(GpuUuid, OwnedComputeMode)>) {
+        *self.held() = rows.into_iter().collect();
+    }
+
+    /// Those of these GPUs that are still ours.
+    pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
+        self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
+    }
+
+    /// The daemons that hold some.
+    pub fn holders(&self) -> BTreeSet<DaemonName> {
+        self.held().values().map(|held| held.daemon.clone()).collect()
+    }
+
+    pub(super) fn get(&self, gpu: &GpuUuid) -> Option<OwnedComputeMode> {
+        self.held().get(gpu).cloned()
+    }
+
+    pub(super) fn of(&self, daemon: &DaemonName) -> Vec<GpuUuid> {
+        self.held().iter().filter(|(_, held)| held.daemon == *daemon).map(|(gpu, _)| gpu.clone()).collect()
+    }
+
+    pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, OwnedComputeMode>> {
+        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
