@@ -117,7 +117,7 @@ pub enum LogEvent {
 /// What the messages before say about the next one.
 #[derive(Debug, Default)]
 pub(super) struct PrecedingMessages {
-    list: Option<(u32, List)>,
+    list: Option<(u32, FaultList)>,
     /// PID of the daemon that is answering a command.
     answering: Option<u32>,
 }
@@ -128,7 +128,7 @@ pub(super) fn of_control(text: &str) -> Option<LogEvent> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum List {
+enum FaultList {
     Devices,
     Processes,
 }
@@ -142,8 +142,8 @@ impl PrecedingMessages {
         if let Some((writer, list)) = self.list.filter(|(writer, _)| *writer == pid) {
             if let Ok(number) = text.parse() {
                 return match list {
-                    List::Devices => LogEvent::DeviceReset { device: number },
-                    List::Processes => LogEvent::StickyError { pid: number },
+                    FaultList::Devices => LogEvent::DeviceReset { device: number },
+                    FaultList::Processes => LogEvent::StickyError { pid: number },
                 };
             }
             debug_assert_eq!(writer, pid);
@@ -151,8 +151,8 @@ impl PrecedingMessages {
         }
         let event = control(text).or_else(|| server(text)).or_else(|| fault(text));
         match &event {
-            Some(LogEvent::DevicesReset) => self.list = Some((pid, List::Devices)),
-            Some(LogEvent::SetSticky) => self.list = Some((pid, List::Processes)),
+            Some(LogEvent::DevicesReset) => self.list = Some((pid, FaultList::Devices)),
+            Some(LogEvent::SetSticky) => self.list = Some((pid, FaultList::Processes)),
             Some(LogEvent::Command(_)) => self.answering = Some(pid),
             Some(LogEvent::UiClosed | LogEvent::UiOpened) => self.answering = None,
             _ => {}

@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use super::open::open;
-use super::{Reader, Record};
+use super::{LogRecord, Reader};
 use crate::domain::{FilePlace, Inode};
 
 /// The most that is read of a log that was not read before, or that grew faster than it was read, in bytes.
@@ -25,7 +25,7 @@ pub struct Follow {
 #[derive(Debug, Default)]
 pub struct Gained {
     /// The messages, in their order.
-    pub records: Vec<Record>,
+    pub records: Vec<LogRecord>,
     /// Whether messages may have been missed: there were too many, or another program emptied or replaced the log.
     pub skipped: bool,
 }

@@ -36,7 +36,7 @@ pub enum LogSource {
 
 /// A message with its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LogRecord {
     /// When, by the host's local clock; MPS writes no time zone.
     pub at: DateTime,
     /// Who.
@@ -62,7 +62,7 @@ const LONGEST: usize = 16 << 10;
 pub struct Reader {
     /// A line whose newline has not come yet, up to [`LONGEST`] bytes of it.
     partial: Vec<u8>,
-    held: Option<Record>,
+    held: Option<LogRecord>,
     context: event::PrecedingMessages,
 }
 
@@ -70,7 +70,7 @@ impl Reader {
     /// Takes more bytes of the log and returns the messages that they complete.
     ///
     /// Lines before the first prefix belong to a message that was never seen, and are dropped.
-    pub fn feed(&mut self, bytes: &[u8]) -> Vec<Record> {
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<LogRecord> {
         let mut records = Vec::new();
         self.partial.extend_from_slice(bytes);
         let complete = self.partial.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
@@ -83,7 +83,7 @@ impl Reader {
     }
 
     /// Returns what is held back: the caller believes that nothing will continue it.
-    pub fn flush(&mut self) -> Vec<Record> {
+    pub fn flush(&mut self) -> Vec<LogRecord> {
         let mut records = Vec::new();
         let last = std::mem::take(&mut self.partial);
         if !last.is_empty() {
@@ -93,7 +93,7 @@ impl Reader {
         records
     }
 
-    fn line(&mut self, line: &[u8], records: &mut Vec<Record>) {
+    fn line(&mut self, line: &[u8], records: &mut Vec<LogRecord>) {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = String::from_utf8_lossy(&line[..line.len().min(LONGEST)]);
         let line = line.trim_end_matches('\r');
@@ -106,7 +106,7 @@ impl Reader {
         }
     }
 
-    fn complete(&mut self, records: &mut Vec<Record>) {
+    fn complete(&mut self, records: &mut Vec<LogRecord>) {
         if let Some(mut record) = self.held.take() {
             record.event = self.context.read(record.pid, &record.text);
             records.push(record);
@@ -139,8 +139,8 @@ pub fn bound(path: &Path, max_bytes: u64, before: impl FnOnce()) -> io::Result<b
 
 /// What a control process wrote last about itself, in one line: no banner of its start, and nothing of its callers and clients,
 /// which it writes all the time.
-pub fn last_word(records: &[Record], pid: u32) -> Option<String> {
-    let of_itself = |record: &&Record| {
+pub fn last_word(records: &[LogRecord], pid: u32) -> Option<String> {
+    let of_itself = |record: &&LogRecord| {
         record.pid == pid
             && match &record.event {
                 LogEvent::Other(text) => !text.starts_with("NEW ") && !text.starts_with("User did not"),
@@ -159,7 +159,7 @@ pub fn last_word(records: &[Record], pid: u32) -> Option<String> {
 const LAST_WORD: usize = 300;
 
 /// Reads a whole log, or a piece of one.
-pub fn read(bytes: &[u8]) -> Vec<Record> {
+pub fn read(bytes: &[u8]) -> Vec<LogRecord> {
     let mut reader = Reader::default();
     let mut records = reader.feed(bytes);
     records.extend(reader.flush());
@@ -172,7 +172,7 @@ pub fn read(bytes: &[u8]) -> Vec<Record> {
 /// [2026-11-21 02:36:30.887 Other   511] Startup
 /// [2026-11-21 02:53:15.169 Control  1308] NEW SERVER 1326: Ready
 /// ```
-fn prefixed(line: &str) -> Option<Record> {
+fn prefixed(line: &str) -> Option<LogRecord> {
     let (prefix, text) = line.strip_prefix('[')?.split_once(']')?;
     let mut words = prefix.split_ascii_whitespace();
     let (day, time, source, pid) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -187,7 +187,7 @@ fn prefixed(line: &str) -> Option<Record> {
     }
     let at = DateTime::strptime("%Y-%m-%d %H:%M:%S%.f", format!("{day} {time}")).ok()?;
     let text = text.strip_prefix(' ').unwrap_or(text).to_owned();
-    Some(Record { at, source, pid: pid.parse().ok()?, event: LogEvent::Other(String::new()), text })
+    Some(LogRecord { at, source, pid: pid.parse().ok()?, event: LogEvent::Other(String::new()), text })
 }
 
 /// The end of a log, from a line's beginning; empty when it cannot be read.

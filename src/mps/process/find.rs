@@ -36,7 +36,7 @@ pub enum Found {
 
 /// What was stored of a daemon when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedProcess {
     /// Its process.
     pub identity: Identity,
     /// The inode of its pipe directory.
@@ -99,7 +99,7 @@ pub fn find(token: &str, pipe_directory: &Path) -> Found {
 }
 
 /// Searches as [`find`] does, and compares with what was stored of the daemon.
-pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> Found {
+pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProcess) -> Found {
     let found = find(token, pipe_directory);
     let Found::Ours(identity) = found else { return found };
     let inode = pipe_inode(pipe_directory).ok();
@@ -121,7 +121,7 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: Recorded) -> 
 /// time name it, and its command and its pipe directory must still be what they were.
 ///
 /// `of_anybody` is for one that is only observed; one that is managed is of our own uid.
-pub fn find_adopted(pipe_directory: &Path, recorded: Recorded, of_anybody: bool) -> Found {
+pub fn find_adopted(pipe_directory: &Path, recorded: RecordedProcess, of_anybody: bool) -> Found {
     let Identity { pid, .. } = recorded.identity;
     if !process::is_alive(recorded.identity) {
         // The number may be another program's by now; that process is none of ours.

@@ -25,7 +25,7 @@ pub use directories::{
     DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
 };
 pub use find::{
-    Found, Occupant, Recorded, daemon_of_pid_file, find, find_adopted, find_recorded, is_listened_at,
+    Found, Occupant, RecordedProcess, daemon_of_pid_file, find, find_adopted, find_recorded, is_listened_at,
     is_same_directory, mode, occupant, orphans, servers,
 };
 pub use start::{Launcher, StartError, StartSpec, Started, start};

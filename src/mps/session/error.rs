@@ -56,7 +56,7 @@ pub enum SessionError {
         /// The line that was sent.
         command: String,
         /// What happened instead of a reply.
-        cause: Cause,
+        cause: NoReplyCause,
     },
     /// The command cannot be written as a safe line. Nothing was sent.
     #[error("{line:?} cannot be sent: {reason}")]
@@ -106,7 +106,7 @@ impl From<&SessionError> for Failed {
 
 /// What happened instead of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Cause {
+pub enum NoReplyCause {
     /// The deadline passed; the daemon hangs.
     #[error("no reply before the deadline")]
     Deadline,

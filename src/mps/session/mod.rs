@@ -47,7 +47,7 @@ use tokio::time::Instant;
 pub use self::calls::Calls;
 use self::channel::{Channel, Ending, Reading};
 use self::echo::EchoTime;
-pub use self::error::{Cause, LONGEST_REPLY, SessionError};
+pub use self::error::{LONGEST_REPLY, NoReplyCause, SessionError};
 use self::pauses::Pauses;
 use super::binaries::{InstalledProgram, base_environment};
 use super::command::Command;
@@ -119,7 +119,7 @@ impl Control {
             channel.write(&format!("{line}\n")).await;
             channel.close_input();
             let Ok(ending) = tokio::time::timeout_at(deadline, channel.finish()).await else {
-                return Err(SessionError::Unknown { command: line, cause: Cause::Deadline });
+                return Err(SessionError::Unknown { command: line, cause: NoReplyCause::Deadline });
             };
             if ending.no_daemon() {
                 return Err(SessionError::NoDaemon);
@@ -234,7 +234,7 @@ impl Session {
             State::Unopened => self.greet().await?,
             State::Open(channel) => *channel,
             State::Waiting { command } => {
-                return Err(SessionError::Unknown { command, cause: Cause::Abandoned });
+                return Err(SessionError::Unknown { command, cause: NoReplyCause::Abandoned });
             }
             State::Over => return Err(SessionError::Over),
         };
@@ -249,12 +249,12 @@ impl Session {
             }
             Ok(Reading::Ended) => {
                 let ending = tokio::time::timeout_at(self.deadline, channel.finish()).await;
-                Cause::Ended {
+                NoReplyCause::Ended {
                     said: ending.map_or_else(|_| "in silence".into(), |ending| ending.to_string()),
                 }
             }
-            Ok(Reading::TooLong) => Cause::TooLong,
-            Err(_) => Cause::Deadline,
+            Ok(Reading::TooLong) => NoReplyCause::TooLong,
+            Err(_) => NoReplyCause::Deadline,
         };
         channel.abandon().await;
         Err(SessionError::Unknown { command, cause })

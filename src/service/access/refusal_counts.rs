@@ -40,18 +40,18 @@ impl Refused {
 /// The refused attempts of this minute, by source.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Refusals {
-    sources: Mutex<HashMap<String, Source>>,
+    sources: Mutex<HashMap<String, RefusalSource>>,
 }
 
 #[derive(Debug, Default)]
-struct Source {
+struct RefusalSource {
     rows: u32,
     /// Those without a row of their own.
     rest: Option<Refused>,
 }
 
 impl Refusals {
-    fn sources(&self) -> MutexGuard<'_, HashMap<String, Source>> {
+    fn sources(&self) -> MutexGuard<'_, HashMap<String, RefusalSource>> {
         // A panic elsewhere leaves the map as it was before or after one insertion, which is consistent.
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -259,7 +259,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Why a control process died, in one line.
-fn death_notice(pid: u32, quit: Option<&str>, records: &[log::Record], may_be_ours: bool) -> Diagnosis {
+fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be_ours: bool) -> Diagnosis {
     if let Some(command) = quit {
         let message = format!(
             "process {pid} was sent {command:?} by another program (control.log has it): find out which program reaches its socket, and have \
@@ -283,7 +283,7 @@ fn death_notice(pid: u32, quit: Option<&str>, records: &[log::Record], may_be_ou
 mod tests {
     use super::*;
 
-    fn records(texts: &[&str]) -> Vec<log::Record> {
+    fn records(texts: &[&str]) -> Vec<log::LogRecord> {
         let lines: String =
             texts.iter().flat_map(|text| ["[2026-11-21 02:53:15.169 Control  1308] ", text, "\n"]).collect();
         log::read(lines.as_bytes())

@@ -9,7 +9,7 @@ use super::Driver;
 use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
-use crate::mps::process::{self as daemon, Found, Recorded, StartSpec};
+use crate::mps::process::{self as daemon, Found, RecordedProcess, StartSpec};
 use crate::supervisor::durable::DurableRecord;
 use crate::supervisor::observe::control_process::{shape, token};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
@@ -37,7 +37,7 @@ impl Driver {
         let foreign = earlier.home.is_some_and(|home| home.foreign);
         let observed = desired.is_observed();
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
-            Recorded { identity: Identity { pid, start_time }, pipe_inode }
+            RecordedProcess { identity: Identity { pid, start_time }, pipe_inode }
         });
         let until = Instant::now() + START_DEADLINE;
         let found = loop {

@@ -25,10 +25,10 @@ const JOBS: usize = 16;
 /// All drivers, by daemon.
 #[derive(Clone)]
 pub struct Fleet {
-    inner: Arc<Inner>,
+    inner: Arc<FleetState>,
 }
 
-struct Inner {
+struct FleetState {
     context: Arc<SupervisorContext>,
     drivers: Mutex<Drivers>,
     tasks: TaskTracker,
@@ -48,7 +48,7 @@ impl Fleet {
         let (context, tasks, shutdown) = (Arc::new(context), TaskTracker::new(), CancellationToken::new());
         let (watching, stop) = (Arc::clone(&context), shutdown.clone());
         tasks.spawn(async move { watching.foreign_daemons.watch(watching.check_interval, stop).await });
-        Self { inner: Arc::new(Inner { context, drivers: Mutex::default(), tasks, shutdown }) }
+        Self { inner: Arc::new(FleetState { context, drivers: Mutex::default(), tasks, shutdown }) }
     }
 
     /// Shared by all drivers.

@@ -2,7 +2,7 @@
 
 use crate::domain::daemon::Effective;
 use crate::mps::SessionError;
-use crate::mps::session::Cause;
+use crate::mps::session::NoReplyCause;
 
 /// How a poll of the daemon, with or without writing, ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,9 +30,10 @@ pub enum PollOutcome {
 pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
     match error {
         // Not silence: whatever became of the command, the next poll reads everything again.
-        SessionError::Unknown { command, cause: cause @ (Cause::Ended { .. } | Cause::TooLong) } => {
-            PollOutcome::Misbehaved(format!("{command}: {cause}"))
-        }
+        SessionError::Unknown {
+            command,
+            cause: cause @ (NoReplyCause::Ended { .. } | NoReplyCause::TooLong),
+        } => PollOutcome::Misbehaved(format!("{command}: {cause}")),
         SessionError::Unknown { command, cause } => PollOutcome::Unanswered(format!("{command}: {cause}")),
         SessionError::Misbehaved { what } => PollOutcome::Misbehaved(what),
         SessionError::Busy { said_so: false, .. } => PollOutcome::Mute(error.to_string()),

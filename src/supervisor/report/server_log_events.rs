@@ -9,7 +9,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::event_queue::UnobservedClient;
-use crate::mps::log::{LogEvent, Record};
+use crate::mps::log::{LogEvent, LogRecord};
 
 /// The most that is kept of each kind: the log is anybody's to write, and memory is not.
 const KEPT: usize = 256;
@@ -77,7 +77,7 @@ impl ServerLogEvents {
     }
 
     /// Reads a message of server.log.
-    pub(crate) fn read_record(&mut self, record: &Record) {
+    pub(crate) fn read_record(&mut self, record: &LogRecord) {
         let at = logged_at(record.at);
         if self.since.is_some_and(|since| at.is_none_or(|at| at < since)) {
             return;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::host::process::{death, identify};
 use crate::mps::process::{StartError, StartSpec, Started, pipe_inode};
-use crate::mps::session::{Calls, Cause};
+use crate::mps::session::{Calls, NoReplyCause};
 use crate::mps::{Command, ControlChannel, ControlProgram, ControlSession, SessionError};
 
 /// The getters of a daemon that was just started (recording 01).
@@ -290,7 +290,7 @@ impl ControlChannel for Script {
             if stays {
                 tokio::time::sleep_until(deadline).await;
                 let command = Command::Quit { timeout: timeout_s }.line();
-                return Err(SessionError::Unknown { command, cause: Cause::Deadline });
+                return Err(SessionError::Unknown { command, cause: NoReplyCause::Deadline });
             }
             Ok(())
         })
@@ -334,7 +334,7 @@ impl ScriptedSession {
                     session.commands.push(line.clone());
                 }
                 tokio::time::sleep_until(self.deadline).await;
-                Err(SessionError::Unknown { command: line, cause: Cause::Deadline })
+                Err(SessionError::Unknown { command: line, cause: NoReplyCause::Deadline })
             }
             _ => {
                 tokio::time::sleep(pace).await;

@@ -5,7 +5,7 @@ use std::process::Command as Program;
 use std::time::Duration;
 
 use mps_manager::host::process;
-use mps_manager::mps::session::Cause;
+use mps_manager::mps::session::NoReplyCause;
 use mps_manager::mps::{Command, Control, ControlChannel as _, InstalledProgram, SessionError};
 use tokio::time::Instant;
 
@@ -188,7 +188,7 @@ async fn a_program_that_says_nothing_was_sent_nothing() {
     let received = std::fs::read_to_string(double.dir().join("received")).unwrap_or_default();
     assert!(!received.contains("start_server"), "{received}");
     let error = control.quit(Some(1), soon()).await.expect_err("silence");
-    assert!(matches!(error, SessionError::Unknown { cause: Cause::Deadline, .. }), "{error}");
+    assert!(matches!(error, SessionError::Unknown { cause: NoReplyCause::Deadline, .. }), "{error}");
     // What the program had started is gone with it.
     eventually("a control process outlived its session", || double.running().is_empty()).await;
 }
@@ -198,14 +198,14 @@ async fn interrupted_command_has_unknown_outcome() {
     for (cases, cause) in [
         (
             "start_server*) printf 'half an ans'; echo 'died of it' >&2; exit 3 ;;",
-            Cause::Ended { said: "exit status: 3, saying \"died of it\"".into() },
+            NoReplyCause::Ended { said: "exit status: 3, saying \"died of it\"".into() },
         ),
-        ("start_server*) exec head -c 3000000 /dev/zero ;;", Cause::TooLong),
-        ("start_server*) echo half; exec sleep 600 ;;", Cause::Deadline),
+        ("start_server*) exec head -c 3000000 /dev/zero ;;", NoReplyCause::TooLong),
+        ("start_server*) echo half; exec sleep 600 ;;", NoReplyCause::Deadline),
     ] {
         let double = Double::answering(cases);
         let control = double.control();
-        let until = if cause == Cause::Deadline { soon() } else { deadline() };
+        let until = if cause == NoReplyCause::Deadline { soon() } else { deadline() };
         let mut session = control.session(until).expect("a session");
         let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("broken off");
         let SessionError::Unknown { command, cause: actual } = &error else { panic!("{error}") };
@@ -245,7 +245,7 @@ async fn dropped_future_kills_and_reports_its_command() {
     .await;
     let error = session.send(&Command::GetServerList).await.expect_err("one is unaccounted for");
     assert!(
-        matches!(&error, SessionError::Unknown { command, cause: Cause::Abandoned } if command == "start_server -uid 0"),
+        matches!(&error, SessionError::Unknown { command, cause: NoReplyCause::Abandoned } if command == "start_server -uid 0"),
         "{error}"
     );
 }

@@ -8,8 +8,8 @@ use mps_manager::domain::Inode;
 use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
-    Found, How, Recorded, StartError, clean_stale, find, find_recorded, mode, occupant, pipe_inode, servers,
-    start, stop,
+    Found, How, RecordedProcess, StartError, clean_stale, find, find_recorded, mode, occupant, pipe_inode,
+    servers, start, stop,
 };
 use mps_manager::mps::{Command, InstalledProgram};
 
@@ -43,7 +43,7 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
     // Who it is, to one that comes later.
     assert_eq!(started.pipe_inode, pipe_inode(pipe).expect("inode"));
     assert_eq!(find(&spec.token, pipe), Found::Ours(started.identity));
-    let recorded = Recorded { identity: started.identity, pipe_inode: started.pipe_inode };
+    let recorded = RecordedProcess { identity: started.identity, pipe_inode: started.pipe_inode };
     assert_eq!(find_recorded(&spec.token, pipe, recorded), Found::Ours(started.identity));
     let holder = occupant(pipe).expect("occupied");
     assert_eq!((holder.pid, holder.ours.as_ref()), (Some(pid), Some(&spec.token)));
@@ -110,12 +110,12 @@ async fn mismatched_daemon_is_doubtful() {
 
     let Identity { pid, start_time } = started.identity;
     let earlier = Identity { pid, start_time: start_time - 1 };
-    let recorded = Recorded { identity: earlier, pipe_inode: started.pipe_inode };
+    let recorded = RecordedProcess { identity: earlier, pipe_inode: started.pipe_inode };
     assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
     let Inode { number, born } = started.pipe_inode;
     let earlier = born.map(|born| Inode { number, born: Some(born - 1) });
     for other in [Some(Inode { number: number + 1, born }), earlier].into_iter().flatten() {
-        let recorded = Recorded { identity: started.identity, pipe_inode: other };
+        let recorded = RecordedProcess { identity: started.identity, pipe_inode: other };
         let Found::Doubtful { reason } = find_recorded(&spec.token, &spec.pipe_directory, recorded) else {
             panic!("another inode")
         };
@@ -126,7 +126,7 @@ async fn mismatched_daemon_is_doubtful() {
     let moved = spec.pipe_directory.with_extension("old");
     fs::rename(&spec.pipe_directory, &moved).expect("moved");
     fs::create_dir(&spec.pipe_directory).expect("made");
-    let recorded = Recorded { identity: started.identity, pipe_inode: started.pipe_inode };
+    let recorded = RecordedProcess { identity: started.identity, pipe_inode: started.pipe_inode };
     assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
 
     // A program that only has the token.

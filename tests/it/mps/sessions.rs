@@ -10,7 +10,7 @@ use mps_manager::domain::{MemoryLimit, Priority, ThreadPercentage};
 use mps_manager::host::Signal;
 use mps_manager::mps::log::{self, LogEvent};
 use mps_manager::mps::parse::{self, Clients, LimitReading, Terminated};
-use mps_manager::mps::session::Cause;
+use mps_manager::mps::session::NoReplyCause;
 use mps_manager::mps::{Command, Control, Device, SessionError, capability};
 use tokio::time::Instant;
 
@@ -189,7 +189,7 @@ async fn termination_of_stopped_client_happens_later() {
     let error = session.send(&terminate).await.expect_err("it hangs");
     let expected = terminate.line();
     assert!(
-        matches!(&error, SessionError::Unknown { command, cause: Cause::Deadline } if *command == expected),
+        matches!(&error, SessionError::Unknown { command, cause: NoReplyCause::Deadline } if *command == expected),
         "{error}"
     );
     assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NotAlone { .. })));
@@ -238,7 +238,7 @@ async fn command_to_dying_daemon_is_unknown() {
     assert!(crate::harness::send(started.identity, Signal::KILL));
     mps_manager::host::process::death(started.identity).await;
     let error = session.send(&Command::GetServerList).await.expect_err("nobody answers");
-    assert!(matches!(&error, SessionError::Unknown { cause: Cause::Ended { .. }, .. }), "{error}");
+    assert!(matches!(&error, SessionError::Unknown { cause: NoReplyCause::Ended { .. }, .. }), "{error}");
     let mut session = control.session(deadline()).expect("a session");
     assert!(matches!(session.send(&Command::GetServerList).await, Err(SessionError::NoDaemon)));
 }

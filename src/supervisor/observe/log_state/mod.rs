@@ -11,7 +11,7 @@ use super::exact_limits::LoggedLimits;
 use super::external_writes::ExternalWrites;
 use crate::domain::gpu::GpuUuid;
 use crate::mps::log::own::is_own_delimiter;
-use crate::mps::log::{LogEvent, Record};
+use crate::mps::log::{LogEvent, LogRecord};
 
 /// The most that is kept of each kind: the logs are anybody's to write, and memory is not.
 const KEPT: usize = 1024;
@@ -79,7 +79,7 @@ enum LoggedSessionOwner {
 
 impl LogState {
     /// Takes a message of control.log; says whether a poll should follow.
-    pub(crate) fn control(&mut self, record: &Record) -> bool {
+    pub(crate) fn control(&mut self, record: &LogRecord) -> bool {
         match &record.event {
             LogEvent::UiOpened | LogEvent::UiClosed => self.session = LoggedSessionOwner::Unknown,
             LogEvent::Command(line) => return self.command(line),
@@ -161,7 +161,7 @@ impl LogState {
     }
 
     /// Takes a message of server.log; says whether a poll should follow. `gpus` are the daemon's, by ordinal.
-    pub(crate) fn server(&mut self, record: &Record, gpus: &[GpuUuid]) -> bool {
+    pub(crate) fn server(&mut self, record: &LogRecord, gpus: &[GpuUuid]) -> bool {
         match &record.event {
             LogEvent::MemoryLimitSet { device, bytes } => {
                 // A server names the device as the command that set the limit did: by ordinal or by UUID.
@@ -366,7 +366,7 @@ impl LogState {
 ///
 /// A session of more than 4096 bytes in one line kills it before that line is written to the log (recording 09). A session
 /// without a command is nobody's: `ours_unheard` says that it may be the manager's own, which accuses nobody.
-pub(crate) fn died_in_session(records: &[Record], may_be_ours: bool) -> Option<String> {
+pub(crate) fn died_in_session(records: &[LogRecord], may_be_ours: bool) -> Option<String> {
     let opened = records.iter().rposition(|record| record.event == LogEvent::UiOpened)?;
     let mut commands = Vec::new();
     for record in &records[opened..] {
