@@ -1,6 +1,7 @@
-//! No file of `src` imports, by whatever way round, what imports it.
+//! No file of `src` imports a file that imports it, directly or through others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use super::source_tree::{Module, Names, SourceTree};
 
@@ -72,10 +73,10 @@ fn imports(tree: &SourceTree) -> Imports {
     for (address, module) in &tree.modules {
         for path in used_paths(module) {
             let mut resolver = Resolver { tree, open: Vec::new() };
-            if let Some(Found::Item { file, name }) = resolver.resolve(address, path) {
-                if file != module.file {
-                    found.entry(module.file.clone()).or_default().entry(file).or_default().insert(name);
-                }
+            if let Some(Found::Item { file, name }) = resolver.resolve(address, path)
+                && file != module.file
+            {
+                found.entry(module.file.clone()).or_default().entry(file).or_default().insert(name);
             }
         }
     }
@@ -120,7 +121,7 @@ fn described(circle: &Circle, imports: &Imports) -> String {
     for file in circle {
         for (other, names) in imports[file].iter().filter(|(other, _)| circle.contains(*other)) {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            text += &format!("  {file} takes {} from {other}\n", names.join(", "));
+            let _ = writeln!(text, "  {file} takes {} from {other}", names.join(", "));
         }
     }
     text

@@ -17,7 +17,7 @@ pub(super) type Names = Vec<String>;
 #[derive(Default)]
 pub(super) struct Module {
     pub(super) file: String,
-    /// What stands at the module's top.
+    /// What it defines.
     pub(super) items: BTreeSet<String>,
     /// What its `use` declarations bring in, by the name that it has here.
     pub(super) imports: BTreeMap<String, Names>,
