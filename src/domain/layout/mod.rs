@@ -7,6 +7,7 @@
 
 pub mod active;
 pub mod assertion;
+pub mod blocked;
 pub mod document;
 pub mod execution;
 #[cfg(test)]

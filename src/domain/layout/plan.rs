@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use super::blocked::{Blocked, OwnShare};
 use super::record::{Record, RecordedStep};
 use super::{Enforcement, PartitionChange, ResolvedStep};
 use crate::domain::client::ClientId;
-use crate::domain::count::counted;
 use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
-use crate::domain::{GpuUuid, PartitionId, PartitionName, TenantName, ThreadPercentage};
+use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
 /// What a plan is made of.
 #[derive(Debug, Clone, Copy)]
@@ -140,115 +140,6 @@ pub struct GpuTotals {
     pub after: Chunks,
     /// SMs that make no whole chunk.
     pub left_over_sms: u32,
-}
-
-/// A tenant that is bound to a partition and says itself how many SMs it has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, utoipa::ToSchema)]
-#[error(
-    "tenant {tenant} has {field} of its own and is bound to partition {partition}, whose chunks say how many SMs it has: take \
-     {field} away from the tenant, or the tenant out of the layout"
-)]
-pub struct OwnShare {
-    /// The tenant.
-    pub tenant: TenantName,
-    /// The field of its spec.
-    pub field: String,
-    /// The partition.
-    pub partition: PartitionName,
-}
-
-/// What blocks a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Blocked {
-    /// A step asks for more chunks than there are.
-    TooManyChunks {
-        /// The step of the layout, counted from 0.
-        step: usize,
-        /// The partition.
-        partition: PartitionName,
-        /// The GPU.
-        gpu: GpuUuid,
-        /// Chunks requested.
-        requested: u32,
-        /// Chunks free at that step, which is also the most that fits.
-        free: u32,
-    },
-    /// A partition has to go and is in use.
-    InUse {
-        /// The partition.
-        partition: Option<PartitionName>,
-        /// The GPU.
-        gpu: GpuUuid,
-        /// Its ID.
-        id: PartitionId,
-        /// Those who hold it, as far as they can be determined.
-        clients: Vec<ClientId>,
-    },
-    /// A partition would have to be made again, which may change its ID; done only with `recreate`.
-    MadeAgain {
-        /// The partition.
-        partition: PartitionName,
-        /// The GPU.
-        gpu: GpuUuid,
-        /// The ID that it has.
-        id: PartitionId,
-    },
-    /// The daemon lists no partitions for a GPU, or its chunks were not counted.
-    NotListed {
-        /// The GPU.
-        gpu: GpuUuid,
-    },
-    /// A tenant says itself how many SMs it has, and so does its partition.
-    OwnShare(OwnShare),
-}
-
-impl std::fmt::Display for Blocked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TooManyChunks { step, partition, gpu, requested, free } => write!(
-                f,
-                "partition {partition} (step {}) asks for {} of {gpu}, and {} free at that step: give at most {free}",
-                step + 1,
-                counted(*requested, "chunk"),
-                if *free == 1 { "1 is".to_owned() } else { format!("{free} are") },
-            ),
-            Self::InUse { partition, gpu, id, clients } => {
-                let name = partition
-                    .as_ref()
-                    .map_or_else(|| "a partition".to_owned(), |name| format!("partition {name}"));
-                let who: Vec<String> = clients.iter().map(ToString::to_string).collect();
-                let who = if who.is_empty() {
-                    "clients that cannot be determined".to_owned()
-                } else {
-                    who.join(", ")
-                };
-                write!(
-                    f,
-                    "{name} ({gpu}/{id}) has to be removed and is in use by {who}, connected or admitted: end or terminate them \
-                     first"
-                )
-            }
-            Self::MadeAgain { partition, gpu, id } => write!(
-                f,
-                "partition {partition} ({gpu}/{id}) stays in the layout but would have to be made again in its order, which may \
-                 change its ID: end the processes that were started with it and say recreate"
-            ),
-            Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),
-            Self::OwnShare(own) => write!(f, "{own}"),
-        }
-    }
-}
-
-impl Blocked {
-    /// The part of a request to apply a layout that it blocks, as a JSON pointer.
-    pub fn pointer(&self) -> &'static str {
-        match self {
-            Self::TooManyChunks { .. } | Self::OwnShare(_) => "/version",
-            Self::InUse { .. } | Self::NotListed { .. } => "/daemon",
-            Self::MadeAgain { .. } => "/recreate",
-        }
-    }
 }
 
 impl Plan {
