@@ -28,7 +28,7 @@ use crate::http::bounds::Rates;
 use crate::http::{AppParts, AppState, router};
 use crate::metrics::Metrics;
 use crate::metrics::wire::Wire;
-use crate::mps::InstalledProgram;
+use crate::mps::{Capability, InstalledProgram};
 use crate::operations::Engine;
 use crate::service::access::Access;
 use crate::service::events::writer;
@@ -39,7 +39,7 @@ use crate::store::lock::StateLock;
 use crate::store::{self, Store, StoreError};
 use crate::supervisor::report::event_queue::EventQueue;
 use crate::supervisor::{
-    Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes, SupervisorContext,
+    DurableWrite, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes, SupervisorContext,
 };
 use crate::{host, mps};
 
@@ -124,45 +124,18 @@ impl App {
         let new_token = admin_token.is_none();
         let token = admin_token.map_or_else(|| token_file::create(&config.state_dir), Ok)?;
         platform.apply_maintenance(maintenance_inventory(&store, &machine_id).await?)?;
-        let manager_uid = rustix::process::geteuid().as_raw();
         let (recorder, records) = mpsc::channel(durable_records::QUEUE);
         let events = EventQueue::default();
-        let simulated = platform.simulated;
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
-        let fleet = Fleet::new(SupervisorContext {
-            clock,
-            control_program: Arc::new(InstalledProgram {
-                path: platform.binaries.control,
-                extra_env: platform.extra_env.clone(),
-            }),
-            capability,
-            inventory: Arc::clone(&inventory),
-            prober: Arc::new(Prober::new(&platform.extra_env)),
-            gpu_presence: watch::Sender::new(GpuPresence::default()),
-            scopes: host::systemd::Scopes::detect(manager_uid),
-            runtime_dir: config.runtime_dir.clone(),
-            foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &platform.extra_env),
-            extra_env: platform.extra_env,
-            boot_id: host::boot_id().map_err(refused)?,
-            check_interval: config.refresh_interval(),
-            poll: Duration::from_secs(config.look_interval_s.into()),
-            deadline: Duration::from_secs(config.control_deadline_s.into()),
-            grace_s: config.stop_grace_s,
-            timings: config.timings,
-            modes: OwnedComputeModes::default(),
-            handouts: Handouts::new(
-                &config.runtime_dir,
-                Duration::from_secs(config.client_wait_s.into()),
-                clock,
-            ),
-            recorder,
-            events: events.clone(),
-        });
+        let manager_uid = rustix::process::geteuid().as_raw();
+        let fleet =
+            Fleet::new(supervisor_context(config, clock, &platform, capability, recorder, events.clone())?);
         let record_writer = tokio::spawn(durable_records::write_all(clock, store.clone(), records));
         let boot_id = fleet.context().boot_id.clone();
         let event_writer =
             tokio::spawn(writer::write_queued_events(clock, store.clone(), events.clone(), boot_id));
-        let engine = Engine::new(clock, store.clone(), fleet.clone(), platform.inventory, manager_uid);
+        let engine =
+            Engine::new(clock, store.clone(), fleet.clone(), platform.inventory.clone(), manager_uid);
         let tls = listening.tls.is_some();
         let (listening, listening_now) = watch::channel(listening);
         let tasks = TaskTracker::new();
@@ -191,7 +164,7 @@ impl App {
         background.push(tokio::spawn(watching));
         let unfinished = config.state_dir.join(seed::SEEDING);
         // A copied state directory may bring the file along: what is sealed gets nothing new.
-        if simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
+        if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
             seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
@@ -265,6 +238,44 @@ impl App {
         self.store.close().await;
         drop(self.lock);
     }
+}
+
+/// What all drivers share.
+fn supervisor_context(
+    config: &Config,
+    clock: Clock,
+    platform: &Platform,
+    capability: Capability,
+    recorder: mpsc::Sender<DurableWrite>,
+    events: EventQueue,
+) -> Result<SupervisorContext, StartError> {
+    let inventory: Arc<dyn Inventory> = platform.inventory.clone();
+    let client_wait = Duration::from_secs(config.client_wait_s.into());
+    Ok(SupervisorContext {
+        clock,
+        control_program: Arc::new(InstalledProgram {
+            path: platform.binaries.control.clone(),
+            extra_env: platform.extra_env.clone(),
+        }),
+        capability,
+        prober: Arc::new(Prober::new(&platform.extra_env)),
+        gpu_presence: watch::Sender::new(GpuPresence::default()),
+        scopes: host::systemd::Scopes::detect(rustix::process::geteuid().as_raw()),
+        runtime_dir: config.runtime_dir.clone(),
+        foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &platform.extra_env),
+        inventory,
+        extra_env: platform.extra_env.clone(),
+        boot_id: host::boot_id().map_err(refused)?,
+        check_interval: config.refresh_interval(),
+        poll: Duration::from_secs(config.look_interval_s.into()),
+        deadline: Duration::from_secs(config.control_deadline_s.into()),
+        grace_s: config.stop_grace_s,
+        timings: config.timings,
+        modes: OwnedComputeModes::default(),
+        handouts: Handouts::new(&config.runtime_dir, client_wait, clock),
+        recorder,
+        events,
+    })
 }
 
 /// What runs beside the requests for as long as the manager does.

@@ -166,7 +166,7 @@ impl ScriptedHost {
 
 /// The pauses between these moments.
 fn pauses(moments: &[Duration]) -> Vec<Duration> {
-    moments.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    moments.windows(2).map(|pair| pair[1].checked_sub(pair[0]).expect("moments in order")).collect()
 }
 
 /// Whether these are the pauses, to what a jump of the time may take.

@@ -219,7 +219,7 @@ fn read_use_tree(prefix: &[String], tree: TokenStream, public: bool, module: &mu
         let token = tokens.next();
         match &token {
             Some(TokenTree::Ident(word)) if word == "as" => {
-                alias = tokens.next().map(|name| name.to_string())
+                alias = tokens.next().map(|name| name.to_string());
             }
             Some(TokenTree::Ident(word)) => {
                 if word != "self" || path.is_empty() {

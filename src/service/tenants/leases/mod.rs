@@ -67,7 +67,7 @@ impl Service {
             let uid = service.stored_tenant(&name).await?.spec.uid;
             let holder = ClientId::from(holder_of(request, caller, uid)?);
             let target = Target::Lease(name.clone(), holder);
-            with_target(target, service.lease_now(name, holder, request.kind, dry_run)).await
+            with_target(target, Box::pin(service.lease_now(name, holder, request.kind, dry_run))).await
         })
         .await
     }
