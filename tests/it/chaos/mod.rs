@@ -200,6 +200,8 @@ impl Scene {
         let writers = Writers::start(&desk, host.api(), seed);
         let rng = strikes.fork();
         let mut scene = Self { writers, programs: Programs::default(), foreign, host, desk, rng };
+        // One at least is found listed, however few kills there are.
+        scene.programs.run(&scene.host, GIVEN[0], &scene.desk.story);
         let standing = scene.quietly(None, &Outcome::default(), &[], Instant::now());
         (scene, standing)
     }
