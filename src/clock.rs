@@ -57,11 +57,6 @@ impl Clock {
     }
 }
 
-/// Unix time in milliseconds, by the wall clock.
-pub fn unix_ms() -> i64 {
-    Clock::system().unix_ms()
-}
-
 fn ms_of(time: SystemTime) -> i64 {
     let elapsed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
