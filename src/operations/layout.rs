@@ -15,9 +15,10 @@ use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
 };
+use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::execution::Cause;
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
-use crate::domain::layout::plan::{Blocked, Given, Plan, plan};
+use crate::domain::layout::plan::{Given, Plan, plan};
 use crate::domain::layout::record::{ExecutedStep, PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::{Enforcement, Layout, PartitionChange, VersionRef};

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use mps_manager::domain::client::ClientId;
+use mps_manager::domain::layout::blocked::Blocked;
 use mps_manager::domain::layout::execution::{Cause, CommandAnswer, Deed, Execution, ExecutionOutcome};
-use mps_manager::domain::layout::plan::{Action, Blocked, Given, Plan, plan};
+use mps_manager::domain::layout::plan::{Action, Given, Plan, plan};
 use mps_manager::domain::layout::record::Record;
 use mps_manager::domain::layout::{PartitionChange, ResolvedStep};
 use mps_manager::domain::partitions::{GpuPartitions, ListedPartition};

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::blocked::Blocked;
 use super::moves::{TenantMove, TenantPartition, TenantPrediction};
-use super::plan::{Action, Blocked, GpuTotals, Plan, PlannedStep, Reason};
+use super::plan::{Action, GpuTotals, Plan, PlannedStep, Reason};
 use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
 use crate::domain::count::counted;
 use crate::domain::tenant::Tenant;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-pub use super::blocked::{Blocked, OwnShare};
+use super::blocked::Blocked;
 use super::record::{Record, RecordedStep};
 use super::{Enforcement, PartitionChange, ResolvedStep};
 use crate::domain::client::ClientId;

@@ -4,40 +4,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use super::*;
-use crate::domain::GpuUuid;
 use crate::domain::daemon::Incarnation;
-use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 use crate::domain::maintenance::MaintenanceState;
-use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::process::identify;
 use crate::supervisor::driver::compute_mode::tests::context;
 use crate::supervisor::reconcile::daemon::tests::desired;
-
-/// A host without GPUs.
-struct NoGpus;
-
-impl Inventory for NoGpus {
-    fn driver(&self) -> Result<crate::gpu::GpuDriver, InventoryError> {
-        let driver_version = "1".into();
-        Ok(crate::gpu::GpuDriver { driver_version, cuda_version: None, simulated: true, profile: None })
-    }
-
-    fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-        Ok(Vec::new())
-    }
-
-    fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        Ok(Vec::new())
-    }
-
-    fn set_compute_mode(&self, _: &GpuUuid, _: ComputeMode) -> Result<(), InventoryError> {
-        Ok(())
-    }
-
-    fn device_files(&self, _: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
-        Ok(Vec::new())
-    }
-}
+use crate::supervisor::tests::OneGpu;
 
 struct Host {
     home: tempfile::TempDir,
@@ -46,7 +18,7 @@ struct Host {
 
 fn host() -> Host {
     let home = tempfile::tempdir_in("/tmp").expect("directory");
-    let fleet = Fleet::new(context(Arc::new(NoGpus), home.path()));
+    let fleet = Fleet::new(context(Arc::new(OneGpu::away()), home.path()));
     Host { home, fleet }
 }
 

@@ -42,10 +42,17 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// One GPU, which can be away.
 #[derive(Default)]
-struct OneGpu {
+pub(super) struct OneGpu {
     away: AtomicBool,
     /// How often the driver was asked for it.
     listings: Mutex<Vec<Instant>>,
+}
+
+impl OneGpu {
+    /// A host without its GPU.
+    pub(super) fn away() -> Self {
+        Self { away: AtomicBool::new(true), ..Self::default() }
+    }
 }
 
 impl Inventory for OneGpu {

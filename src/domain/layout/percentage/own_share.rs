@@ -2,7 +2,7 @@
 
 use crate::domain::TenantName;
 use crate::domain::layout::Layout;
-use crate::domain::layout::plan::OwnShare;
+use crate::domain::layout::blocked::OwnShare;
 use crate::domain::tenant::TenantSpec;
 
 /// The tenants that say themselves what their partition says.

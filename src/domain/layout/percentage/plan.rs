@@ -6,7 +6,8 @@ use super::Share;
 use crate::domain::GpuUuid;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
-use crate::domain::layout::plan::{Action, Blocked, Chunks, GpuTotals, Plan, PlannedStep, Reason};
+use crate::domain::layout::blocked::Blocked;
+use crate::domain::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, Reason};
 
 /// What has to be done so that a daemon with the shares `before` has `wanted`.
 ///

@@ -5,7 +5,8 @@ use super::plan::plan;
 use super::proof::{ProvenShare, Proving, ShareFailure};
 use super::*;
 use crate::domain::gpu::{ChunkCensus, ComputeCapability};
-use crate::domain::layout::plan::{Action, Blocked, Chunks, PlannedStep, Reason};
+use crate::domain::layout::blocked::Blocked;
+use crate::domain::layout::plan::{Action, Chunks, PlannedStep, Reason};
 use crate::domain::percentage::sms_for;
 use crate::domain::tenant::tests::{h200, spec};
 
