@@ -1,7 +1,7 @@
 //! The manager without its sockets: put together, served by a router, and ended in order.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::platform::Platform;
 use super::{DATABASE, StartError, durable_records, guarding, platform, refused, seed, token_file, trusted};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::domain::access::{Actor, UserMap};
 use crate::domain::daemon::DesiredState;
 use crate::domain::health::HostHealth;
@@ -25,9 +25,10 @@ use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::http::auth::{Authenticator, Entrance};
 use crate::http::bounds::Rates;
+use crate::http::server::Listeners;
+use crate::http::tls::Certificates;
 use crate::http::{AppParts, AppState, router};
 use crate::metrics::Metrics;
-use crate::metrics::wire::Wire;
 use crate::mps::{Capability, InstalledProgram};
 use crate::operations::Engine;
 use crate::service::access::Access;
@@ -57,6 +58,8 @@ pub struct Prepared {
     admin_token: Option<Secret>,
     /// What the daemons of a new simulated host should be.
     seeded: DesiredState,
+    /// The binary that probes are run with, where it is not this process's own.
+    probe: Option<PathBuf>,
 }
 
 impl Prepared {
@@ -74,13 +77,20 @@ impl Prepared {
         let admin_token = token_file::read(&config.state_dir)?;
         guarding::check_database(&config.state_dir, new_database)?;
         trusted::make_runtime_directory(&config.runtime_dir)?;
-        Ok(Self { lock, users, machine_id, real, remembered, admin_token, seeded: DesiredState::Running })
+        let seeded = DesiredState::Running;
+        Ok(Self { lock, users, machine_id, real, remembered, admin_token, seeded, probe: None })
     }
 
     /// Leaves the daemons of a new simulated host stopped.
     #[must_use]
     pub fn stopped(self) -> Self {
         Self { seeded: DesiredState::Stopped, ..self }
+    }
+
+    /// Runs probes with another binary than this process's own, which may be that of a test.
+    #[must_use]
+    pub fn with_probe(self, program: PathBuf) -> Self {
+        Self { probe: Some(program), ..self }
     }
 }
 
@@ -114,7 +124,7 @@ impl App {
         listening: Listening,
         stop: CancellationToken,
     ) -> Result<Self, StartError> {
-        let Prepared { lock, users, machine_id, real, remembered, admin_token, seeded } = prepared;
+        let Prepared { lock, users, machine_id, real, remembered, admin_token, seeded, probe } = prepared;
         let platform = real.map_or_else(|| platform::simulated(config, remembered), Ok)?;
         let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
         let health = HostHealth::default();
@@ -128,8 +138,15 @@ impl App {
         let events = EventQueue::default();
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
         let manager_uid = rustix::process::geteuid().as_raw();
-        let fleet =
-            Fleet::new(supervisor_context(config, clock, &platform, capability, recorder, events.clone())?);
+        let fleet = Fleet::new(supervisor_context(
+            config,
+            clock,
+            &platform,
+            probe,
+            capability,
+            recorder,
+            events.clone(),
+        )?);
         let record_writer = tokio::spawn(durable_records::write_all(clock, store.clone(), records));
         let boot_id = fleet.context().boot_id.clone();
         let event_writer =
@@ -207,13 +224,16 @@ impl App {
         &self.listening
     }
 
-    pub(super) fn health(&self) -> HostHealth {
-        self.health.clone()
-    }
-
-    /// What is counted of connections.
-    pub(super) fn wire(&self) -> Wire {
-        self.state.metrics.wire.clone()
+    /// Answers what comes in on the sockets, until `stop`.
+    pub fn answer(
+        &self,
+        listeners: Listeners,
+        limits: Limits,
+        certificates: Option<Arc<Certificates>>,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (wire, health) = (self.state.metrics.wire.clone(), self.health.clone());
+        listeners.serve(self.router(), limits, certificates, wire, health, stop)
     }
 
     /// An address at which the operator logs in once, if this is the first start.
@@ -245,6 +265,7 @@ fn supervisor_context(
     config: &Config,
     clock: Clock,
     platform: &Platform,
+    probe: Option<PathBuf>,
     capability: Capability,
     recorder: mpsc::Sender<DurableWrite>,
     events: EventQueue,
@@ -258,7 +279,10 @@ fn supervisor_context(
             extra_env: platform.extra_env.clone(),
         }),
         capability,
-        prober: Arc::new(Prober::new(&platform.extra_env)),
+        prober: Arc::new(match probe {
+            Some(program) => Prober::with_program(program, &platform.extra_env),
+            None => Prober::new(&platform.extra_env),
+        }),
         gpu_presence: watch::Sender::new(GpuPresence::default()),
         scopes: host::systemd::Scopes::detect(rustix::process::geteuid().as_raw()),
         runtime_dir: config.runtime_dir.clone(),

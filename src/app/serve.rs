@@ -37,7 +37,7 @@ pub async fn serve(config: Config, new_database: bool) -> Result<(), StartError>
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, &app.listening().borrow(), login.as_ref());
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, app.listening().clone()));
-    listeners.serve(app.router(), config.limits, tls, app.wire(), app.health(), stop).await;
+    app.answer(listeners, config.limits, tls, stop).await;
     following.abort();
     app.shutdown().await;
     stopping.abort();

@@ -11,6 +11,7 @@ use mps_manager::gpu::probe::{CensusError, CensusRequest, ProbeRequest, Prober};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::harness::scratch::install_script;
 use crate::harness::{Host, MANAGER, eventually, is_alive, is_root, signal};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -144,8 +145,7 @@ fn counting(directory: &Path) -> Prober {
     let program = directory.join("counting");
     let script = "#!/bin/sh\ncd \"$HERE\" && touch here/$$ && ls here | wc -l >> counts\nread line < gate; rm here/$$\n";
     fs::create_dir(directory.join("here")).expect("a directory");
-    fs::write(&program, script).expect("a program");
-    rustix::fs::chmod(&program, 0o755.into()).expect("mode");
+    install_script(&program, script);
     Prober::with_program(
         program,
         &[("HERE".into(), directory.into()), ("PATH".into(), "/usr/bin:/bin".into())],

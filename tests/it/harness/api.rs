@@ -16,21 +16,22 @@ use tower::ServiceExt as _;
 /// A way to the API; clones share the connections.
 #[derive(Clone)]
 pub(crate) struct Api {
-    transport: Transport,
+    http: reqwest::Client,
     runtime: Arc<Runtime>,
-    target: Arc<Mutex<(String, Option<String>)>>,
+    target: Arc<Mutex<Target>>,
 }
 
-/// The address that a manager without sockets is reached at, and that its callers have.
-pub(super) const LOCAL: &str = "127.0.0.1:8640";
-
-/// How requests get there.
-#[derive(Clone)]
-enum Transport {
-    Sockets(reqwest::Client),
-    /// Straight into a router of this process.
-    Router(Router),
+/// Where requests go, and with which token.
+#[derive(Clone, Default)]
+struct Target {
+    url: String,
+    token: Option<String>,
+    /// The router of a manager in this process, which requests go straight into.
+    router: Option<Router>,
 }
+
+/// The address of callers that come straight to the router.
+const LOCAL: &str = "127.0.0.1:1";
 
 /// An answer, read to its end.
 #[derive(Debug, Clone)]
@@ -43,47 +44,56 @@ pub(crate) struct Answer {
 impl Api {
     pub(super) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self::on(Arc::new(runtime.expect("a runtime")))
+    }
+
+    /// An API whose requests run on this runtime.
+    pub(super) fn on(runtime: Arc<Runtime>) -> Self {
         // What is compiled in has no provider of its own; a second call finds it there.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Long enough for every answer, and short of for ever.
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(120));
         // What a certificate is worth is for tests of TLS to say.
-        let http = http.tls_danger_accept_invalid_certs(true);
-        let transport = Transport::Sockets(http.build().expect("a client"));
-        Self { transport, runtime: Arc::new(runtime.expect("a runtime")), target: Arc::default() }
+        let http = http.tls_danger_accept_invalid_certs(true).build().expect("a client");
+        Self { http, runtime, target: Arc::default() }
     }
 
-    /// The API of a router that lives on this runtime.
-    pub(super) fn of_router(router: Router, runtime: Arc<Runtime>, token: &str) -> Self {
-        let target = Arc::new(Mutex::new((String::new(), Some(token.to_owned()))));
-        Self { transport: Transport::Router(router), runtime, target }
+    /// Sends requests to this address from now on, or straight into the router of the manager that is reached there.
+    pub(super) fn aim(&self, url: &str, token: &str, router: Option<Router>) {
+        let target = Target { url: url.to_owned(), token: Some(token.to_owned()), router };
+        *self.target.lock().expect("unpoisoned") = target;
     }
 
-    pub(super) fn aim(&self, url: &str, token: &str) {
-        *self.target.lock().expect("unpoisoned") = (url.to_owned(), Some(token.to_owned()));
+    fn target(&self) -> Target {
+        self.target.lock().expect("unpoisoned").clone()
+    }
+
+    /// Where it is reached over TCP.
+    pub(super) fn url(&self) -> String {
+        self.target().url
     }
 
     /// The token that it is called with.
     pub(super) fn token(&self) -> Option<String> {
-        self.target.lock().expect("unpoisoned").1.clone()
+        self.target().token
     }
 
-    /// The same API as somebody else sees it.
+    /// The same API for another caller.
     pub(crate) fn with_token(&self, token: Option<&str>) -> Self {
-        let url = self.target.lock().expect("unpoisoned").0.clone();
-        Self { target: Arc::new(Mutex::new((url, token.map(str::to_owned)))), ..self.clone() }
+        let target = Target { token: token.map(str::to_owned), ..self.target() };
+        Self { target: Arc::new(Mutex::new(target)), ..self.clone() }
     }
 
     /// Another server, which wants no token.
     pub(crate) fn at(&self, url: &str) -> Self {
-        Self { target: Arc::new(Mutex::new((url.to_owned(), None))), ..self.clone() }
+        let target = Target { url: url.to_owned(), ..Target::default() };
+        Self { target: Arc::new(Mutex::new(target)), ..self.clone() }
     }
 
     /// The same API through the unix socket, without a token.
     pub(crate) fn over(&self, socket: &std::path::Path) -> Self {
         let http = reqwest::Client::builder().no_proxy().unix_socket(socket).build().expect("a client");
-        let target = Arc::new(Mutex::new(("http://localhost".into(), None)));
-        Self { transport: Transport::Sockets(http), target, ..self.clone() }
+        Self { http, ..self.at("http://localhost") }
     }
 
     /// Sends text as it is, as JSON, to a manager that answers.
@@ -105,8 +115,10 @@ impl Api {
         headers: &[(&str, &str)],
         body: Option<String>,
     ) -> Result<Answer, reqwest::Error> {
-        let (url, token) = self.target.lock().expect("unpoisoned").clone();
-        let mut request = http::Request::builder().method(method).uri(format!("{url}{path}"));
+        let Target { url, token, router } = self.target();
+        // A router gets what a server sends it.
+        let base = if router.is_some() { "" } else { &url };
+        let mut request = http::Request::builder().method(method).uri(format!("{base}{path}"));
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -119,24 +131,19 @@ impl Api {
         }
         let request = request.body(body.unwrap_or_default()).expect("a request");
         self.runtime.block_on(async {
-            match &self.transport {
-                Transport::Sockets(client) => {
-                    let response = client.execute(request.try_into()?).await?;
-                    let (status, headers) = (response.status(), response.headers().clone());
-                    Ok(Answer::new(status, &headers, response.text().await?))
-                }
-                Transport::Router(router) => {
-                    let mut request = request.map(body::Body::from);
-                    request.headers_mut().entry("host").or_insert(LOCAL.try_into().expect("a host"));
-                    let peer = Peer::Tcp(LOCAL.parse().expect("an address"));
-                    request.extensions_mut().insert(ConnectInfo(peer));
-                    let Ok(response) = router.clone().oneshot(request).await;
-                    let (parts, body) = response.into_parts();
-                    let bytes = body::to_bytes(body, usize::MAX).await.expect("a body");
-                    let text = String::from_utf8_lossy(&bytes).into_owned();
-                    Ok(Answer::new(parts.status, &parts.headers, text))
-                }
-            }
+            let Some(router) = router else {
+                let response = self.http.execute(request.try_into()?).await?;
+                let (status, headers) = (response.status(), response.headers().clone());
+                return Ok(Answer::new(status, &headers, response.text().await?));
+            };
+            let mut request = request.map(body::Body::from);
+            let host = url.split("://").last().unwrap_or_default();
+            request.headers_mut().entry("host").or_insert(host.try_into().expect("a host"));
+            request.extensions_mut().insert(ConnectInfo(Peer::Tcp(LOCAL.parse().expect("an address"))));
+            let Ok(response) = router.oneshot(request).await;
+            let (parts, body) = response.into_parts();
+            let bytes = body::to_bytes(body, usize::MAX).await.expect("a body");
+            Ok(Answer::new(parts.status, &parts.headers, String::from_utf8_lossy(&bytes).into_owned()))
         })
     }
 

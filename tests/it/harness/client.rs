@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Host, MANAGER, eventually, signal};
+use super::{MANAGER, Served, eventually, signal};
 
 /// A running program, ended and reaped with this value.
 pub(crate) struct Client {
@@ -54,7 +54,7 @@ impl Drop for Client {
     }
 }
 
-impl Host {
+impl Served {
     /// The command of a program with exactly the environment that the API gives for the tenant.
     pub(crate) fn client_command(&self, tenant: &str, arguments: &[&str]) -> Command {
         let environment = self.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();

@@ -3,9 +3,9 @@
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 
-use super::Host;
+use super::Served;
 
-impl Host {
+impl Served {
     /// Runs statements on the database.
     pub(crate) fn execute_sql(&self, statements: &str) {
         let statements = sqlx::AssertSqlSafe(statements.to_owned());

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Host, eventually};
+use super::{Served, eventually};
 
-impl Host {
+impl Served {
     /// The directory of a daemon's own two; one that was adopted under the name it has here keeps those it had.
     pub(crate) fn home(&self, daemon: &str) -> PathBuf {
         let (own, theirs) = (self.runtime("daemons").join(daemon), self.foreign_home(daemon));

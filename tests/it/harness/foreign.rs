@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Client, Host, MANAGER, command_line, eventually, processes_with, signal};
+use super::{Client, MANAGER, Served, command_line, eventually, processes_with, signal};
 
 /// A control daemon of somebody else's.
 pub(crate) struct Foreign {
@@ -18,7 +18,7 @@ pub(crate) struct Foreign {
     options: Vec<String>,
 }
 
-impl Host {
+impl Served {
     /// A control daemon over one GPU, or over those of a list.
     pub(crate) fn foreign(&self, name: &str, gpus: &str) -> Foreign {
         self.foreign_with(name, &[("CUDA_VISIBLE_DEVICES", gpus)], &[])
@@ -149,7 +149,7 @@ impl Foreign {
 
     /// Stands still, once it is adopted as this daemon, with the manager inside the session that writes a setting to
     /// it; gives the spec with that setting. Goes on with SIGCONT.
-    pub(crate) fn hold_in_a_write(&self, host: &Host, daemon: &str) -> Value {
+    pub(crate) fn hold_in_a_write(&self, host: &Served, daemon: &str) -> Value {
         signal(self.pid(), Signal::STOP);
         let mut spec = host.daemon(daemon)["spec"].clone();
         spec["defaults"]["active_thread_percentage"] = json!(50);

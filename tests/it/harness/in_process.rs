@@ -1,76 +1,107 @@
-//! A manager in the test's own process: all of it but its sockets, on a simulated host of the test's own.
+//! A manager in the test's own process, on a simulated host of the test's own.
+//!
+//! Requests of [`Api`] go straight into its router; its sockets are there for what a test sends as bytes, for streams and for
+//! programs. Its daemons and their clients are processes, as on every simulated host.
 
-use std::ops::Deref;
-use std::os::unix::fs::symlink;
-use std::sync::Arc;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Once};
 
 use mps_manager::app::{App, Prepared};
 use mps_manager::config::Config;
 use mps_manager::domain::listening::Listening;
-use tempfile::TempDir;
+use mps_manager::http::server::Listeners;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::api::LOCAL;
-use super::{Api, Served, admin_token, config_text, process, simulated_directory, speed_up};
+use super::simulated::{InProcess, Manager};
+use super::{Api, MANAGER, Served, admin_token};
 
-/// A manager without sockets, whose requests go straight into its router.
-pub(crate) struct InProcess {
-    served: Served,
-    app: Option<App>,
+/// A manager in the test's own process.
+pub(crate) struct ThisProcess {
+    running: Option<Running>,
+    /// Whether the daemons of a new host are stopped.
+    stopped: bool,
     runtime: Arc<Runtime>,
-    dir: TempDir,
+}
+
+struct Running {
+    app: App,
+    sockets: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Manager for ThisProcess {
+    fn new() -> (Self, Api) {
+        put_simulated_programs_beside_the_tests();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = Arc::new(runtime.expect("a runtime"));
+        let api = runtime.block_on(async { Api::on(Arc::clone(&runtime)) });
+        (Self { running: None, stopped: false, runtime }, api)
+    }
+
+    fn start(&mut self, host: &Served) {
+        let text = fs::read_to_string(host.dir().join("config.toml")).expect("a configuration");
+        let config: Config = toml::from_str(&text).expect("a configuration");
+        let config = config.check().expect("a configuration");
+        let (running, address) = self.runtime.block_on(async {
+            let prepared = Prepared::new(&config, false).await.expect("a host").with_probe(MANAGER.into());
+            let prepared = if self.stopped { prepared.stopped() } else { prepared };
+            let listeners = Listeners::bind(config.listen, &config.socket()).await.expect("sockets");
+            let address = listeners.address().expect("an address");
+            let listening = Listening { address: address.to_string(), tls: None, insecure: false };
+            let stop = CancellationToken::new();
+            let app = App::build(&config, prepared, address, listening, stop.clone()).await;
+            let app = app.expect("a manager");
+            let sockets = tokio::spawn(app.answer(listeners, config.limits, None, stop.clone()));
+            (Running { app, sockets, stop }, address)
+        });
+        let router = running.app.router();
+        self.running = Some(running);
+        host.api().aim(&format!("http://{address}"), &admin_token(host.dir()), Some(router));
+    }
+
+    fn end(&mut self) {
+        let Some(Running { app, sockets, stop }) = self.running.take() else { return };
+        stop.cancel();
+        self.runtime.block_on(async {
+            let _ = sockets.await;
+            app.shutdown().await;
+        });
+    }
 }
 
 impl InProcess {
-    /// What a served host starts with, but its daemons are stopped: two GPUs, one daemon each, two example tenants.
+    /// What a ready host has, but its daemons are stopped.
     pub(crate) fn stopped() -> Self {
         Self::stopped_with("")
     }
 
     /// The same with further lines in the configuration.
     pub(crate) fn stopped_with(lines: &str) -> Self {
-        let dir = simulated_directory();
-        speed_up(&dir.path().join("run"));
-        // A manager links those beside its binary, which here is the tests'.
-        let programs = dir.path().join("run/sim/programs");
-        std::fs::create_dir(&programs).expect("a directory");
-        for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
-            symlink(env!("CARGO_BIN_EXE_simulated-mps"), programs.join(name)).expect("a link");
-        }
-        let lines = format!("mps_dir = \"{}\"\n{lines}", programs.display());
-        let text = config_text(dir.path(), "h200x2", &lines);
-        let config: Config = toml::from_str(&text).expect("a configuration");
-        let config = config.check().expect("a configuration");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let runtime = Arc::new(runtime.expect("a runtime"));
-        let app = runtime.block_on(async {
-            let prepared = Prepared::new(&config, false).await.expect("a host").stopped();
-            let listening = Listening { address: LOCAL.to_owned(), tls: None, insecure: false };
-            let address = LOCAL.parse().expect("an address");
-            App::build(&config, prepared, address, listening, CancellationToken::new())
-                .await
-                .expect("a manager")
-        });
-        let token = admin_token(dir.path());
-        let api = runtime.block_on(async { Api::of_router(app.router(), Arc::clone(&runtime), &token) });
-        Self { served: Served { api }, app: Some(app), runtime, dir }
+        let mut host = Self::new(lines);
+        host.manager().stopped = true;
+        host.serve();
+        host
     }
 }
 
-impl Deref for InProcess {
-    type Target = Served;
-
-    fn deref(&self) -> &Served {
-        &self.served
-    }
-}
-
-impl Drop for InProcess {
-    fn drop(&mut self) {
-        if let Some(app) = self.app.take() {
-            self.runtime.block_on(app.shutdown());
+/// A manager finds the simulated programs beside its own binary, which here is that of the tests.
+fn put_simulated_programs_beside_the_tests() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_simulated-mps"));
+        let tests = std::env::current_exe().expect("the tests' binary");
+        let beside = tests.with_file_name("simulated-mps");
+        let inode = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        if inode(&beside) == inode(built) {
+            return;
         }
-        process::end_all(self.dir.path());
-    }
+        // Another process of tests may do the same now.
+        let new = tests.with_file_name(format!("simulated-mps.{}", std::process::id()));
+        fs::hard_link(built, &new).expect("both are below the target directory");
+        fs::rename(&new, &beside).expect("a directory of the user's own");
+    });
 }

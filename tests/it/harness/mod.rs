@@ -1,4 +1,4 @@
-//! A real `mps-manager serve` on a simulated host of a test's own, gone with all it started when the test ends.
+//! A manager on a simulated host of a test's own, gone with all it started when the test ends.
 //!
 //! Daemons outlive their manager by design, so what a test has started is found by its directory, which is in the
 //! environment of every process that belongs to it. The test is a subreaper: orphans come to it and are reaped.
@@ -12,13 +12,12 @@ mod in_process;
 mod outsider;
 mod process;
 pub(crate) mod scratch;
+mod simulated;
 mod stream;
 mod trap;
 mod wal;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -30,11 +29,11 @@ use tempfile::TempDir;
 pub(crate) use api::{Answer, Api};
 pub(crate) use client::{Client, said};
 pub(crate) use foreign::Foreign;
-pub(crate) use in_process::InProcess;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
     command_line, environment, heavy, is_alive, processes_with, reap_orphans, send, signal, signal_if_there,
 };
+pub(crate) use simulated::{Host, InProcess, Manager, Simulated};
 pub(crate) use stream::{EventStream, Message};
 pub(crate) use trap::{Spring, Trap};
 
@@ -47,15 +46,26 @@ const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, b
 /// How long anything may take before a test says that it never will.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The longest pause between two questions.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
 /// Asks again and again until there is an answer.
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    eventually_or(ask, || what.to_owned())
+}
+
+/// The same, with what is said at the end of the patience.
+fn eventually_or<T>(mut ask: impl FnMut() -> Option<T>, what: impl FnOnce() -> String) -> T {
     let deadline = Instant::now() + PATIENCE;
+    // Each question costs the host something, and most are answered soon or after one of its pauses.
+    let mut pause = Duration::from_millis(5);
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        assert!(Instant::now() < deadline, "never happened: {}", what());
+        std::thread::sleep(pause);
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -98,6 +108,7 @@ fn speed_up(runtime_dir: &Path) {
 /// A manager that answers, in a process of its own or in the test's.
 pub(crate) struct Served {
     api: Api,
+    dir: TempDir,
 }
 
 impl Served {
@@ -111,11 +122,10 @@ impl Served {
     }
 
     pub(crate) fn await_ready(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.api.get("/readyz").status != 200 {
-            assert!(Instant::now() < deadline, "not ready: {}", self.api.get("/api/v1/daemons").text);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually_or(
+            || (self.api.get("/readyz").status == 200).then_some(()),
+            || format!("the manager is ready: {}", self.api.get("/api/v1/daemons").text),
+        );
     }
 
     /// A daemon as the API shows it now.
@@ -130,52 +140,20 @@ impl Served {
             (daemon["status"]["phase"] == phase).then_some(daemon)
         })
     }
-}
 
-/// A simulated host with its manager.
-pub(crate) struct Host {
-    dir: TempDir,
-    manager: Option<Manager>,
-    served: Served,
-}
-
-impl Deref for Host {
-    type Target = Served;
-
-    fn deref(&self) -> &Served {
-        &self.served
-    }
-}
-
-struct Manager {
-    process: Child,
-    address: String,
-}
-
-impl Host {
-    /// Two GPUs, one daemon each, two example tenants; served and ready.
-    pub(crate) fn ready() -> Self {
-        Self::configured("")
+    /// The control process of a daemon.
+    pub(crate) fn daemon_pid(&self, name: &str) -> u32 {
+        pid(&self.daemon(name)["status"]["pid"])
     }
 
-    /// The same with further lines in the configuration file.
-    pub(crate) fn configured(lines: &str) -> Self {
-        let mut host = Self::new(lines);
-        host.serve();
-        host.await_ready();
-        host
+    /// The server process of a daemon.
+    pub(crate) fn server_pid(&self, name: &str) -> u32 {
+        pid(&self.daemon(name)["status"]["effective"]["servers"][0]["pid"])
     }
 
-    /// Directories and a configuration, with nothing running.
-    pub(crate) fn new(lines: &str) -> Self {
-        Self::of("h200x2", lines)
-    }
-
-    /// The same on a simulated host of another kind.
-    pub(crate) fn of(profile: &str, lines: &str) -> Self {
-        let dir = simulated_directory();
-        fs::write(dir.path().join("config.toml"), config_text(dir.path(), profile, lines)).expect("written");
-        Self { dir, manager: None, served: Served { api: Api::new() } }
+    /// Where it is reached over TCP.
+    pub(crate) fn url(&self) -> String {
+        self.api.url()
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -211,53 +189,13 @@ impl Host {
     /// This package's binary at a place that every user reaches, as its own directory may not be.
     pub(crate) fn program_for_everybody(&self) -> PathBuf {
         let program = self.dir().join("program");
-        fs::hard_link(MANAGER, &program)
-            .or_else(|_| fs::copy(MANAGER, &program).map(drop))
-            .expect("a program");
+        if fs::hard_link(MANAGER, &program).is_err() {
+            scratch::install(Path::new(MANAGER), &program);
+        }
         program
     }
 
-    /// Runs the command line to its end.
-    pub(crate) fn cli(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("the binary runs")
-    }
-
-    /// `serve` with these arguments after the configuration file, which must refuse; gives what it said.
-    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
-        let config = self.dir().join("config.toml");
-        let mut all = vec!["serve", "--config", config.to_str().expect("text")];
-        all.extend(arguments);
-        let output = self.cli(&all);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(output.stdout.is_empty(), "it said that it serves");
-        said
-    }
-
-    /// Starts the manager and waits until it listens.
-    pub(crate) fn serve(&mut self) {
-        self.serve_from(Path::new(MANAGER));
-    }
-
-    /// The same from a binary at another place.
-    pub(crate) fn serve_from(&mut self, program: &Path) {
-        let mut process = self.start_manager_from(program);
-        let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let first = said.next().and_then(Result::ok).unwrap_or_default();
-        let Some(address) = first.split(' ').find(|word| word.contains("://")).map(str::to_owned) else {
-            panic!("the manager does not serve: {}", self.log());
-        };
-        self.manager = Some(Manager { process, address });
-        self.served.api.aim(&self.url(), &admin_token(self.dir()));
-    }
-
-    /// Starts the manager and waits for nothing.
-    pub(crate) fn start_manager(&self) -> Child {
-        self.start_manager_from(Path::new(MANAGER))
-    }
-
     fn start_manager_from(&self, program: &Path) -> Child {
-        speed_up(&self.runtime(""));
         let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
         self.command_of(program, &["serve", "--config"])
             .arg(self.dir().join("config.toml"))
@@ -267,44 +205,14 @@ impl Host {
             .expect("the manager starts")
     }
 
-    /// What the manager has logged.
-    pub(crate) fn log(&self) -> String {
+    /// What a manager in a process of its own has logged.
+    fn manager_log(&self) -> String {
         fs::read_to_string(self.dir().join("manager.log")).unwrap_or_default()
     }
 
-    pub(crate) fn url(&self) -> String {
-        self.manager.as_ref().expect("served").address.clone()
-    }
-
-    pub(crate) fn manager_pid(&self) -> u32 {
-        self.manager.as_ref().expect("served").process.id()
-    }
-
-    /// Sends the manager a signal and waits for its end; gives its exit code, if it has one.
-    pub(crate) fn end_manager(&mut self, with: rustix::process::Signal) -> Option<i32> {
-        let mut manager = self.manager.take().expect("served");
-        signal(manager.process.id(), with);
-        eventually("the manager ends", || manager.process.try_wait().expect("waited for")).code()
-    }
-
-    /// Whether the manager has ended by itself or by another's hand.
-    pub(crate) fn manager_has_ended(&mut self) -> bool {
-        let Some(manager) = &mut self.manager else { return true };
-        let ended = manager.process.try_wait().expect("waited for").is_some();
-        if ended {
-            self.manager = None;
-        }
-        ended
-    }
-
-    /// The control process of a daemon.
-    pub(crate) fn daemon_pid(&self, name: &str) -> u32 {
-        pid(&self.daemon(name)["status"]["pid"])
-    }
-
-    /// The server process of a daemon.
-    pub(crate) fn server_pid(&self, name: &str) -> u32 {
-        pid(&self.daemon(name)["status"]["effective"]["servers"][0]["pid"])
+    /// Runs the command line to its end.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary runs")
     }
 }
 
@@ -319,19 +227,4 @@ pub(crate) fn is_root() -> bool {
 
 pub(crate) fn pid(value: &Value) -> u32 {
     value.as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("{value} is no PID"))
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.log();
-            let from = log.len().saturating_sub(6000);
-            eprintln!("--- the manager's log ---\n{}", log.get(from..).unwrap_or(&log));
-        }
-        if let Some(manager) = &mut self.manager {
-            let _ = manager.process.kill();
-            let _ = manager.process.wait();
-        }
-        process::end_all(self.dir.path());
-    }
 }

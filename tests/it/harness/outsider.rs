@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use super::process::raw;
-use super::{Host, eventually};
+use super::{Served, eventually};
 
 /// A control process of somebody else that has sent a command and stays.
 pub(crate) struct Held {
@@ -68,7 +68,7 @@ impl Drop for SmallDisk {
     }
 }
 
-impl Host {
+impl Served {
     /// Every process that has the device file of a GPU open, looked up by the test itself.
     pub(crate) fn holders(&self, gpu: usize) -> Vec<u32> {
         let device = fs::metadata(self.runtime(&format!("sim/dev/nvidia{gpu}"))).expect("a device file");
@@ -84,33 +84,6 @@ impl Host {
             }
         }
         found
-    }
-
-    /// The same host, looked at every so many seconds instead of every second.
-    pub(crate) fn look_every(&self, seconds: u32) {
-        let path = self.dir().join("config.toml");
-        let text = std::fs::read_to_string(&path).expect("a configuration");
-        let other = text.replace("look_interval_s = 1\n", &format!("look_interval_s = {seconds}\n"));
-        assert_ne!(text, other);
-        std::fs::write(path, other).expect("written");
-    }
-
-    /// Has the host pause as long as a real one.
-    fn take_out_timings(&self) {
-        let path = self.dir().join("config.toml");
-        let text = std::fs::read_to_string(&path).expect("a configuration");
-        let rest = text.strip_prefix(super::TIMINGS).expect("it begins with them");
-        std::fs::write(path, rest).expect("written");
-    }
-
-    /// A host whose idle daemons are looked at once an hour.
-    pub(crate) fn looked_at_once_an_hour(lines: &str) -> Self {
-        let mut host = Self::new(lines);
-        host.look_every(3600);
-        host.take_out_timings();
-        host.serve();
-        host.await_ready();
-        host
     }
 
     /// Opens a session with a daemon and holds it.

@@ -1,6 +1,8 @@
 //! Where tests put what they write.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::LazyLock;
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
@@ -25,4 +27,18 @@ static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
 /// A directory of a test's own, which is removed with it.
 pub(crate) fn directory(prefix: &str) -> TempDir {
     tempfile::Builder::new().prefix(prefix).rand_bytes(5).tempdir_in(&*PLACE).expect("a directory")
+}
+
+/// Copies a program. Another process makes the copy: a file that a fork of this one still has open for writing cannot be run.
+pub(crate) fn install(from: &Path, to: &Path) {
+    let copied = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("install");
+    assert!(copied.success(), "{} is not written", to.display());
+}
+
+/// Writes a program, which is a script.
+pub(crate) fn install_script(path: &Path, script: &str) {
+    let source = path.with_extension("source");
+    fs::write(&source, script).expect("written");
+    install(&source, path);
+    fs::remove_file(source).expect("removed");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Host;
+use super::Served;
 
 /// A message of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,7 +117,7 @@ fn message(text: &str) -> Option<Message> {
     Some(Message { id, event })
 }
 
-impl Host {
+impl Served {
     /// Follows events from now on, or from the one after `last`.
     pub(crate) fn stream(&self, query: &str, last: Option<i64>) -> EventStream {
         let opened = EventStream::open(&self.url(), &self.token(), query, last).expect("the manager answers");

@@ -2,10 +2,10 @@
 //! manager is killed at the nth command about partitions.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::{Host, eventually};
+use super::scratch::{directory, install_script};
+use super::{Served, eventually};
 
 /// Programs in a directory of their own, which the manager uses in place of the simulated host's.
 pub(crate) struct Trap {
@@ -29,7 +29,7 @@ pub(crate) enum Spring {
 
 impl Trap {
     pub(crate) fn new() -> Self {
-        Self { dir: super::scratch::directory("t") }
+        Self { dir: directory("t") }
     }
 
     /// What the manager's configuration needs to say.
@@ -38,15 +38,14 @@ impl Trap {
     }
 
     /// Writes the programs for this host, which has not been served yet.
-    pub(crate) fn install(&self, host: &Host) {
+    pub(crate) fn install(&self, host: &Served) {
         for (name, script) in [
             ("nvidia-cuda-mps-control", CONTROL),
             ("nvidia-cuda-mps-server", "#!/bin/sh\nexec '{real}' \"$@\"\n"),
         ] {
             let real = host.runtime("sim/bin").join(name);
             let path = self.dir.path().join(name);
-            fs::write(&path, script.replace("{real}", real.to_str().expect("text"))).expect("written");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("mode");
+            install_script(&path, &script.replace("{real}", real.to_str().expect("text")));
         }
     }
 
@@ -55,8 +54,7 @@ impl Trap {
         let path = self.dir.path().join("nvidia-cuda-mps-control");
         let script = fs::read_to_string(&path).expect("installed");
         let refusing = script.replacen('\n', "\n[ $# = 0 ] || { echo 'out of order' >&2; exit 1; }\n", 1);
-        fs::write(self.file("new"), refusing).expect("written");
-        fs::set_permissions(self.file("new"), fs::Permissions::from_mode(0o755)).expect("mode");
+        install_script(&self.file("new"), &refusing);
         fs::rename(self.file("new"), path).expect("replaced");
     }
 

@@ -1,7 +1,6 @@
 //! Sessions with control programs that misbehave, each a few lines of shell.
 
 use std::path::{Path, PathBuf};
-use std::process::Command as Program;
 use std::time::Duration;
 
 use mps_manager::host::process;
@@ -23,12 +22,8 @@ struct Double {
 impl Double {
     fn new(script: &str) -> Self {
         let dir = scratch::directory("p");
-        let (source, program) = (dir.path().join("source"), dir.path().join("control"));
-        std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
-        // Another process makes the copy: a file that a fork of this one still has open for writing cannot be run.
-        let copied =
-            Program::new("install").arg("-m755").arg(&source).arg(&program).status().expect("install");
-        assert!(copied.success());
+        let program = dir.path().join("control");
+        scratch::install_script(&program, &format!("#!/bin/sh\n{script}\n"));
         Self { dir, program }
     }
 

@@ -1,19 +1,18 @@
 //! Daemons started by another program, which executes the command in its own place, or refuses to.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use mps_manager::host::process;
 use mps_manager::mps::process::{Found, Launcher, StartSpec, find, start};
 
 use super::host::{Host, eventually};
+use crate::harness::scratch::install_script;
 
 /// A spec whose daemon is to be started by a shell script of these lines.
 fn launched_by(host: &Host, lines: &str) -> StartSpec {
     let program = host.dir().join("launcher");
-    fs::write(&program, format!("#!/bin/sh\n{lines}\n")).expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
+    install_script(&program, &format!("#!/bin/sh\n{lines}\n"));
     let arguments = ["--unit=a.scope", "--"].map(Into::into).into();
     StartSpec { launcher: Some(Launcher { program, arguments }), ..host.spec("a") }
 }

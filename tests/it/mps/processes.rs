@@ -14,6 +14,7 @@ use mps_manager::mps::process::{
 use mps_manager::mps::{Command, InstalledProgram};
 
 use super::host::{Host, PATIENCE, ask, connected, eventually, server, token_of};
+use crate::harness::scratch;
 
 #[tokio::test]
 async fn daemon_is_started_found_stopped_and_cleaned() {
@@ -202,12 +203,10 @@ async fn clients_get_their_grace_and_no_more() {
 
 /// Both programs as one shell script.
 fn program(host: &Host, script: &str) -> InstalledProgram {
-    let (dir, source) = (host.dir().join("bin"), host.dir().join("source"));
+    let dir = host.dir().join("bin");
     fs::create_dir_all(&dir).expect("made");
-    fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("written");
     for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
-        let mut install = std::process::Command::new("install");
-        assert!(install.arg("-m755").arg(&source).arg(dir.join(name)).status().expect("install").success());
+        scratch::install_script(&dir.join(name), &format!("#!/bin/sh\n{script}\n"));
     }
     InstalledProgram { path: dir.join("nvidia-cuda-mps-control"), ..host.program() }
 }

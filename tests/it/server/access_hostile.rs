@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::sessions::cookie;
 use super::tokens::{create, made};
-use crate::harness::{Answer, Api, EventStream, Host, InProcess, eventually};
+use crate::harness::{Answer, Api, EventStream, InProcess, Served, eventually};
 
 const ABSENT: &str = "01a1fcfe-0dcb-76bd-b4c1-4212a7eee39c";
 
@@ -13,7 +13,7 @@ fn text(value: &Value) -> String {
     value.as_str().expect("text").to_owned()
 }
 
-fn id_of(host: &Host, pid: u32) -> String {
+fn id_of(host: &Served, pid: u32) -> String {
     text(&host.listed(pid)["id"])
 }
 
@@ -25,7 +25,7 @@ fn terminate(api: &Api, client: &str, key: &str) -> Answer {
 
 #[test]
 fn filters_and_cursors_show_nothing_of_another_tenant() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (theirs, own) = (host.run_client("demo"), host.run_client("batch"));
     let (demo, batch) = (id_of(&host, theirs.pid()), id_of(&host, own.pid()));
     let tenant = |grant: &str| host.api().with_token(Some(&create(&host, "t", grant)));
@@ -82,7 +82,7 @@ fn filters_and_cursors_show_nothing_of_another_tenant() {
 
 #[test]
 fn idempotency_keys_are_separate_per_caller() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let clients = [host.run_client("demo"), host.run_client("batch")];
     let [demo, batch] = [&clients[0], &clients[1]].map(|client| id_of(&host, client.pid()));
     let tenant = |grant: &str| host.api().with_token(Some(&create(&host, "t", grant)));
@@ -102,7 +102,7 @@ fn idempotency_keys_are_separate_per_caller() {
 
 #[test]
 fn tenant_stream_has_only_its_own_events() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let secret = create(&host, "t", "tenant:batch");
     let open = |query: &str| {
         EventStream::open(&host.url(), &secret, query, Some(0)).expect("sent").expect("a stream")
@@ -154,7 +154,7 @@ fn each_secret_works_only_for_its_purpose() {
 
 #[test]
 fn a_request_that_names_two_hosts_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let send =
         |head: &str| Answer::to_bytes(&host.url(), format!("{head}\r\nConnection: close\r\n\r\n").as_bytes());
     for head in [
@@ -179,10 +179,10 @@ fn a_request_that_names_two_hosts_is_refused() {
 
 #[test]
 fn open_metrics_opens_only_metrics() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let nobody = host.api().with_token(None);
     nobody.get("/metrics").problem(401, "unauthorized");
-    let host = Host::configured("[access]\nopen_metrics = true");
+    let host = InProcess::configured("[access]\nopen_metrics = true");
     let nobody = host.api().with_token(None);
     let scraped = nobody.get("/metrics");
     assert!(scraped.status == 200 && scraped.text.contains("mps_manager_daemon_up"), "{}", scraped.text);

@@ -10,11 +10,11 @@ use super::metrics::Metrics;
 use super::sessions::cookie;
 use super::tokens::{create, made};
 use crate::document::expanded;
-use crate::harness::{Answer, EventStream, Host, eventually};
+use crate::harness::{Answer, EventStream, Host, InProcess, Served, eventually};
 
 #[test]
 fn recreated_tenant_sees_nothing_of_its_predecessor() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     let former = host.api().with_token(Some(&create(&host, "former", "tenant:web")));
@@ -59,7 +59,7 @@ fn recreated_tenant_sees_nothing_of_its_predecessor() {
 
 #[test]
 fn tenant_cannot_discover_the_hosts_gpus() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let gpus = host.api().get("/api/v1/gpus").ok()["items"].as_array().expect("items").clone();
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     // demo is on the first; the other is none of its.
@@ -125,7 +125,7 @@ fn has_number(text: &str, number: u32) -> bool {
 }
 
 /// Every request of the document that reads or posts, with the tenant's own things in its path.
-fn requests(host: &Host, names: &BTreeMap<&str, String>) -> Vec<(Method, String)> {
+fn requests(host: &Served, names: &BTreeMap<&str, String>) -> Vec<(Method, String)> {
     let document = expanded(host.api().get("/openapi.json").json());
     let mut found = Vec::new();
     for (template, item) in document["paths"].as_object().expect("paths") {
@@ -263,7 +263,7 @@ fn former_lease_owner_is_hidden_from_tenants() {
 
 #[test]
 fn one_tenant_cannot_exhaust_journals_or_streams() {
-    let host = Host::configured("[events]\nstreams = 8");
+    let host = InProcess::configured("[events]\nstreams = 8");
     let (id, secret) = made(&host, &json!({"name": "t", "grant": "tenant:demo"}));
     let also = create(&host, "u", "tenant:demo");
     let log_in =

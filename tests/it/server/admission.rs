@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Host, InProcess};
+use crate::harness::InProcess;
 
 #[test]
 fn overcommitted_memory_is_refused_with_the_sum() {
@@ -39,7 +39,7 @@ fn more_clients_than_the_version_takes_are_refused() {
 
 #[test]
 fn single_user_daemon_refuses_second_user() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let of = |uid: u32| json!({"daemon": "gpu1", "device_memory_limit": "1G", "uid": uid});
     assert_eq!(host.api().tenant("first", &of(65_534)).status, 201);
     let problem = host.api().tenant("second", &of(65_533)).problem(409, "not-admitted");
@@ -54,7 +54,7 @@ fn single_user_daemon_refuses_second_user() {
 
 #[test]
 fn a_tenant_that_moves_takes_its_share_along() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     let moved = json!({"daemon": "gpu1", "device_memory_limit": "8G", "sms": 66});
     assert_eq!(host.api().tenant("batch", &moved).status, 200);

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::harness::{Host, Served, eventually};
+use crate::harness::{Host, InProcess, Served, eventually};
 
 /// Rows, the first first.
 fn rows(host: &Served, query: &str) -> Vec<Value> {
@@ -18,7 +18,7 @@ fn rows(host: &Served, query: &str) -> Vec<Value> {
     rows
 }
 
-fn verify(host: &Host, further: &[&str]) -> Output {
+fn verify(host: &Served, further: &[&str]) -> Output {
     let database = host.state("mps-manager.db");
     let mut arguments = vec!["audit", "verify", "--database", database.to_str().expect("text")];
     arguments.extend(further);
@@ -48,7 +48,7 @@ fn spec(sms: u32) -> Value {
 
 #[test]
 fn audit_row_shows_actor_before_and_after() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let api = host.api();
     let answer = api.tenant("web", &spec(8));
     let request = answer.header("x-request-id").expect("an ID").to_owned();
@@ -207,7 +207,7 @@ fn repeated_refusals_are_counted_without_secrets() {
 
 #[test]
 fn refusal_is_audited_after_caller_disconnects() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (address, token) = (host.url(), host.token());
     for number in 0..20 {
         let mut stream = TcpStream::connect(address.trim_start_matches("http://")).expect("it listens");
@@ -227,7 +227,7 @@ fn refusal_is_audited_after_caller_disconnects() {
 
 #[test]
 fn refused_cancellation_has_one_audit_row() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let stopped = host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({}));
     let ended = host.api().succeeds(&stopped)["id"].as_str().expect("an ID").to_owned();
     let unknown = mps_manager::clock::Clock::system().new_id().to_string();
@@ -245,7 +245,7 @@ fn refused_cancellation_has_one_audit_row() {
 
 #[test]
 fn unchanged_write_is_audited_without_diff() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for _ in 0..2 {
         host.api().tenant("web", &spec(8)).ok();
         host.api().post("/api/v1/daemons/gpu1/cordon", &json!({})).ok();
@@ -261,7 +261,7 @@ fn unchanged_write_is_audited_without_diff() {
 
 #[test]
 fn bulk_request_is_audited_per_changed_resource() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let layouts = json!({ "version": "v1", "layouts": { "one": { "steps": [] }, "two": { "steps": [] } } });
     for _ in 0..2 {
         host.api().post("/api/v1/layouts/import", &layouts).ok();

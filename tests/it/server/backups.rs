@@ -379,7 +379,7 @@ fn backup_of_another_machine_needs_confirmation() {
 #[test]
 fn restore_keeps_revoked_tokens_revoked() {
     let mut host = Host::ready();
-    let token = |host: &Host, name: &str| made(host, &json!({"name": name, "grant": "viewer"}));
+    let token = |host: &Served, name: &str| made(host, &json!({"name": name, "grant": "viewer"}));
     let (kept, revoked, forgotten) =
         (token(&host, "kept"), token(&host, "revoked"), token(&host, "forgotten"));
     let browser = super::sessions::cookie(&host, &kept.1);
@@ -493,7 +493,7 @@ fn restore_reuses_no_entity_tag() {
 fn restore_announces_lost_events() {
     let mut host = Host::ready();
     let newest =
-        |host: &Host| host.api().get("/api/v1/events?limit=1").ok()["items"][0]["id"].as_i64().unwrap();
+        |host: &Served| host.api().get("/api/v1/events?limit=1").ok()["items"][0]["id"].as_i64().unwrap();
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
     let read = newest(&host);

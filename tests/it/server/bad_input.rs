@@ -8,10 +8,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::document::expanded;
-use crate::harness::{Host, InProcess, SmallDisk, eventually};
+use crate::harness::{Host, InProcess, Served, SmallDisk, eventually};
 
 /// One request as it stands, and its whole answer; the connection is closed after it.
-pub(super) fn raw(host: &Host, head: &str, body: &[u8]) -> (u16, String) {
+pub(super) fn raw(host: &Served, head: &str, body: &[u8]) -> (u16, String) {
     let address = host.url().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).expect("connected");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -38,7 +38,7 @@ pub(super) fn is_problem(answer: &str, kind: &str) {
 
 #[test]
 fn malformed_json_body_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let specs = || {
         let listed = host.api().get("/api/v1/tenants").ok()["items"].clone();
         let tenants = listed.as_array().expect("a list").iter();
@@ -191,7 +191,7 @@ fn wrong_enum_values_name_the_accepted_ones() {
 
 #[test]
 fn malformed_paths_and_names_are_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for path in [
         "/api/v1/tenants/../tenants/demo",
         "/api/v1/tenants/%2e%2e/demo",
@@ -226,7 +226,7 @@ fn malformed_paths_and_names_are_refused() {
 
 #[test]
 fn malformed_header_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let put = |header: &str| {
         format!("PUT /api/v1/tenants/demo HTTP/1.1\r\nContent-Type: application/json\r\n{header}")
     };

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::foreign::delete;
-use crate::harness::{Host, Served, SmallDisk, eventually, is_alive, signal};
+use crate::harness::{Host, InProcess, Served, SmallDisk, eventually, is_alive, signal};
 
 fn ask(host: &Served, what: &str) -> Value {
     host.api().outcome(&host.api().post(&format!("/api/v1/daemons/gpu1/{what}"), &json!({})))
@@ -14,7 +14,7 @@ fn ask(host: &Served, what: &str) -> Value {
 
 #[test]
 fn start_beside_foreign_daemon_fails_with_remedy() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
     let stopped = json!({"gpus": ["1"], "desired_state": "stopped"});

@@ -4,11 +4,11 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, MANAGER, eventually};
+use crate::harness::{Client, Host, InProcess, MANAGER, eventually};
 
 #[test]
 fn client_listing_has_tenant_memory_and_user() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let listed = eventually("its memory is seen", || {
         let listed = host.listed(client.pid());
@@ -50,7 +50,7 @@ fn client_listing_has_tenant_memory_and_user() {
 
 #[test]
 fn a_grandchild_of_run_counts_for_its_tenant() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let script = format!("{MANAGER} sim client --json --spin 600 & wait");
     let mut command = host.run_command("batch", &["sh", "-c", &script]);
     // Whatever the program says of itself, its parent's lease is the better word.
@@ -64,7 +64,7 @@ fn a_grandchild_of_run_counts_for_its_tenant() {
 
 #[test]
 fn program_without_tenant_is_unattributed() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut command = host.client_command("demo", &["--spin", "600"]);
     command.env_remove("MPS_MANAGER_TENANT");
     let client = Client::start(command);
@@ -112,7 +112,7 @@ fn program_outside_mps_is_a_bypass() {
 #[test]
 fn command_line_cannot_inject_terminal_or_html() {
     use std::os::unix::process::CommandExt as _;
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut command = host.client_command("demo", &["--spin", "600"]);
     command.arg0("\u{1b}]0;pwned\u{7}\u{1b}[31mRED\r\n9-9  forged");
     let client = Client::start(command);
@@ -126,7 +126,7 @@ fn command_line_cannot_inject_terminal_or_html() {
 
 #[test]
 fn clients_come_in_pages_by_process_id() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let held: Vec<Client> = (0..4).map(|_| host.client("batch")).collect();
     let mut pids: Vec<u32> = held.iter().map(Client::pid).collect();
     pids.sort_unstable();

@@ -7,32 +7,32 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, MANAGER, eventually, is_alive};
+use crate::harness::{Client, Host, InProcess, MANAGER, Served, eventually, is_alive};
 
 /// A GPU's directory in the simulated kernel.
-fn directory(host: &Host, gpu: usize) -> PathBuf {
+fn directory(host: &Served, gpu: usize) -> PathBuf {
     let gpu = host.api().get(&format!("/api/v1/gpus/{gpu}")).ok();
     host.runtime("sim/gpus").join(gpu["uuid"].as_str().expect("a UUID"))
 }
 
 /// The mode as the simulated kernel has it.
-fn mode(host: &Host, gpu: usize) -> String {
+fn mode(host: &Served, gpu: usize) -> String {
     fs::read_to_string(directory(host, gpu).join("compute_mode")).expect("a mode").trim().to_owned()
 }
 
 /// Somebody else sets it.
-fn set(host: &Host, gpu: usize, mode: &str) {
+fn set(host: &Served, gpu: usize, mode: &str) {
     fs::write(directory(host, gpu).join("compute_mode"), mode).expect("written");
 }
 
-fn spec(host: &Host, gpu: usize, extra: &Value) {
+fn spec(host: &Served, gpu: usize, extra: &Value) {
     let mut spec = json!({"gpus": [gpu.to_string()]});
     spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
     let answer = host.api().put(&format!("/api/v1/daemons/gpu{gpu}"), &spec);
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
-fn exclusive(host: &Host, gpu: usize) {
+fn exclusive(host: &Served, gpu: usize) {
     spec(host, gpu, &json!({"compute_mode": "exclusive_process"}));
     eventually("the mode is set and said to be", || {
         (condition(host, gpu)?["status"] == true && mode(host, gpu) == "exclusive_process").then_some(())
@@ -40,18 +40,18 @@ fn exclusive(host: &Host, gpu: usize) {
     host.await_ready();
 }
 
-fn condition(host: &Host, gpu: usize) -> Option<Value> {
+fn condition(host: &Served, gpu: usize) -> Option<Value> {
     let daemon = host.daemon(&format!("gpu{gpu}"));
     let conditions = daemon["status"]["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == "ComputeMode").cloned()
 }
 
-fn await_mode(host: &Host, gpu: usize, wanted: &str) {
+fn await_mode(host: &Served, gpu: usize, wanted: &str) {
     eventually(&format!("the mode is {wanted}"), || (mode(host, gpu) == wanted).then_some(()));
 }
 
 /// A program that does not find MPS.
-fn outsider(host: &Host, gpu: usize) -> Client {
+fn outsider(host: &Served, gpu: usize) -> Client {
     let mut command = Command::new(MANAGER);
     command.args(["sim", "client", "--json", "--spin", "600", "--gpus", &gpu.to_string()]).env_clear();
     command.env("MPS_SIM_WORLD", host.runtime("sim")).env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("nowhere"));
@@ -60,7 +60,7 @@ fn outsider(host: &Host, gpu: usize) -> Client {
 
 #[test]
 fn exclusive_mode_excludes_outsiders_and_is_restored() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     assert_eq!((mode(&host, 0).as_str(), condition(&host, 0)), ("default", None));
     assert_eq!(outsider(&host, 0).seen["error"], json!(null), "the way past MPS is open");
     let (daemon, client) = (host.daemon_pid("gpu0"), host.client("demo"));
@@ -91,7 +91,7 @@ fn exclusive_mode_excludes_outsiders_and_is_restored() {
 
 #[test]
 fn stopped_or_deleted_daemon_restores_the_mode() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     set(&host, 1, "prohibited");
     exclusive(&host, 1);
     assert_eq!(host.daemon("gpu1")["status"]["compute_modes"][0]["previous"], "prohibited");
@@ -107,7 +107,7 @@ fn stopped_or_deleted_daemon_restores_the_mode() {
 
 #[test]
 fn externally_changed_mode_is_set_again() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     exclusive(&host, 0);
     set(&host, 0, "default");
     await_mode(&host, 0, "exclusive_process");
@@ -221,7 +221,7 @@ fn reboot_restores_own_and_sets_desired_mode() {
 
 #[test]
 fn maintenance_restores_the_mode_until_its_end() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     exclusive(&host, 0);
     let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 5}));
     host.api().succeeds(&begun);
@@ -251,7 +251,7 @@ fn maintenance_restores_the_mode_until_its_end() {
 
 #[test]
 fn missing_gpu_gets_its_mode_restored_later() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     exclusive(&host, 0);
     let device = directory(&host, 0);
     // Not by its index, which is another's while it is missing.
@@ -280,7 +280,7 @@ fn missing_gpu_gets_its_mode_restored_later() {
 
 #[test]
 fn daemon_deleted_during_maintenance_restores_its_mode() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     exclusive(&host, 1);
     let path = "/api/v1/host/maintenance";
     host.api().succeeds(&host.api().post(path, &json!({"gpus": ["0"], "timeout_s": 5})));
@@ -313,7 +313,7 @@ fn failed_mode_change_blocks_the_start() {
 
 #[test]
 fn prohibited_mode_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for bad in ["prohibited", "exclusive_thread", ""] {
         let answer = host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "compute_mode": bad}));
         let problem = answer.problem(422, "invalid-request");

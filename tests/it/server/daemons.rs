@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::log_pages::page;
-use crate::harness::{Host, eventually, is_alive};
+use crate::harness::{Host, InProcess, eventually, is_alive};
 
 fn steps(operation: &Value) -> Vec<&str> {
     let steps = operation["steps"].as_array().expect("steps");
@@ -17,7 +17,7 @@ fn steps(operation: &Value) -> Vec<&str> {
 
 #[test]
 fn a_cordon_never_makes_the_host_unready() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let looks = || host.daemon("gpu0")["status"]["sessions"]["looks"].clone();
     host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
     let before = looks();
@@ -35,7 +35,7 @@ fn a_cordon_never_makes_the_host_unready() {
 
 #[test]
 fn daemon_stop_start_and_restart_have_steps() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let post = |action: &str| {
         let grace = if action == "start" { "" } else { "?grace_s=1" };
         host.api().succeeds(&host.api().post(&format!("/api/v1/daemons/gpu0/{action}{grace}"), &json!({})))
@@ -77,7 +77,7 @@ fn stopped_daemon_stays_stopped_after_manager_restart() {
 
 #[test]
 fn gpu_is_reassigned_only_after_daemon_deletion() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let both = json!({"gpus": ["1", "0"]});
     let held = host.api().put("/api/v1/daemons/both", &both).problem(409, "conflict");
     assert!(held["detail"].as_str().unwrap().contains("belongs to daemon gpu"), "{held}");
@@ -148,7 +148,7 @@ fn gpu_is_reassigned_only_after_daemon_deletion() {
 
 #[test]
 fn daemon_operations_queue_and_can_be_cancelled() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let stop =
         |grace: u32| host.api().post(&format!("/api/v1/daemons/gpu0/restart?grace_s={grace}"), &json!({}));
@@ -181,7 +181,7 @@ fn daemon_operations_queue_and_can_be_cancelled() {
 
 #[test]
 fn daemon_replacement_waits_for_last_client() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let before = host.daemon_pid("gpu0");
     let shared = json!({"gpus": ["0"], "multi_user": true});
@@ -204,7 +204,7 @@ fn daemon_replacement_waits_for_last_client() {
 
 #[test]
 fn daemon_put_honours_etag_and_dry_run() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let put = |path: &str, headers: &[(&str, &str)], spec: &Value| {
         host.api().send(Method::PUT, path, headers, Some(spec.to_string()))
     };
@@ -234,7 +234,7 @@ fn daemon_put_honours_etag_and_dry_run() {
 
 #[test]
 fn wedged_daemon_is_stopped_without_leftovers() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = InProcess::configured("control_deadline_s = 1");
     let (daemon, server) = (host.daemon_pid("gpu1"), host.server_pid("gpu1"));
     crate::harness::signal(daemon, rustix::process::Signal::STOP);
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));

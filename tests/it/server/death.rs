@@ -3,10 +3,10 @@
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Host, eventually, is_alive, signal};
+use crate::harness::{Host, InProcess, Served, eventually, is_alive, signal};
 
 /// What a daemon of the example tenants holds, asked of the daemon itself.
-fn assert_limits(host: &Host) {
+fn assert_limits(host: &Served) {
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
     let server = host.server_pid("gpu0");
@@ -16,7 +16,7 @@ fn assert_limits(host: &Host) {
 
 #[test]
 fn killed_server_is_replaced_with_same_limits() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
     // A daemon that stands still cannot start the next server before readiness was looked at.
@@ -35,7 +35,7 @@ fn killed_server_is_replaced_with_same_limits() {
 
 #[test]
 fn killed_daemon_is_restarted_with_same_limits() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
     signal(daemon, Signal::KILL);

@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Host, eventually, is_alive, is_root};
+use crate::harness::scratch::install_script;
+use crate::harness::{Host, InProcess, Served, eventually, is_alive, is_root};
 
 /// What came of an examination.
 struct Seen {
@@ -47,14 +48,14 @@ impl Seen {
     }
 }
 
-fn doctor(host: &Host, arguments: &[&str]) -> Command {
+fn doctor(host: &Served, arguments: &[&str]) -> Command {
     let config = host.dir().join("config.toml");
     let mut all = vec!["doctor", "-o", "json", "--config", config.to_str().unwrap()];
     all.extend(arguments);
     host.command(&all)
 }
 
-fn examine(host: &Host) -> Seen {
+fn examine(host: &Served) -> Seen {
     Seen::of(&doctor(host, &[]).output().unwrap())
 }
 
@@ -94,11 +95,14 @@ fn healthy_host_passes_and_is_not_modified() {
         all.retain(|path, _| !path.ends_with("-shm"));
         all
     };
-    // What happened at the start is written after the daemons are ready.
+    // What happened at the start is written after the daemons are ready, and where the audit ends up to a second later.
     eventually("nothing was written for a while", || {
+        let head = host.api().get("/api/v1/audit/head").ok();
+        let kept_head = fs::read_to_string(host.state("audit.head")).ok()?;
         let rests =
             |modified: &SystemTime| modified.elapsed().is_ok_and(|age| age > Duration::from_millis(300));
-        kept(&host).values().all(|(_, modified, _)| rests(modified)).then_some(())
+        let all_written = kept_head.contains(head["hash"].as_str().unwrap());
+        (all_written && kept(&host).values().all(|(_, modified, _)| rests(modified))).then_some(())
     });
     let before = (host.daemon_pid("gpu0"), kept(&host));
     let seen = examine(&host);
@@ -146,7 +150,7 @@ fn new_host_passes_and_is_not_modified() {
 
 #[test]
 fn missing_driver_is_reported() {
-    let host = Host::new("");
+    let host = InProcess::new("");
     if Path::new("/dev/nvidiactl").exists() {
         eprintln!("SKIPPED: this host has a driver");
         return;
@@ -169,7 +173,7 @@ fn missing_driver_is_reported() {
 }
 
 /// Writes into the world's description of its GPUs.
-fn change_world(host: &Host, change: impl FnOnce(&mut Value)) {
+fn change_world(host: &Served, change: impl FnOnce(&mut Value)) {
     let path = host.runtime("sim/world.json");
     let mut world: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     change(&mut world);
@@ -178,7 +182,7 @@ fn change_world(host: &Host, change: impl FnOnce(&mut Value)) {
 
 #[test]
 fn unusable_gpus_and_bypassing_processes_are_reported() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut outsider = host
         .command(&["sim", "client", "--world", host.runtime("sim").to_str().unwrap(), "--spin", "600"])
         .spawn()
@@ -202,7 +206,7 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
 
 #[test]
 fn a_prohibited_gpu_can_have_no_server() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     examine(&host).is("compute_mode", "ok", "default: GPU 0, GPU 1");
     let uuid = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
     fs::write(host.runtime("sim/gpus").join(uuid).join("compute_mode"), "prohibited\n").unwrap();
@@ -211,11 +215,11 @@ fn a_prohibited_gpu_can_have_no_server() {
 
 #[test]
 fn missing_old_or_unknown_programs_are_reported() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let programs = host.dir().join("programs");
     fs::create_dir(&programs).unwrap();
     let with =
-        |host: &Host| Seen::of(&doctor(host, &["--mps-dir", programs.to_str().unwrap()]).output().unwrap());
+        |host: &Served| Seen::of(&doctor(host, &["--mps-dir", programs.to_str().unwrap()]).output().unwrap());
     with(&host).is("programs", "fail", "nvidia-cuda-mps-control: no such program");
     for (said, status, words) in [
         ("echo hello", "fail", "names no version"),
@@ -223,10 +227,7 @@ fn missing_old_or_unknown_programs_are_reported() {
         ("echo 'Binary version: 13000'; printf 'COMMAND:\\n  get_server_list\\n'", "ok", "CUDA 13.0"),
     ] {
         for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
-            // Another process makes the file, which must be open for writing in none when it is run.
-            let script = format!("printf '#!/bin/sh\\n%s\\n' \"$1\" >{name} && chmod 755 {name}");
-            let made = Command::new("sh").args(["-c", &script, "sh", said]).current_dir(&programs).status();
-            assert!(made.unwrap().success());
+            install_script(&programs.join(name), &format!("#!/bin/sh\n{said}\n"));
         }
         with(&host).is("programs", status, words);
     }
@@ -291,7 +292,7 @@ fn unusable_database_is_reported() {
 
 #[test]
 fn foreign_daemons_and_used_port_are_reported() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let foreign = host.foreign("theirs", "1");
     let seen = examine(&host);
     seen.is("foreign_daemons", "warn", &format!("control daemon {}", foreign.pid()));
@@ -304,7 +305,7 @@ fn foreign_daemons_and_used_port_are_reported() {
     seen.is("environment", "warn", "CUDA_MPS_X, CUDA_VISIBLE_DEVICES");
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let other = Host::new("");
+    let other = InProcess::new("");
     let config = other.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, text.replace("127.0.0.1:0", &taken.local_addr().unwrap().to_string())).unwrap();
@@ -313,7 +314,7 @@ fn foreign_daemons_and_used_port_are_reported() {
 
 #[test]
 fn public_address_and_certificate_are_examined() {
-    let host = Host::new("");
+    let host = InProcess::new("");
     let config = host.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
     let (certificate, key) = (host.dir().join("c.pem"), host.dir().join("k.pem"));
@@ -348,14 +349,14 @@ fn public_address_and_certificate_are_examined() {
 
 #[test]
 fn unreachable_manager_and_invalid_config_are_reported() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     // The manager makes its socket again, unless something else has its name.
     eventually("the name is taken", || {
         let _ = fs::remove_file(host.runtime("api.sock"));
         fs::create_dir(host.runtime("api.sock")).ok()
     });
     examine(&host).is("manager", "warn", "does not answer");
-    let broken = Host::new("colour = \"red\"");
+    let broken = InProcess::new("colour = \"red\"");
     let seen = examine(&broken);
     seen.is("configuration", "fail", "colour");
     assert_eq!((seen.code, seen.order.len()), (Some(1), 25), "the rest is looked at all the same");
@@ -363,7 +364,7 @@ fn unreachable_manager_and_invalid_config_are_reported() {
 
 #[test]
 fn host_in_maintenance_skips_driver_check() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let accepted = host.api().post("/api/v1/host/maintenance", &serde_json::json!({}));
     host.api().succeeds(&accepted);
     examine(&host).is("driver", "skipped", "in maintenance");
@@ -380,7 +381,7 @@ fn limits_that_are_too_low_are_named() {
 
 #[test]
 fn table_and_documentation_have_every_check() {
-    let host = Host::new("");
+    let host = InProcess::new("");
     let seen = examine(&host);
     let config = host.dir().join("config.toml");
     let output = host.cli(&["doctor", "--config", config.to_str().unwrap()]);
@@ -426,7 +427,7 @@ fn runtime_directory_of_other_user_is_reported() {
 
 #[test]
 fn unknown_simulated_profile_is_refused() {
-    let host = Host::new("");
+    let host = InProcess::new("");
     let refused = doctor(&host, &["--sim", "nope"]).output().unwrap();
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

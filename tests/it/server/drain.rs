@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, Served, SmallDisk, eventually, is_alive, said};
+use crate::harness::{Answer, Client, Host, InProcess, Served, SmallDisk, eventually, is_alive, said};
 
 fn drain(host: &Served, query: &str) -> Answer {
     host.api().post(&format!("/api/v1/daemons/gpu0/drain?{query}"), &json!({}))
@@ -40,7 +40,7 @@ fn condition(host: &Served, kind: &str) -> Option<Value> {
 
 #[test]
 fn cordoned_daemon_keeps_clients_and_refuses_new() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.run_client("demo");
     let tag = host.api().get("/api/v1/daemons/gpu0").header("etag").unwrap().to_owned();
     let dry = host.api().post("/api/v1/daemons/gpu0/cordon?dry_run=true", &json!({})).ok();
@@ -70,7 +70,7 @@ fn cordoned_daemon_keeps_clients_and_refuses_new() {
 
 #[test]
 fn drain_waits_for_the_last_client() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (client, server) = (host.run_client("demo"), host.server_pid("gpu0"));
     let accepted = drain(&host, "timeout_s=600");
     let operation = await_step(&host, &place(&accepted), "wait for clients");
@@ -95,7 +95,7 @@ fn drain_waits_for_the_last_client() {
 
 #[test]
 fn drain_waits_for_unconnected_run_process() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut process = host.run_command("demo", &["sleep", "600"]).spawn().unwrap();
     eventually("it has its lease", || {
         let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.id())).unwrap();
@@ -113,7 +113,7 @@ fn drain_waits_for_unconnected_run_process() {
 
 #[test]
 fn timed_out_drain_fails_and_uncordons() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let operation = host.api().outcome(&drain(&host, "timeout_s=1&on_timeout=fail"));
     assert_eq!(operation["state"], "failed");
@@ -136,7 +136,7 @@ fn timed_out_drain_fails_and_uncordons() {
 
 #[test]
 fn drain_can_terminate_remaining_clients() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut clients = [host.client("demo"), host.run_client("batch")];
     let mut neighbour = Client::start(host.client_command("demo", &["--spin", "600"]));
     let operation = host.api().succeeds(&drain(&host, "timeout_s=0&on_timeout=terminate"));
@@ -152,7 +152,7 @@ fn drain_can_terminate_remaining_clients() {
 
 #[test]
 fn drain_is_cancelled_only_before_it_finishes() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let first = place(&drain(&host, "timeout_s=600"));
     await_step(&host, &first, "wait for clients");
@@ -180,7 +180,7 @@ fn drain_is_cancelled_only_before_it_finishes() {
 
 #[test]
 fn uncordon_fails_a_running_drain() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let accepted = drain(&host, "timeout_s=600");
     await_step(&host, &place(&accepted), "wait for clients");
@@ -231,7 +231,7 @@ fn drain_and_its_timeout_survive_manager_death() {
 
 #[test]
 fn drain_is_idempotent_and_validates_its_query() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let post = |query: &str| {
         let path = format!("/api/v1/daemons/gpu0/drain?{query}");
         host.api().send(Method::POST, &path, &[("idempotency-key", "k")], None)
@@ -279,7 +279,7 @@ fn drain_recovers_from_a_full_disk() {
 
 #[test]
 fn client_is_terminated_during_a_drain() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
     let accepted = drain(&host, "timeout_s=600");
@@ -296,7 +296,7 @@ fn client_is_terminated_during_a_drain() {
 
 #[test]
 fn operations_are_listed_by_daemon_and_by_state() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let _client = host.run_client("demo");
     let waits = drain(&host, "timeout_s=600");
     await_step(&host, &place(&waits), "wait for clients");

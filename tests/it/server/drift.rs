@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use crate::harness::{Host, eventually};
+use crate::harness::{Host, InProcess, eventually};
 
 const CHANGE: &str = "set_default_active_thread_percentage 30\nset_default_device_pinned_mem_limit 0 1G";
 
 #[test]
 fn external_change_is_repaired_and_still_shown() {
     // Nobody looks for an hour: a line of control.log is all there is.
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     assert_eq!(host.daemon("gpu0")["status"]["drift"]["count"], 0);
     host.control("gpu0", CHANGE);
     let drift = eventually("the drift is counted and over", || {
@@ -42,7 +42,7 @@ fn external_change_is_repaired_and_still_shown() {
 
 #[test]
 fn a_limit_changed_inside_its_gibibyte_is_drift() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "1025M"});
     host.api().put("/api/v1/tenants/alone", &tenant).ok();
     host.await_ready();
@@ -73,7 +73,7 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
 
 #[test]
 fn reported_drift_stays_and_ends_readiness() {
-    let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
+    let host = InProcess::looked_at_once_an_hour("fresh_patience_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     let answer = host.api().put("/api/v1/daemons/gpu0", &report).ok();
     assert_eq!(answer["spec"]["drift_policy"], "report");

@@ -13,8 +13,8 @@ use crate::harness::{Api, EventStream, Host, heavy, setting};
 /// Kills of the manager, unless the environment says otherwise.
 const KILLS: u64 = 1;
 /// Cuts for each kill, and events that are written meanwhile.
-const CUTS_A_KILL: usize = 25;
-const EVENTS_A_KILL: usize = 2_500;
+const CUTS_A_KILL: usize = 10;
+const EVENTS_A_KILL: usize = 400;
 /// Whoever writes at the same time.
 const WRITERS: u32 = 8;
 

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::layouts::{add, in_static_mode, target, write};
-use crate::harness::{Client, EventStream, Host, eventually, setting, signal};
+use crate::harness::{Client, EventStream, Host, InProcess, Served, eventually, setting, signal};
 
 /// The types of events, in their order.
 fn types(events: &[Value]) -> Vec<&str> {
@@ -16,7 +16,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 }
 
 /// Waits until events that are asked for are these.
-fn await_types(host: &Host, query: &str, expected: &[&str]) -> Vec<Value> {
+fn await_types(host: &Served, query: &str, expected: &[&str]) -> Vec<Value> {
     eventually(&format!("{expected:?} are told"), || {
         let events = host.events(query);
         (types(&events) == expected).then_some(events)
@@ -25,7 +25,7 @@ fn await_types(host: &Host, query: &str, expected: &[&str]) -> Vec<Value> {
 
 #[test]
 fn host_start_deaths_and_recoveries_are_reported() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let events = host.events("");
     assert_eq!(events[0]["type"], "manager.started");
     assert_eq!(events[0]["details"]["predecessor"], "none");
@@ -54,7 +54,7 @@ fn host_start_deaths_and_recoveries_are_reported() {
 
 #[test]
 fn operation_events_have_steps_and_causes() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let restarted =
         host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
     let id = restarted["id"].as_str().expect("an ID");
@@ -72,7 +72,7 @@ fn operation_events_have_steps_and_causes() {
 
 #[test]
 fn operation_events_match_gpu_daemon_and_tenant() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let gpus = ["0", "1"].map(|gpu| host.api().get(&format!("/api/v1/gpus/{gpu}")).ok()["uuid"].clone());
     let both = ["operation.requested", "operation.finished"];
     let whole = "&type=operation.requested,operation.finished";
@@ -112,7 +112,7 @@ fn operation_events_match_gpu_daemon_and_tenant() {
 
 #[test]
 fn spec_changes_by_operations_name_the_operation() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     in_static_mode(&host);
     write(&host, "prod", &[add("web", 7)]);
     let number = host.events("").last().expect("events")["id"].as_i64().expect("a number");
@@ -143,7 +143,7 @@ fn spec_changes_by_operations_name_the_operation() {
 
 #[test]
 fn event_lists_are_filtered_and_paged() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let newest = host.api().get("/api/v1/events?limit=3").ok();
     let ids: Vec<i64> =
         newest["items"].as_array().unwrap().iter().map(|event| event["id"].as_i64().unwrap()).collect();
@@ -177,7 +177,7 @@ fn event_lists_are_filtered_and_paged() {
 
 #[test]
 fn client_connect_and_disconnect_name_its_tenant() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let client = host.run_client("demo");
     let pid = client.pid();
     let come = await_types(&host, "&type=client.", &["client.connected"]);
@@ -195,7 +195,7 @@ fn client_connect_and_disconnect_name_its_tenant() {
 
 #[test]
 fn log_line_alone_creates_no_client() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let server = host.server_pid("gpu0");
     let log = host.runtime("daemons/gpu0/log/server.log");
     let write = |texts: &[String]| {
@@ -366,7 +366,7 @@ fn streams_are_bounded_and_report_pruned_events() {
 
 #[test]
 fn the_command_line_shows_events_and_follows_them() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let output = host.cli(&["events", "--type", "manager.", "-o", "json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let event: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
@@ -396,7 +396,7 @@ fn the_command_line_shows_events_and_follows_them() {
 #[test]
 fn client_changes_reach_list_and_stream_soon() {
     let rounds = setting("MPS_LATENCY_ROUNDS");
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let mut stream = host.stream("?type=client.", None);
     let (mut listed, mut told) = (Vec::new(), Vec::new());
     let known = || host.api().get("/api/v1/clients").ok()["items"].as_array().unwrap().len();

@@ -6,7 +6,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Foreign, Host, Served, environment, eventually, is_alive, said, signal};
+use crate::harness::{
+    Client, Foreign, Host, InProcess, Manager, Served, Simulated, environment, eventually, is_alive, said,
+    signal,
+};
 
 /// Takes a daemon out of the manager's hands, so that its GPU is free.
 pub(super) fn delete(host: &Served, name: &str) {
@@ -14,8 +17,8 @@ pub(super) fn delete(host: &Served, name: &str) {
 }
 
 /// A host whose second GPU somebody else serves, with settings of their own and a client.
-pub(super) fn beside_another() -> (Host, Foreign, Client) {
-    let host = Host::ready();
+pub(super) fn beside_another<M: Manager>() -> (Simulated<M>, Foreign, Client) {
+    let host = Simulated::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
     foreign.control(
@@ -36,7 +39,7 @@ pub(super) fn condition(daemon: &Value, kind: &str) -> Option<Value> {
 
 #[test]
 fn foreign_daemon_is_found_in_any_directory() {
-    let (host, foreign, client) = beside_another();
+    let (host, foreign, client): (Host, _, _) = beside_another();
     let all = host.foreign_daemons();
     assert_eq!(all.len(), 1, "our own are none of them: {all:?}");
     let daemon = &all[0];
@@ -79,7 +82,7 @@ fn foreign_daemon_is_found_in_any_directory() {
 
 #[test]
 fn adoption_changes_nothing_and_survives_managers() {
-    let (mut host, foreign, mut client) = beside_another();
+    let (mut host, foreign, mut client): (Host, _, _) = beside_another();
     let mut others: Vec<Client> = (1..20).map(|_| foreign.client()).collect();
     let (pid, changes) = (foreign.pid(), foreign.changes());
     let dry = host.api().post(
@@ -138,7 +141,7 @@ fn adoption_changes_nothing_and_survives_managers() {
 
 #[test]
 fn adopted_daemon_is_released_unchanged() {
-    let (host, foreign, mut client) = beside_another();
+    let (host, foreign, mut client): (InProcess, _, _) = beside_another();
     let (pid, changes) = (foreign.pid(), foreign.changes());
     // Under a name that was there before, its first generation is another than 1.
     for management in ["managed", "observed", "managed"] {
@@ -173,7 +176,7 @@ fn adopted_daemon_is_released_unchanged() {
 
 #[test]
 fn an_observed_daemon_is_shown_and_never_touched() {
-    let (host, foreign, mut client) = beside_another();
+    let (host, foreign, mut client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     let daemon = host.await_phase("theirs", "observed");
     let (pid, id) = (foreign.pid(), host.listed(client.pid())["id"].as_str().unwrap().to_owned());
@@ -206,7 +209,7 @@ fn an_observed_daemon_is_shown_and_never_touched() {
 
 #[test]
 fn restarted_observed_daemon_is_followed_never_started() {
-    let (mut host, foreign, client) = beside_another();
+    let (mut host, foreign, client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
     drop(client);
@@ -234,7 +237,7 @@ fn restarted_observed_daemon_is_followed_never_started() {
 
 #[test]
 fn observed_daemon_can_become_managed_and_back() {
-    let (host, foreign, mut client) = beside_another();
+    let (host, foreign, mut client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
     let pid = foreign.pid();
@@ -289,7 +292,7 @@ fn observed_daemon_can_become_managed_and_back() {
 
 #[test]
 fn dead_adopted_daemon_restarts_in_its_directory() {
-    let (host, foreign, mut client) = beside_another();
+    let (host, foreign, mut client): (Host, _, _) = beside_another();
     let pid = foreign.pid();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -321,7 +324,7 @@ fn dead_adopted_daemon_restarts_in_its_directory() {
 
 #[test]
 fn adopted_daemon_leaves_unsafe_directory_on_restart() {
-    let (host, foreign, client) = beside_another();
+    let (host, foreign, client): (InProcess, _, _) = beside_another();
     fs::set_permissions(foreign.pipe(), fs::Permissions::from_mode(0o777)).unwrap();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
@@ -359,7 +362,7 @@ fn fill(foreign: &Foreign) -> std::path::PathBuf {
 
 #[test]
 fn adopted_log_is_emptied_only_where_safe() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let length = |log: &std::path::Path| fs::metadata(log).unwrap().len();
@@ -380,7 +383,7 @@ fn adopted_log_is_emptied_only_where_safe() {
 
 #[test]
 fn reused_pid_is_no_adopted_daemon() {
-    let (mut host, foreign, mut client) = beside_another();
+    let (mut host, foreign, mut client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let pid = foreign.pid();

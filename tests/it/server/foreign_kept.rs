@@ -1,7 +1,6 @@
 //! Adopted daemons kept and given back: by one name, exactly as they were, whatever else happens at the same time.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -11,11 +10,12 @@ use serde_json::json;
 
 use super::foreign::{beside_another, condition};
 use super::foreign_refused::{Sleeper, adopt, host_with_a_free_gpu, refused};
-use crate::harness::{Client, eventually, is_alive, signal};
+use crate::harness::scratch::install_script;
+use crate::harness::{Client, Host, InProcess, eventually, is_alive, signal};
 
 #[test]
 fn daemon_released_during_write_is_foreign_again() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let pid = foreign.pid();
@@ -39,7 +39,7 @@ fn daemon_released_during_write_is_foreign_again() {
 
 #[test]
 fn daemon_recreated_during_release_is_driven() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
     let spec = json!({"gpus": ["1"]}).to_string();
     for _ in 0..5 {
         assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
@@ -64,7 +64,7 @@ fn daemon_recreated_during_release_is_driven() {
 
 #[test]
 fn concurrent_adoptions_give_one_daemon() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
     let body = json!({"process": host.foreign_id(&foreign), "management": "observed"});
     let mut statuses: Vec<u16> = std::thread::scope(|scope| {
         let asking: Vec<_> = ["a", "b", "c", "d", "e", "f"]
@@ -82,7 +82,7 @@ fn concurrent_adoptions_give_one_daemon() {
 
 #[test]
 fn inexact_limit_is_never_adopted() {
-    let host = host_with_a_free_gpu();
+    let host: InProcess = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 1536M");
     refused(&host, &foreign, "rounded down");
@@ -113,15 +113,14 @@ fn inexact_limit_is_never_adopted() {
 
 #[test]
 fn wrapper_is_not_mistaken_for_its_daemon() {
-    let host = host_with_a_free_gpu();
+    let host: InProcess = host_with_a_free_gpu();
     let foreign_home = host.dir().join("wrapped");
     for directory in ["pipe", "log", "bin"] {
         fs::create_dir_all(foreign_home.join(directory)).unwrap();
     }
     let real = host.runtime("sim/bin/nvidia-cuda-mps-control");
     let wrapper = foreign_home.join("bin/nvidia-cuda-mps-control");
-    fs::write(&wrapper, format!("#!/bin/sh\n'{}' \"$@\"\nexit $?\n", real.display())).unwrap();
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    install_script(&wrapper, &format!("#!/bin/sh\n'{}' \"$@\"\nexit $?\n", real.display()));
     let mut command = Command::new(&wrapper);
     command
         .arg("-f")
@@ -152,7 +151,7 @@ fn adoption_keeps_another_users_server() {
     if !rustix::process::geteuid().is_root() {
         return; // Only root can become somebody else.
     }
-    let host = host_with_a_free_gpu();
+    let host: Host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     let mut command = Command::new(host.program_for_everybody());
     command
@@ -177,7 +176,7 @@ fn adoption_keeps_another_users_server() {
 
 #[test]
 fn doubtful_daemon_can_be_released() {
-    let (mut host, foreign, mut client) = beside_another();
+    let (mut host, foreign, mut client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     host.end_manager(Signal::TERM);
@@ -192,7 +191,7 @@ fn doubtful_daemon_can_be_released() {
 
 #[test]
 fn failed_deletion_leaves_daemon_unchanged() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let deleting = host.api().delete("/api/v1/daemons/theirs?grace_s=5");
@@ -207,7 +206,7 @@ fn failed_deletion_leaves_daemon_unchanged() {
 
 #[test]
 fn daemon_made_observed_is_never_written_again() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let pid = foreign.pid();
@@ -231,7 +230,7 @@ fn daemon_made_observed_is_never_written_again() {
 
 #[test]
 fn observed_daemon_is_polled_less_often() {
-    let (host, foreign, _client) = beside_another();
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
     let looks = |name: &str| host.daemon(name)["status"]["sessions"]["looks"].as_u64().unwrap();
@@ -244,7 +243,7 @@ fn observed_daemon_is_polled_less_often() {
 
 #[test]
 fn maintenance_skips_observed_and_refuses_managed_adoption() {
-    let (host, foreign, mut client) = beside_another();
+    let (host, foreign, mut client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
     let (pid, changes) = (foreign.pid(), foreign.changes());

@@ -7,11 +7,11 @@ use std::process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Foreign, Host, Served, is_alive, signal};
+use crate::harness::{Foreign, Host, InProcess, Manager, Served, Simulated, is_alive, signal};
 
 /// A host whose second GPU is nobody's.
-pub(super) fn host_with_a_free_gpu() -> Host {
-    let host = Host::ready();
+pub(super) fn host_with_a_free_gpu<M: Manager>() -> Simulated<M> {
+    let host = Simulated::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     host
 }
@@ -20,7 +20,7 @@ pub(super) fn host_with_a_free_gpu() -> Host {
 pub(super) struct Sleeper(pub(super) Child);
 
 impl Sleeper {
-    fn start(host: &Host, environment: &[(&str, &str)]) -> Self {
+    fn start(host: &Served, environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new("sleep");
         command.arg("600").env_clear().env("MPS_SIM_WORLD", host.runtime("sim"));
         Self(command.envs(environment.iter().copied()).spawn().unwrap())
@@ -46,7 +46,7 @@ pub(super) fn adopt(host: &Served, name: &str, process: &str) -> crate::harness:
 }
 
 /// Adoption as a managed daemon is refused with these words, and the daemon goes on untouched.
-pub(super) fn refused(host: &Host, foreign: &Foreign, words: &str) {
+pub(super) fn refused(host: &Served, foreign: &Foreign, words: &str) {
     let (pid, changes) = (foreign.pid(), foreign.changes());
     let id = host.foreign_id(foreign);
     let listed = host.api().get(&format!("/api/v1/foreign-daemons/{id}")).ok();
@@ -62,7 +62,7 @@ pub(super) fn refused(host: &Host, foreign: &Foreign, words: &str) {
 
 #[test]
 fn non_daemon_process_is_not_adopted() {
-    let host = host_with_a_free_gpu();
+    let host: InProcess = host_with_a_free_gpu();
     let token = crate::harness::environment(host.daemon_pid("gpu0"), "MPS_MANAGER_INCARNATION").unwrap();
     let mut sleeper = Sleeper::start(&host, &[("MPS_MANAGER_INCARNATION", &token)]);
     let foreign = host.foreign("theirs", "1");
@@ -106,7 +106,7 @@ fn non_daemon_process_is_not_adopted() {
 
 #[test]
 fn unrepresentable_settings_are_refused_but_observable() {
-    let host = host_with_a_free_gpu();
+    let host: InProcess = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 -1");
     refused(&host, &foreign, "17179869183G");
@@ -129,7 +129,7 @@ fn unrepresentable_settings_are_refused_but_observable() {
 
 #[test]
 fn unrepresentable_gpu_order_is_refused() {
-    let host = host_with_a_free_gpu();
+    let host: InProcess = host_with_a_free_gpu();
     host.api().delete("/api/v1/tenants/demo");
     host.api().delete("/api/v1/tenants/batch");
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu0?grace_s=1"));
@@ -151,7 +151,7 @@ fn other_users_daemon_is_only_observed() {
     if !crate::harness::is_root() {
         return;
     }
-    let host = host_with_a_free_gpu();
+    let host: Host = host_with_a_free_gpu();
     let home = host.dir().join("nobody");
     fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(65_534), Some(65_534)).unwrap();
@@ -190,7 +190,7 @@ fn other_users_daemon_is_only_observed() {
 
 #[test]
 fn daemon_dying_during_adoption_leaves_nothing() {
-    let host = host_with_a_free_gpu();
+    let host: InProcess = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     let (id, pid) = (host.foreign_id(&foreign), foreign.pid());
     for (management, words) in
@@ -225,7 +225,7 @@ fn daemon_dying_during_adoption_leaves_nothing() {
 
 #[test]
 fn forged_pid_file_and_log_are_ignored() {
-    let host = host_with_a_free_gpu();
+    let host: Host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
     foreign.control("set_default_device_pinned_mem_limit 0 900M");
     let _client = foreign.client();

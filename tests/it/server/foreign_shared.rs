@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Host, Served, eventually, is_alive};
+use crate::harness::{Host, InProcess, Served, eventually, is_alive};
 
 fn delete(host: &Served, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
@@ -17,7 +17,7 @@ fn condition(daemon: &Value, kind: &str) -> Option<Value> {
 
 #[test]
 fn daemon_beside_foreign_one_needs_share_gpus() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     delete(&host, "gpu1");
     let foreign = host.foreign("theirs", "1");
     let (pid, changes) = (foreign.pid(), foreign.changes());
@@ -47,7 +47,7 @@ fn daemon_beside_foreign_one_needs_share_gpus() {
 
 #[test]
 fn deleted_daemon_is_not_reported_as_sharing() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for round in 0..3 {
         let (old, new) = if round % 2 == 0 { ("gpu1", "other") } else { ("other", "gpu1") };
         for tenant in host.api().get("/api/v1/tenants?daemon=gpu1").ok()["items"].as_array().expect("items") {
@@ -68,7 +68,7 @@ fn deleted_daemon_is_not_reported_as_sharing() {
 
 #[test]
 fn waiting_daemon_starts_once_foreign_one_quits() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     delete(&host, "gpu1");
     // Without CUDA_VISIBLE_DEVICES it serves every GPU.
     let foreign = host.foreign_with("theirs", &[], &["-M"]);

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, Served, eventually, is_alive};
+use crate::harness::{Host, InProcess, Served, eventually, is_alive};
 
 /// The UUID of a GPU.
 fn uuid(host: &Served, index: usize) -> String {
@@ -13,11 +13,11 @@ fn uuid(host: &Served, index: usize) -> String {
 }
 
 /// Takes a GPU out of the simulated host, or switches it to MIG mode.
-fn mark(host: &Host, uuid: &str, mark: &str) {
+fn mark(host: &Served, uuid: &str, mark: &str) {
     fs::write(host.runtime("sim/gpus").join(uuid).join(mark), "").unwrap();
 }
 
-fn unmark(host: &Host, uuid: &str, mark: &str) {
+fn unmark(host: &Served, uuid: &str, mark: &str) {
     fs::remove_file(host.runtime("sim/gpus").join(uuid).join(mark)).unwrap();
 }
 
@@ -50,7 +50,7 @@ fn restart_asks_driver_about_returned_gpu() {
 
 #[test]
 fn lost_gpu_blocks_only_its_daemon() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let gone = uuid(&host, 1);
     let (daemon, other) = (host.daemon_pid("gpu1"), host.daemon_pid("gpu0"));
     mark(&host, &gone, "lost");
@@ -81,7 +81,7 @@ fn lost_gpu_blocks_only_its_daemon() {
 
 #[test]
 fn clients_of_a_lost_gpu_fail() {
-    let host = Host::configured("fresh_patience_s = 2");
+    let host = InProcess::configured("fresh_patience_s = 2");
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("left", &spec).status, 201);
     host.await_ready();
@@ -126,7 +126,7 @@ fn daemon_with_missing_gpu_can_be_deleted() {
 
 #[test]
 fn gpu_replacement_updates_daemon_and_tenants() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (new, gone) = (uuid(&host, 0), uuid(&host, 1));
     let path = format!("/api/v1/gpus/{gone}/replace");
     for (name, spec) in [
@@ -210,7 +210,7 @@ fn replacement_too_small_for_tenants_is_refused() {
 
 #[test]
 fn gpu_in_mig_mode_is_not_managed() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mig = uuid(&host, 1);
     stop(&host, "gpu1");
     mark(&host, &mig, "mig");

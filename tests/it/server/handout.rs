@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, Served, eventually, signal};
+use crate::harness::{Client, Host, InProcess, Served, eventually, signal};
 
 const REFUSED: &str = "CUDA_ERROR_MPS_CONNECTION_FAILED";
 
@@ -17,14 +17,14 @@ fn directory(host: &Served, tenant: &str) -> PathBuf {
     environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap().into()
 }
 
-fn is_linked(host: &Host, directory: &std::path::Path) -> bool {
+fn is_linked(host: &Served, directory: &std::path::Path) -> bool {
     let inode = |path: PathBuf| fs::metadata(path).map(|it| it.ino()).ok();
     let daemon = inode(host.home("gpu0").join("pipe/control"));
     daemon.is_some() && daemon == inode(directory.join("control"))
 }
 
 /// A client that may have to wait, in the background.
-fn coming(host: &Host, tenant: &str) -> Child {
+fn coming(host: &Served, tenant: &str) -> Child {
     let mut command = host.client_command(tenant, &[]);
     command.stdout(Stdio::piped()).spawn().unwrap()
 }
@@ -35,7 +35,7 @@ fn seen(client: Child) -> Value {
 }
 
 /// Kills the control daemon twice, so that it pauses before it is started again; gives back while it does.
-fn pause(host: &Host) {
+fn pause(host: &Served) {
     signal(host.daemon_pid("gpu0"), Signal::KILL);
     eventually("it is started at once", || (host.daemon("gpu0")["status"]["deaths"] == 1).then_some(()));
     host.await_ready();
@@ -45,7 +45,7 @@ fn pause(host: &Host) {
 
 #[test]
 fn client_of_dead_daemon_waits_and_connects() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let demo = directory(&host, "demo");
     assert!(is_linked(&host, &demo));
     let entries: Vec<_> = fs::read_dir(&demo).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -72,7 +72,7 @@ fn client_of_dead_daemon_waits_and_connects() {
 
 #[test]
 fn no_client_slips_past_dying_daemons() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut clients = Vec::new();
     for _ in 0..3 {
         let daemon = host.daemon_pid("gpu0");
@@ -96,7 +96,7 @@ fn no_client_slips_past_dying_daemons() {
 
 #[test]
 fn cordoned_tenant_is_refused_at_once() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
     let demo = directory(&host, "demo");
     assert!(!is_linked(&host, &demo) && demo.join("control").exists(), "a placeholder, when it is answered");
@@ -108,7 +108,7 @@ fn cordoned_tenant_is_refused_at_once() {
 
 #[test]
 fn deleted_tenant_stays_closed_while_held() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let old = directory(&host, "demo");
     let late = host.client_command("demo", &[]);
     let mut holder = std::process::Command::new("sleep");
@@ -180,7 +180,7 @@ fn unsafe_tenant_directory_hands_nothing_out() {
 
 #[test]
 fn run_unsets_every_variable_of_mps() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut command = host.run_command("demo", &["env"]);
     command
         .env("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "1")

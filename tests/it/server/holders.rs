@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::foreign::beside_another;
-use crate::harness::{Host, Served, eventually, is_alive, pid};
+use crate::harness::{Host, InProcess, Served, eventually, is_alive, pid};
 
 const PATH: &str = "/api/v1/host/maintenance";
 
@@ -22,7 +22,7 @@ fn holders(host: &Served) -> Vec<(u32, bool)> {
 
 #[test]
 fn holders_mark_adopted_daemon_but_not_clients() {
-    let (host, foreign, client) = beside_another();
+    let (host, foreign, client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let (control, server) = (foreign.pid(), host.server_pid("theirs"));
@@ -57,7 +57,7 @@ fn observed_own_daemon_does_not_stop_maintenance() {
 
 #[test]
 fn maintenance_progress_is_shown_despite_driver_errors() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let accepted = host.api().post(PATH, &json!({"timeout_s": 600}));
     let draining = eventually("it drains", || Some(now(&host)).filter(|now| now["state"] == "draining"));

@@ -9,7 +9,10 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::foreign::beside_another;
-use crate::harness::{Client, Host, command_line, eventually, is_alive, processes_with, said, signal};
+use crate::harness::scratch::install_script;
+use crate::harness::{
+    Client, Host, InProcess, command_line, eventually, is_alive, processes_with, said, signal,
+};
 
 #[test]
 fn half_furnished_host_is_completed_once() {
@@ -70,7 +73,7 @@ fn resumed_deletion_already_done_succeeds() {
 
 #[test]
 fn partial_token_file_is_replaced() {
-    let mut host = Host::new("");
+    let mut host = InProcess::new("");
     fs::create_dir(host.state("")).unwrap();
     fs::write(host.state("admin.new"), "0123").unwrap();
     host.serve();
@@ -101,7 +104,7 @@ fn hung_server_is_ended_by_next_manager() {
 
 #[test]
 fn adopted_hung_server_is_ended_by_next_manager() {
-    let (mut host, foreign, client) = beside_another();
+    let (mut host, foreign, client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     drop(client);
     let bystander = host.server_pid("gpu0");
@@ -116,16 +119,12 @@ fn half_started_daemon_is_adopted_once_up() {
     fs::create_dir(&programs).unwrap();
     let real = host.runtime("sim/bin");
     for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
-        // Another process writes it: a file that a fork of this one still has open for writing cannot be run.
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = -d ] && [ -e {} ] && sleep 1\nexec {} \"$@\"\n",
             slow.display(),
             real.join(name).display()
         );
-        let source = host.dir().join("source");
-        fs::write(&source, script).unwrap();
-        let mut install = std::process::Command::new("install");
-        assert!(install.arg("-m755").arg(&source).arg(programs.join(name)).status().unwrap().success());
+        install_script(&programs.join(name), &script);
     }
     let config = host.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();

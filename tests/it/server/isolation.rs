@@ -5,13 +5,13 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::Host;
+use crate::harness::{Host, Served};
 
 #[test]
 fn status_shows_session_cgroup_and_missing_scope() {
     let mut host = Host::ready();
     let pid = host.daemon_pid("gpu0");
-    let assert_seen = |host: &Host| {
+    let assert_seen = |host: &Served| {
         let isolation = host.daemon("gpu0")["status"]["isolation"].clone();
         assert_eq!((&isolation["session"], &isolation["own_session"]), (&json!(pid), &json!(true)));
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, apply, host, matches, partitions, post, write};
 use super::verification::verify;
-use crate::harness::{Host, eventually, said, signal};
+use crate::harness::{Host, Served, eventually, said, signal};
 
 /// Gives the second GPU another die.
-fn swap_die(host: &Host) {
+fn swap_die(host: &Served) {
     let file = host.runtime("sim/world.json");
     let mut world: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let gpcs = &mut world["gpus"][1]["gpcs"];
@@ -18,14 +18,14 @@ fn swap_die(host: &Host) {
 }
 
 /// The control process of the second daemon, asked of the system: there may be no manager.
-fn control(host: &Host) -> u32 {
+fn control(host: &Served) -> u32 {
     let pid = host.runtime("daemons/gpu1/pipe/nvidia-cuda-mps-control.pid");
     std::fs::read_to_string(pid).expect("it runs").trim().parse().expect("a PID")
 }
 
 /// Nothing is handed out: no environment, no lease, no partition with an ID of a layout; and nothing that compares or
 /// exports calls the layout good.
-fn is_closed(host: &Host, when: &str) {
+fn is_closed(host: &Served, when: &str) {
     let daemon = host.await_phase("gpu1", "blocked");
     let ready = &daemon["status"]["conditions"][0];
     assert_eq!(ready["reason"], "PartitionIdDiffers", "{when}: {ready}");
@@ -50,7 +50,7 @@ fn is_closed(host: &Host, when: &str) {
 
 #[test]
 fn failed_apply_leaves_a_blocked_daemon_blocked() {
-    let mut host = host();
+    let mut host: Host = host();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("tt", &spec).status, 201);
     let mut bound = add("b", 2);

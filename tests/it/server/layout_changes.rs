@@ -5,17 +5,15 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::layouts::{add, apply, in_static_mode, matches, partitions, post, trapped_host, uuid, write};
-use crate::harness::{Host, InProcess, Served, Spring, Trap};
+use crate::harness::{InProcess, Served, Spring, Trap};
 
 fn spec_of(host: &Served, daemon: &str) -> Value {
     host.daemon(daemon)["spec"].clone()
 }
 
 /// A host of four GPUs whose last two belong to one daemon in static mode.
-fn pair() -> Host {
-    let mut host = Host::of("h200x4", "");
-    host.serve();
-    host.await_ready();
+fn pair() -> InProcess {
+    let host = InProcess::ready_of("h200x4", "");
     for daemon in ["gpu2", "gpu3"] {
         host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{daemon}?grace_s=0")));
     }
@@ -28,7 +26,7 @@ fn pair() -> Host {
 #[test]
 fn daemon_changes_are_refused_during_layout_apply() {
     let trap = Trap::new();
-    let host = trapped_host(&trap, "");
+    let host: InProcess = trapped_host(&trap, "");
     write(&host, "old", &[add("web", 3)]);
     apply(&host, "old", &json!({}));
     write(&host, "new", &[add("web", 3), add("more", 2)]);
@@ -85,7 +83,7 @@ fn layout_role_keeps_its_gpu_unless_remapped() {
 
 #[test]
 fn inline_layout_becomes_version_unless_refused() {
-    let host = super::layouts::host();
+    let host: InProcess = super::layouts::host();
     let with = |steps: &[Value]| json!({"layout": {"steps": steps}, "note": "as it came"});
     post(&host, "fresh", "apply", &with(&[add("web", 17)])).problem(409, "layout-blocked");
     host.api().get("/api/v1/layouts/fresh").problem(404, "not-found");
@@ -118,7 +116,7 @@ fn layout_version_numbers_are_never_reused() {
 
 #[test]
 fn unchanged_daemon_with_layout_can_be_rewritten() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({})));
     let step = json!({"add": {"gpu": 1, "partition": "web", "chunks": 2}});
     write(&host, "main", &[step]);
@@ -132,7 +130,7 @@ fn unchanged_daemon_with_layout_can_be_rewritten() {
 
 #[test]
 fn replacement_gpu_takes_over_layout_role() {
-    let mut host = Host::of("h200x4", "");
+    let mut host = InProcess::of("h200x4", "");
     host.serve();
     host.await_ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu3?grace_s=0"));

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use mps_manager::domain::layout;
 
 use super::layouts::{add, partitions, remove, static_host, write};
-use crate::harness::{Host, MANAGER, said};
+use crate::harness::{InProcess, MANAGER, Served, said};
 
 fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
@@ -19,16 +19,16 @@ fn rows(output: &Output) -> Vec<Vec<String>> {
     text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-fn runtime(host: &Host) -> String {
+fn runtime(host: &Served) -> String {
     host.runtime("").display().to_string().trim_end_matches('/').to_owned()
 }
 
 #[test]
 fn one_command_replays_layout_on_every_host() {
-    let first = static_host("h200x2");
-    let same = static_host("h200x2");
-    let other_die = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
-    let other_sku = static_host("a100x4@13.1");
+    let first: InProcess = static_host("h200x2");
+    let same: InProcess = static_host("h200x2");
+    let other_die: InProcess = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
+    let other_sku: InProcess = static_host("a100x4@13.1");
     write(&first, "prod", &[add("web", 7), add("gap", 2), add("batch", 5), remove("gap")]);
     let applied = first.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
     assert!(applied.status.success(), "{}", said(&applied));
@@ -38,7 +38,7 @@ fn one_command_replays_layout_on_every_host() {
         let from = runtime(&first);
         first.cli(&["layout", "replay", "prod", "--from", &from, "--to", &to, "--gpu", "0=1"])
     };
-    let hosts = [&same, &other_die, &other_sku].map(runtime);
+    let hosts = [&same, &other_die, &other_sku].map(|host| runtime(host));
     let told = replay(&hosts);
     assert_eq!(told.status.code(), Some(1), "{}", said(&told));
     let table = rows(&told);
@@ -57,7 +57,7 @@ fn one_command_replays_layout_on_every_host() {
     assert_eq!((partitions(&same), partitions(&other_die), partitions(&other_sku)), (got, vec![], vec![]));
 
     // All is well, the host that has it refuses, and one that is not there outweighs both.
-    let another = static_host("h200x2");
+    let another: InProcess = static_host("h200x2");
     assert_eq!(replay(&[runtime(&another)]).status.code(), Some(0));
     let again = replay(&[runtime(&another)]);
     assert_eq!(again.status.code(), Some(1));
@@ -69,8 +69,8 @@ fn one_command_replays_layout_on_every_host() {
 
 #[test]
 fn replay_works_over_network_and_from_file() {
-    let first = static_host("h200x2");
-    let second = static_host("h200x2");
+    let first: InProcess = static_host("h200x2");
+    let second: InProcess = static_host("h200x2");
     write(&first, "prod", &[add("web", 3)]);
     first.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
     let file = first.dir().join("prod.yaml");
@@ -117,7 +117,7 @@ fn replay_works_over_network_and_from_file() {
 
 #[test]
 fn replay_without_recording_is_refused() {
-    let host = static_host("h200x2");
+    let host: InProcess = static_host("h200x2");
     let file = host.dir().join("by_hand.yaml");
     let text =
         "version: v1\nlayouts:\n  prod:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 3}\n";
@@ -134,7 +134,7 @@ fn replay_without_recording_is_refused() {
 
 #[test]
 fn plan_exit_code_predicts_apply() {
-    let host = static_host("h200x2");
+    let host: InProcess = static_host("h200x2");
     let file = host.dir().join("main.yaml");
     let on = |verb: &str, chunks: u32| {
         let text = format!(
@@ -183,7 +183,7 @@ fn block(mark: &str) -> String {
 #[test]
 fn the_readme_does_what_it_says() {
     // It serves nothing itself, and ends what the README starts.
-    let host = Host::new("");
+    let host = InProcess::new("");
     let here = host.dir().display().to_string();
     let script = block("two hosts").replace("/tmp/mps", &here).replace("/run &\n", "/run 2>>manager.log &\n");
     let programs = Path::new(MANAGER).parent().expect("a directory").display();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use mps_manager::domain::layout::document::Document;
 use reqwest::Method;
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use super::layouts::{
     add, apply, host, in_static_mode, matches, partitions, post, remove, static_host, target, uuid, write,
 };
-use crate::harness::{Answer, Host, MANAGER, Served, eventually, signal};
+use crate::harness::scratch::install;
+use crate::harness::{Answer, Host, InProcess, MANAGER, Manager, Served, Simulated, eventually, signal};
 
 /// A layout whose IDs depend on the order of its steps.
 fn steps() -> Vec<Value> {
@@ -29,7 +31,7 @@ fn export(host: &Served) -> Answer {
 }
 
 /// A host that holds the layout `prod`, and the document of it.
-fn recorded() -> (Host, Value) {
+fn recorded<M: Manager>() -> (Simulated<M>, Value) {
     let host = host();
     write(&host, "prod", &steps());
     apply(&host, "prod", &json!({}));
@@ -64,7 +66,7 @@ fn sealed(document: &Value) -> Value {
 
 #[test]
 fn identical_host_gives_identical_partition_ids() {
-    let (first, document) = recorded();
+    let (first, document): (InProcess, _) = recorded();
     let recorded = &document["layouts"]["prod"]["recorded"];
     assert_eq!(recorded["ids"].as_array().unwrap().len(), 5);
     let fingerprint = &recorded["fingerprint"];
@@ -76,7 +78,7 @@ fn identical_host_gives_identical_partition_ids() {
     );
     assert!(!document.to_string().contains(&uuid(&first, 1)), "no UUID of a machine is in it");
 
-    let second = static_host("h200x2");
+    let second: InProcess = static_host("h200x2");
     assert_ne!(uuid(&first, 1), uuid(&second, 1));
     let dry = second.api().post("/api/v1/replays?dry_run=true", &target(&json!({"document": document})));
     assert_eq!((dry.status, partitions(&second).len()), (200, 0));
@@ -111,8 +113,8 @@ fn identical_host_gives_identical_partition_ids() {
 
 #[test]
 fn other_die_stops_at_first_differing_step() {
-    let (_first, document) = recorded();
-    let other = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
+    let (_first, document): (InProcess, _) = recorded();
+    let other: InProcess = static_host("h200x2@13.1:gpcs=9.9.8.9.9.4.9.9");
     let (operation, record) = ended(&other, &replay(&other, &json!({"document": document})));
     assert_eq!(operation["state"], "failed");
     assert_eq!(record["verdict"], "differs", "{record}");
@@ -137,7 +139,7 @@ fn other_die_stops_at_first_differing_step() {
 
 #[test]
 fn incomparable_replay_is_refused_before_any_command() {
-    let (host, document) = recorded();
+    let (host, document): (InProcess, _) = recorded();
     let sent = || host.logged("gpu1", "sm_partition");
     let before = sent();
     let there = replay(&host, &json!({"document": document})).problem(409, "conflict");
@@ -210,7 +212,7 @@ fn incomparable_replay_is_refused_before_any_command() {
 
 #[test]
 fn local_layout_is_replayed_and_recorded() {
-    let host = host();
+    let host: InProcess = host();
     write(&host, "prod", &steps());
     let (_, first) = ended(&host, &replay(&host, &json!({"layout": "prod"})));
     assert_eq!((&first["verdict"], &first["expected"]), (&json!("first"), &json!(null)));
@@ -229,7 +231,7 @@ fn local_layout_is_replayed_and_recorded() {
 
 #[test]
 fn documents_are_imported_and_exported_again() {
-    let (host, document) = recorded();
+    let (host, document): (InProcess, _) = recorded();
     let send = |path: &str, mime: &str, text: String| {
         host.api().send_text(Method::POST, &format!("/api/v1/layouts/{path}"), mime, text)
     };
@@ -294,13 +296,13 @@ fn documents_are_imported_and_exported_again() {
 
 #[test]
 fn other_sku_is_refused_with_every_field() {
-    let (_first, document) = recorded();
+    let (_first, document): (InProcess, _) = recorded();
     let mut named = document.clone();
     named["layouts"]["prod"]["sku"] = json!("NVIDIA H200");
     let mut both = named.clone();
     // A role for which this host has no GPU of that name at all.
     both["layouts"]["prod"]["steps"][0]["add"]["gpu"] = json!(7);
-    let other = static_host("a100x4@13.1");
+    let other: InProcess = static_host("a100x4@13.1");
     let fields = ["sku", "sms", "chunk_sms", "chunk_count"];
     for document in [document, sealed(&named), sealed(&both)] {
         for (map, force) in [(json!({"0": "1"}), false), (json!({"0": "1"}), true), (json!({}), false)] {
@@ -318,8 +320,8 @@ fn other_sku_is_refused_with_every_field() {
         }
     }
     // What is wrong with the map alone is still said of the map.
-    let elsewhere =
-        replay(&static_host("h200x2"), &json!({"document": sealed(&named), "gpu_map": {"0": "0"}}));
+    let same: InProcess = static_host("h200x2");
+    let elsewhere = replay(&same, &json!({"document": sealed(&named), "gpu_map": {"0": "0"}}));
     let problem = elsewhere.problem(422, "invalid-request");
     assert_eq!(problem["errors"][0]["pointer"], "/gpu_map", "{problem}");
     assert_eq!(other.logged("gpu1", "sm_partition"), 0);
@@ -327,7 +329,7 @@ fn other_sku_is_refused_with_every_field() {
 
 #[test]
 fn only_ids_of_running_daemon_are_exported() {
-    let (mut host, document) = recorded();
+    let (mut host, document): (Host, _) = recorded();
     let ids = document["layouts"]["prod"]["recorded"]["ids"].clone();
     // What somebody else has made since changes nothing about what the steps gave.
     host.control("gpu1", &format!("sm_partition add {} 1", uuid(&host, 1)));
@@ -370,7 +372,7 @@ fn only_ids_of_running_daemon_are_exported() {
 fn export_is_refused_until_replaced_program_runs() {
     let mut host = Host::new("");
     let installed = host.dir().join("mps-manager");
-    fs::copy(MANAGER, &installed).unwrap();
+    install(Path::new(MANAGER), &installed);
     host.serve_from(&installed);
     host.await_ready();
     in_static_mode(&host);
@@ -378,7 +380,7 @@ fn export_is_refused_until_replaced_program_runs() {
     apply(&host, "prod", &json!({}));
     let before = exported(&host);
     let new = host.dir().join("mps-manager.new");
-    fs::copy(MANAGER, &new).unwrap();
+    install(Path::new(MANAGER), &new);
     fs::rename(&new, &installed).unwrap();
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     host.serve_from(&installed);
@@ -395,7 +397,7 @@ fn export_is_refused_until_replaced_program_runs() {
 
 #[test]
 fn replay_keeps_the_daemons_drift_policy() {
-    let (host, document) = recorded();
+    let (host, document): (InProcess, _) = recorded();
     write(&host, "empty", &[]);
     apply(&host, "empty", &json!({"gpu_map": {}, "drift_policy": "repair"}));
     let (operation, record) = ended(&host, &replay(&host, &json!({"document": document})));

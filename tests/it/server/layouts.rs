@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Host, InProcess, Served, Trap, eventually, signal};
+use crate::harness::{Answer, InProcess, Manager, Served, Simulated, Trap, eventually, signal};
 
 /// The UUID of a GPU.
 pub(super) fn uuid(host: &Served, index: u32) -> String {
@@ -12,24 +12,20 @@ pub(super) fn uuid(host: &Served, index: u32) -> String {
 }
 
 /// A host whose second daemon is in static mode.
-pub(super) fn host() -> Host {
-    let host = Host::ready();
-    in_static_mode(&host);
-    host
+pub(super) fn host<M: Manager>() -> Simulated<M> {
+    static_host("h200x2")
 }
 
 /// The same of a profile.
-pub(super) fn static_host(profile: &str) -> Host {
-    let mut host = Host::of(profile, "");
-    host.serve();
-    host.await_ready();
+pub(super) fn static_host<M: Manager>(profile: &str) -> Simulated<M> {
+    let host = Simulated::ready_of(profile, "");
     in_static_mode(&host);
     host
 }
 
 /// The same whose control program has a trap in it, with more lines of configuration.
-pub(super) fn trapped_host(trap: &Trap, lines: &str) -> Host {
-    let mut host = Host::new(&format!("{}\n{lines}", trap.config()));
+pub(super) fn trapped_host<M: Manager>(trap: &Trap, lines: &str) -> Simulated<M> {
+    let mut host = Simulated::new(&format!("{}\n{lines}", trap.config()));
     trap.install(&host);
     host.serve();
     host.await_ready();
@@ -98,7 +94,7 @@ fn steps(operation: &Value) -> Vec<&str> {
 
 #[test]
 fn layout_versions_name_their_author() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let put = |chunks: u32| {
         let body = json!({"layout": {"steps": [add("web", chunks)]}, "note": "for the web"});
         host.api().put("/api/v1/layouts/prod", &body)
@@ -145,7 +141,7 @@ fn layout_versions_name_their_author() {
 
 #[test]
 fn apply_is_refused_when_plan_changed() {
-    let host = host();
+    let host: InProcess = host();
     write(&host, "prod", &[add("web", 7)]);
     let seen = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
     assert_eq!(post(&host, "prod", "plan", &json!({})).ok()["digest"], seen, "the same is the same");
@@ -182,7 +178,7 @@ fn apply_is_refused_when_plan_changed() {
 
 #[test]
 fn a_layout_is_planned_applied_and_compared() {
-    let host = host();
+    let host: InProcess = host();
     let gpu = uuid(&host, 1);
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
@@ -254,7 +250,7 @@ fn a_layout_is_planned_applied_and_compared() {
 
 #[test]
 fn refused_plan_changes_nothing() {
-    let host = host();
+    let host: InProcess = host();
     write(&host, "prod", &[add("web", 7), add("batch", 5)]);
     apply(&host, "prod", &json!({}));
     let before =
@@ -333,7 +329,7 @@ fn invalid_layout_is_refused_by_pointer() {
 
 #[test]
 fn layout_in_use_is_not_deleted() {
-    let host = host();
+    let host: InProcess = host();
     write(&host, "prod", &[add("web", 7)]);
     apply(&host, "prod", &json!({}));
     let held = host.api().delete("/api/v1/layouts/prod").problem(409, "conflict");
@@ -372,7 +368,7 @@ fn layout_in_use_is_not_deleted() {
 
 #[test]
 fn static_partitions_need_control_program_support() {
-    let mut host = Host::of("h200x2@13.0", "");
+    let mut host = InProcess::of("h200x2@13.0", "");
     host.serve();
     host.await_ready();
     write(&host, "prod", &[add("web", 7)]);
@@ -384,7 +380,7 @@ fn static_partitions_need_control_program_support() {
 
 #[test]
 fn apply_is_idempotent_under_its_key() {
-    let host = host();
+    let host: InProcess = host();
     write(&host, "prod", &[add("web", 7)]);
     let post = |more: &Value| {
         let body = target(more).to_string();
@@ -403,7 +399,7 @@ fn apply_is_idempotent_under_its_key() {
 
 #[test]
 fn reordered_layout_is_recreated_only_on_request() {
-    let host = host();
+    let host: InProcess = host();
     write(&host, "prod", &[add("web", 7), add("batch", 5)]);
     apply(&host, "prod", &json!({}));
     let before = partitions(&host);

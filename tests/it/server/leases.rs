@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Api, Host, Served, command_line, eventually, is_alive, said};
+use crate::harness::{Api, Host, InProcess, Served, command_line, eventually, is_alive, said};
 
 const LEASES: &str = "/api/v1/tenants/demo/leases";
 
@@ -53,7 +53,7 @@ fn eight_clients(host: &Served) {
 }
 
 /// The local API, whose calls come from this test's process.
-fn local(host: &Host) -> Api {
+fn local(host: &Served) -> Api {
     host.api().over(&host.runtime("api.sock"))
 }
 
@@ -90,7 +90,7 @@ fn tenant_gets_no_process_killed_by_naming_it() {
 
 #[test]
 fn recorded_process_is_ended_once_mps_lists_it() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     eight_clients(&host);
     let (mut client, sleeper) = (host.client("demo"), Sleeper::new());
     for pid in [client.pid(), sleeper.pid()] {
@@ -141,7 +141,7 @@ fn lease_of_old_release_on_init_is_revoked() {
 
 #[test]
 fn lease_has_events_and_audit_rows() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.run_client("demo");
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
     let held = host.api().get(LEASES).ok()["items"][0].clone();
@@ -194,7 +194,7 @@ fn lease_has_events_and_audit_rows() {
 
 #[test]
 fn lease_revoked_while_it_is_taken_kills_nothing() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     eight_clients(&host);
     let mut processes: Vec<_> =
         (0..4).map(|_| host.run_command("demo", &["sleep", "600"]).spawn().expect("started")).collect();
@@ -220,7 +220,7 @@ fn lease_revoked_while_it_is_taken_kills_nothing() {
 }
 
 /// A program that takes a lease by itself and does not become a command, as a proxy before the socket does.
-fn forwarder(host: &Host) -> Sleeper {
+fn forwarder(host: &Served) -> Sleeper {
     let script = format!(
         "import socket, time
 s = socket.socket(socket.AF_UNIX)
@@ -242,7 +242,7 @@ time.sleep(600)",
 
 #[test]
 fn drain_spares_lease_holder_without_started_command() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     eight_clients(&host);
     let forwarder = forwarder(&host);
     let outcome = last_outcome(&drained(&host));
@@ -274,7 +274,7 @@ fn lease_is_never_answered_from_an_earlier_answer() {
 
 #[test]
 fn drain_spares_process_with_revoked_lease() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     eight_clients(&host);
     let sleep = || Sleeper(host.run_command("demo", &["sleep", "600"]).spawn().expect("it starts"));
     let mut commands = [sleep(), sleep()];
@@ -319,7 +319,7 @@ fn tenant_revokes_nothing_that_an_operator_recorded() {
 
 #[test]
 fn client_is_recorded_though_no_place_is_free() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (client, sleeper) = (host.client("demo"), Sleeper::new());
     assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["spec"]["max_clients"], 1);
     host.listed(client.pid());

@@ -1,9 +1,9 @@
 //! The page of a daemon's logs.
 
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, InProcess, Served};
 
 /// A page as an admin's browser gets it.
-pub(super) fn page(host: &Host, path: &str) -> String {
+pub(super) fn page(host: &Served, path: &str) -> String {
     let cookie = super::sessions::cookie(host, &host.token());
     let head = format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: text/html\r\nCookie: {cookie}\r\n\r\n"
@@ -15,7 +15,7 @@ pub(super) fn page(host: &Host, path: &str) -> String {
 
 #[test]
 fn own_polling_is_hidden_by_default() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     host.control("gpu0", "get_server_list");
     let hidden = page(&host, "/daemons/gpu0/logs");
     assert!(hidden.contains("lines of mps-manager's own polling hidden"), "{hidden}");

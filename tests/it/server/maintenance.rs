@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Client, Host, MANAGER, Served, eventually, is_alive, pid, said, signal_if_there,
+    Answer, Client, Host, InProcess, MANAGER, Served, eventually, is_alive, pid, said, signal_if_there,
 };
 
 const PATH: &str = "/api/v1/host/maintenance";
@@ -46,7 +46,7 @@ const TAKEN_DOWN: [&str; 6] = [
 ];
 
 /// Nobody at all has a device file open.
-fn assert_let_go(host: &Host) {
+fn assert_let_go(host: &Served) {
     assert_eq!((host.holders(0), host.holders(1)), (Vec::<u32>::new(), Vec::<u32>::new()));
 }
 
@@ -128,7 +128,7 @@ fn whole_host_maintenance_restores_everything_afterwards() {
 
 #[test]
 fn one_gpu_is_released_while_another_serves() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     second_tenant(&host);
     let mut client = host.run_client("second");
     let daemon = host.daemon_pid("gpu1");
@@ -155,7 +155,7 @@ fn one_gpu_is_released_while_another_serves() {
 
 #[test]
 fn maintenance_stops_daemons_spanning_its_gpu() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
     assert_eq!(host.api().put("/api/v1/daemons/late", &json!({"gpus": ["1"]})).status, 201);
@@ -183,7 +183,7 @@ fn maintenance_stops_daemons_spanning_its_gpu() {
 
 #[test]
 fn daemon_cannot_change_gpus_across_maintenance() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
     for (name, gpus) in [("gpu0", json!(["1"])), ("gpu0", json!(["0", "1"])), ("gpu1", json!(["0"]))] {
@@ -199,7 +199,7 @@ fn daemon_cannot_change_gpus_across_maintenance() {
 
 #[test]
 fn maintenance_awaits_clients_of_late_daemon() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     let first = host.client("demo");
     let accepted = begin(&host, &json!({"timeout_s": 600}));
@@ -233,7 +233,7 @@ fn maintenance_awaits_clients_of_late_daemon() {
 
 #[test]
 fn wedged_daemon_stops_when_termination_is_allowed() {
-    let host = Host::configured("control_deadline_s = 1\nstop_grace_s = 1");
+    let host = InProcess::configured("control_deadline_s = 1\nstop_grace_s = 1");
     let daemon = host.daemon_pid("gpu0");
     crate::harness::signal(daemon, Signal::STOP);
     host.await_reason("gpu0", "Wedged");
@@ -276,7 +276,7 @@ fn outside_gpu_holders_are_listed_not_blocking() {
 struct Clinging(Child);
 
 impl Clinging {
-    fn start(host: &Host) -> Self {
+    fn start(host: &Served) -> Self {
         let device = fs::File::open(host.runtime("sim/dev/nvidia0")).unwrap();
         let mut command = Command::new("sleep");
         command.arg("600").env_clear().stdin(Stdio::from(device));
@@ -295,7 +295,7 @@ impl Drop for Clinging {
 
 #[test]
 fn own_process_holding_gpu_fails_maintenance() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let clinging = Clinging::start(&host);
     let operation = host.api().outcome(&begin(&host, &json!({"timeout_s": 5})));
     assert_eq!(operation["state"], "failed");
@@ -315,7 +315,7 @@ fn own_process_holding_gpu_fails_maintenance() {
 
 #[test]
 fn unlisted_gpu_is_proven_by_device_file() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
     let clinging = Clinging::start(&host);
     fs::write(host.runtime("sim/gpus").join(&gpu).join("lost"), "").unwrap();
@@ -356,7 +356,7 @@ fn interrupted_proof_is_repeated_by_next_manager() {
 
 #[test]
 fn remaining_clients_fail_maintenance_or_are_terminated() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let failed = host.api().outcome(&begin(&host, &json!({"timeout_s": 1})));
     assert_eq!(
@@ -379,7 +379,7 @@ fn remaining_clients_fail_maintenance_or_are_terminated() {
 
 #[test]
 fn cancelled_maintenance_changes_nothing() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     // Behind another operation it waits, with its daemons free for what came before it.
     let drain = host.api().post("/api/v1/daemons/gpu0/drain?timeout_s=600", &json!({}));
@@ -517,7 +517,7 @@ fn interrupted_maintenance_end_restores_everything() {
 
 #[test]
 fn nonsense_is_refused_and_changes_nothing() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for (body, pointer) in [
         (json!({"gpus": []}), "/gpus"),
         (json!({"gpus": ["0", "7"]}), "/gpus/1"),

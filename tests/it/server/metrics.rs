@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, in_static_mode, write};
 use super::tls::Secured;
-use crate::harness::{Host, eventually, signal};
+use crate::harness::{InProcess, Served, eventually, signal};
 
 /// Samples by name and labels, as `up{a="b"}`.
 pub(super) struct Metrics {
@@ -37,7 +37,7 @@ impl Metrics {
         metrics
     }
 
-    pub(super) fn of(host: &Host) -> Self {
+    pub(super) fn of(host: &Served) -> Self {
         let answer = host.api().get("/metrics");
         assert_eq!(answer.status, 200, "{}", answer.text);
         Self::parse(&answer.text)
@@ -54,7 +54,7 @@ impl Metrics {
 }
 
 /// Waits until a sample has this value.
-fn await_sample(host: &Host, sample: &str, value: f64) {
+fn await_sample(host: &Served, sample: &str, value: f64) {
     eventually(&format!("{sample} is {value}"), || {
         let metrics = Metrics::of(host);
         let now = metrics.samples.get(&format!("mps_manager_{sample}")).copied();
@@ -104,7 +104,7 @@ fn missing(program: &str) {
 
 #[test]
 fn metrics_follow_daemons_tenants_and_clients() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let gpu = host.daemon("gpu0")["spec"]["gpus"][0].as_str().expect("a UUID").to_owned();
     let client = host.run_client("demo");
     host.listed(client.pid());
@@ -165,7 +165,7 @@ fn metrics_follow_daemons_tenants_and_clients() {
 
 #[test]
 fn deaths_drift_partitions_and_missing_gpus_are_exported() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     in_static_mode(&host);
     write(&host, "prod", &[add("web", 7), add("batch", 5)]);
     let applied = host.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
@@ -185,7 +185,7 @@ fn deaths_drift_partitions_and_missing_gpus_are_exported() {
 
 #[test]
 fn hung_daemon_is_reported_at_once() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = InProcess::configured("control_deadline_s = 1");
     let daemon = host.daemon_pid("gpu0");
     signal(daemon, Signal::STOP);
     let told = eventually("it is told that the daemon does not answer", || {
@@ -207,7 +207,7 @@ fn hung_daemon_is_reported_at_once() {
 
 #[test]
 fn requests_are_counted_by_known_route_only() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for number in 0..20 {
         host.api().get(&format!("/api/v1/tenants/none_{number}"));
         host.api().get(&format!("/nowhere/{number}"));
@@ -233,7 +233,7 @@ fn requests_are_counted_by_known_route_only() {
 
 #[test]
 fn metrics_need_a_token_or_the_socket() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     host.api().with_token(None).get("/metrics").problem(401, "unauthorized");
     assert_eq!(host.api().over(&host.runtime("api.sock")).get("/metrics").status, 200);
 }
@@ -308,7 +308,7 @@ impl Drop for Prometheus {
 
 #[test]
 fn a_prometheus_scrapes_a_manager() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let directory = host.dir().join("prometheus");
     std::fs::create_dir(&directory).expect("a directory");
     let target = host.url().trim_start_matches("http://").to_owned();

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::bad_input::{is_problem, raw};
 use super::layouts::{add, apply, host as static_host, target, write};
-use crate::harness::{Answer, Host, InProcess, eventually};
+use crate::harness::{Answer, InProcess, eventually};
 
 #[test]
 fn answers_come_in_the_format_preferred() {
-    let host = static_host();
+    let host: InProcess = static_host();
     let api = host.api();
     write(&host, "lx", &[add("web", 7)]);
     let mime = |answer: &Answer| answer.header("content-type").unwrap_or_default().to_owned();
@@ -104,7 +104,7 @@ fn unchanged_reads_are_not_modified() {
 
 #[test]
 fn a_changed_status_is_no_304() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let path = "/api/v1/daemons/gpu0";
     let read = host.api().get(path);
     let tag = read.header("etag").expect("an entity tag").to_owned();
@@ -120,7 +120,7 @@ fn a_changed_status_is_no_304() {
 
 #[test]
 fn encoded_bodies_and_nameless_requests_are_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let head = "PUT /api/v1/tenants/web HTTP/1.1\r\nContent-Type: application/json\r\nContent-Encoding: gzip";
     let (status, answer) = raw(&host, head, b"\x1f\x8b\x08\x00");
     assert_eq!(status, 415, "{answer}");

@@ -9,7 +9,7 @@ use mps_manager::domain::layout::text;
 use serde_json::{Value, json};
 
 use crate::document::expanded;
-use crate::harness::Host;
+use crate::harness::InProcess;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
@@ -29,7 +29,7 @@ fn operations(document: &Value) -> Vec<(String, &Value)> {
 
 #[test]
 fn served_printed_and_stored_documents_are_equal() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let printed = host.cli(&["openapi"]).stdout;
     let printed = String::from_utf8(printed).unwrap();
     kept("openapi/v1.json", &printed);
@@ -54,7 +54,7 @@ pub(super) fn kept(name: &str, generated: &str) {
 
 #[test]
 fn layout_schema_and_reader_accept_same_documents() {
-    let printed = Host::new("").cli(&["layout", "schema"]).stdout;
+    let printed = InProcess::new("").cli(&["layout", "schema"]).stdout;
     let printed = String::from_utf8(printed).unwrap();
     kept("openapi/layouts-v1.schema.json", &printed);
     let schema: Value = serde_json::from_str(&printed).unwrap();

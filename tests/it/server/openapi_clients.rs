@@ -6,7 +6,7 @@ use mps_manager::http::api;
 use serde_json::{Map, Value};
 
 use crate::document::expanded;
-use crate::harness::Host;
+use crate::harness::InProcess;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
@@ -216,7 +216,7 @@ fn the_older_form_is_valid_openapi_3_0() {
 
 #[test]
 fn the_older_form_is_served_and_printed() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let served = host.api().with_token(None).get("/openapi-3.0.json").json();
     let kept: Value = serde_json::from_str(include_str!("../../../openapi/v1.json")).expect("JSON");
     assert_eq!(served, api::as_openapi_3_0(&kept));

@@ -9,7 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Host, Served, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more, open_files, signal,
+    Host, InProcess, Served, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more, open_files,
+    signal,
 };
 
 /// A fresh read that must be refused for this reason, in time.
@@ -76,7 +77,7 @@ fn interfering_callers_are_named_by_parent() {
 
 #[test]
 fn stopped_daemon_is_wedged_and_named() {
-    let host = Host::configured("control_deadline_s = 2");
+    let host = InProcess::configured("control_deadline_s = 2");
     let daemon = host.daemon_pid("gpu0");
     let before = observed_at(&host, "gpu0");
     signal(daemon, Signal::STOP);
@@ -95,7 +96,7 @@ fn stopped_daemon_is_wedged_and_named() {
 
 #[test]
 fn stopped_client_blocking_termination_is_named() {
-    let host = Host::configured("control_deadline_s = 2");
+    let host = InProcess::configured("control_deadline_s = 2");
     let client = host.stopping_client("demo");
     let id = eventually("the client is known", || {
         let known = host.api().get("/api/v1/clients").ok()["items"][0].clone();
@@ -125,7 +126,7 @@ fn set_wedge(host: &Served, field: &str, value: &Value) {
 
 #[test]
 fn hung_server_is_replaced_after_its_grace() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let refused = host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "wedge_grace_s": 3601}));
     assert!(refused.status == 422 && refused.text.contains("3601"), "{}", refused.text);
     set_wedge(&host, "wedge_grace_s", &json!(1));
@@ -151,7 +152,7 @@ fn hung_server_is_replaced_after_its_grace() {
 
 #[test]
 fn hung_server_is_ended_once_idle() {
-    let host = Host::configured("control_deadline_s = 2");
+    let host = InProcess::configured("control_deadline_s = 2");
     set_wedge(&host, "wedge_policy", &json!("wait"));
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
     let mut client = host.client("demo");
@@ -208,7 +209,7 @@ fn hung_server_with_unknown_clients_is_kept() {
 
 #[test]
 fn restart_ends_a_hung_server() {
-    let host = Host::configured("control_deadline_s = 2");
+    let host = InProcess::configured("control_deadline_s = 2");
     set_wedge(&host, "wedge_policy", &json!("wait"));
     let server = host.server_pid("gpu0");
     let mut client = host.client("demo");
@@ -223,7 +224,7 @@ fn restart_ends_a_hung_server() {
 
 #[test]
 fn fatal_control_line_is_reported_after_recovery() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let daemon = host.daemon_pid("gpu0");
     host.control_once("gpu0", &format!("{}\n", "x".repeat(4100)));
     eventually("the daemon has died", || (!is_alive(daemon)).then_some(()));
@@ -239,7 +240,7 @@ fn fatal_control_line_is_reported_after_recovery() {
 
 #[test]
 fn deleted_pipe_directory_is_recreated_when_idle() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let daemon = host.daemon_pid("gpu1");
     fs::remove_dir_all(host.runtime("daemons/gpu1/pipe")).unwrap();
     eventually("the daemon is replaced", || {
@@ -297,7 +298,7 @@ fn replaced_pipe_directory_is_lost() {
 
 #[test]
 fn pipe_directory_without_socket_is_lost() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let daemon = host.daemon_pid("gpu0");
     let socket = host.runtime("daemons/gpu0/pipe/control");

@@ -6,11 +6,11 @@ use std::process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Host, Served, environment, eventually, is_alive, pid};
+use crate::harness::{Host, InProcess, Served, environment, eventually, is_alive, pid};
 
 #[test]
 fn externally_changed_limit_is_repaired() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let server = host.server_pid("gpu0");
     for (behind, getter, right) in [
         ("set_default_device_pinned_mem_limit 0 1G", "get_default_device_pinned_mem_limit 0".into(), "8G"),
@@ -36,7 +36,7 @@ fn externally_changed_limit_is_repaired() {
 
 #[test]
 fn externally_shut_down_server_is_restarted() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let server = host.server_pid("gpu0");
     host.control("gpu0", &format!("shutdown_server {server} -f"));
     eventually("there is another server", || {
@@ -47,7 +47,7 @@ fn externally_shut_down_server_is_restarted() {
 
 #[test]
 fn externally_quit_daemon_is_restarted() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let daemon = host.daemon_pid("gpu1");
     host.control_once("gpu1", "quit -t 1\n");
     eventually("there is another daemon", || {
@@ -58,7 +58,7 @@ fn externally_quit_daemon_is_restarted() {
 
 #[test]
 fn stopped_daemon_is_wedged_and_recovers() {
-    let host = Host::configured("control_deadline_s = 1");
+    let host = InProcess::configured("control_deadline_s = 1");
     let (daemon, changes) = (host.daemon_pid("gpu1"), host.changes("gpu1"));
     crate::harness::signal(daemon, Signal::STOP);
     let wedged = host.await_phase("gpu1", "wedged");
@@ -81,7 +81,7 @@ fn delete(host: &Served, name: &str) {
 }
 
 /// A control daemon of somebody else's in the pipe directory of a daemon of that name.
-fn foreign(host: &Host, name: &str) -> u32 {
+fn foreign(host: &Served, name: &str) -> u32 {
     let home = host.runtime("daemons").join(name);
     for directory in ["pipe", "log"] {
         fs::create_dir_all(home.join(directory)).unwrap();
@@ -95,7 +95,7 @@ fn foreign(host: &Host, name: &str) -> u32 {
 
 #[test]
 fn foreign_daemon_in_directory_blocks_ours() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     delete(&host, "gpu1");
     let foreign = foreign(&host, "gpu1");
     let changes = host.changes("gpu1");
@@ -156,7 +156,7 @@ fn impostor_with_our_token_is_left_alone() {
 
 #[test]
 fn only_servers_of_dead_daemon_are_ended() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let daemon = host.daemon_pid("gpu1");
     let token = environment(daemon, "MPS_MANAGER_INCARNATION").unwrap();
     let mut impostor = Impostor::start(&token, &host.runtime("sim"));
@@ -195,7 +195,7 @@ fn daemon_in_another_directory_is_doubtful() {
 #[test]
 fn directory_writable_by_others_blocks_start() {
     use std::os::unix::fs::PermissionsExt as _;
-    let host = Host::ready();
+    let host = InProcess::ready();
     delete(&host, "gpu1");
     let pipe = host.runtime("daemons/gpu1/pipe");
     fs::set_permissions(&pipe, fs::Permissions::from_mode(0o777)).unwrap();

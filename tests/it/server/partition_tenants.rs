@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::foreign::delete;
 use super::layouts::{add, apply, host, partitions, post, remove, trapped_host, uuid, write};
 use super::shares::let_in_while_another_is_written;
-use crate::harness::{Client, Host, Served, Spring, Trap, eventually, said, signal};
+use crate::harness::{
+    Client, Host, InProcess, Manager, Served, Simulated, Spring, Trap, eventually, said, signal,
+};
 
 const VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
 const HINT: &str = "MPS_MANAGER_TENANT";
@@ -38,7 +40,7 @@ fn handed_out(host: &Served, tenant: &str) -> String {
 }
 
 /// A tenant gets neither an environment nor a process, and is told these words why.
-fn refused(host: &Host, tenant: &str, words: &[&str]) {
+fn refused(host: &Served, tenant: &str, words: &[&str]) {
     let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
     let environment = environment.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
     let uid = host.api().get(&format!("/api/v1/tenants/{tenant}")).ok()["spec"]["uid"].as_u64().unwrap();
@@ -108,7 +110,7 @@ impl Drop for Holder {
 }
 
 /// A host whose partition of seven chunks is `first`'s, and on record as such.
-fn of_first() -> Host {
+fn of_first<M: Manager>() -> Simulated<M> {
     let host = host();
     tenants(&host, &["first", "second"]);
     write(&host, "old", &[bound("old", 7, &["first"])]);
@@ -132,13 +134,13 @@ fn give_to_second(host: &Served) {
 
 #[test]
 fn tenant_connects_while_another_is_written() {
-    let host = of_first();
+    let host: InProcess = of_first();
     let_in_while_another_is_written(&host, "gpu1", "first");
 }
 
 #[test]
 fn tenant_gets_its_partitions_sms() {
-    let host = host();
+    let host: InProcess = host();
     tenants(&host, &["web", "side", "jobs"]);
     write(
         &host,
@@ -173,7 +175,7 @@ fn tenant_gets_its_partitions_sms() {
 
 #[test]
 fn tenant_has_a_partition_on_each_gpu() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }
@@ -210,7 +212,7 @@ fn tenant_has_a_partition_on_each_gpu() {
 #[test]
 fn tenant_is_refused_without_proven_partition() {
     let trap = Trap::new();
-    let mut host = trapped_host(&trap, "fresh_patience_s = 1");
+    let mut host: Host = trapped_host(&trap, "fresh_patience_s = 1");
     tenants(&host, &["web", "jobs"]);
     refused(&host, "web", &["it has no layout"]);
     let ready = host.api().get("/api/v1/tenants/web").ok()["status"]["conditions"][0].clone();
@@ -262,7 +264,7 @@ fn tenant_is_refused_without_proven_partition() {
 }
 
 /// The control process of the second daemon, asked of the system: there may be no manager.
-fn control(host: &Host) -> u32 {
+fn control(host: &Served) -> u32 {
     let pipe = host.runtime("daemons/gpu1/pipe");
     let text = std::fs::read_to_string(pipe.join("nvidia-cuda-mps-control.pid")).expect("it runs");
     text.trim().parse().expect("a PID")
@@ -270,7 +272,7 @@ fn control(host: &Host) -> u32 {
 
 #[test]
 fn reused_id_is_refused_while_still_held() {
-    let mut host = of_first();
+    let mut host: Host = of_first();
     // It is no client of MPS yet, and may become one at any moment.
     let mut run = host.run_command("first", &["sleep", "600"]).spawn().unwrap();
     let pid = run.id();
@@ -294,7 +296,7 @@ fn reused_id_is_refused_while_still_held() {
 
 #[test]
 fn lease_belongs_to_one_process_and_boot() {
-    let mut host = of_first();
+    let mut host: Host = of_first();
     for forget in [
         "UPDATE partition_leases SET start_time = start_time + 1",
         "UPDATE partition_leases SET boot_id = 'another'",
@@ -336,7 +338,7 @@ fn lease_belongs_to_one_process_and_boot() {
 
 #[test]
 fn forgotten_tenants_process_still_holds_its_partition() {
-    let mut host = of_first();
+    let mut host: Host = of_first();
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
     // As if it had been deleted and made again since.
@@ -360,7 +362,7 @@ fn forgotten_tenants_process_still_holds_its_partition() {
 
 #[test]
 fn any_process_naming_partition_holds_it() {
-    let host = of_first();
+    let host: InProcess = of_first();
     let named = handed_out(&host, "first");
     // The process that was let in has ended, and its child has not.
     let left = host.run("first", &["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >&2"]);
@@ -400,7 +402,7 @@ fn handed_out_or_none(host: &Served, tenant: &str) -> Option<String> {
 }
 
 /// Two tenants with a partition each, and a layout that leaves the second's out.
-fn of_both() -> Host {
+fn of_both<M: Manager>() -> Simulated<M> {
     let host = host();
     tenants(&host, &["first", "second"]);
     let both = [bound("wide", 7, &["first"]), bound("narrow", 5, &["second"])];
@@ -412,7 +414,7 @@ fn of_both() -> Host {
 
 #[test]
 fn unconnected_process_keeps_its_partition() {
-    let host = of_both();
+    let host: InProcess = of_both();
     let made = partitions(&host);
     let words = ["sh", "-c", "read _; exec \"$0\" sim client --json", env!("CARGO_BIN_EXE_mps-manager")];
     let mut command = host.run_command("second", &words);
@@ -442,7 +444,7 @@ fn unconnected_process_keeps_its_partition() {
 
 #[test]
 fn lease_granted_during_change_is_noticed() {
-    let mut host = of_both();
+    let mut host: Host = of_both();
     let made = partitions(&host);
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
     for step in ["plan", "write the layout"] {
@@ -474,7 +476,7 @@ fn lease_granted_during_change_is_noticed() {
 
 #[test]
 fn process_with_conflicting_attribution_is_unattributed() {
-    let host = host();
+    let host: InProcess = host();
     tenants(&host, &["first", "second"]);
     write(&host, "old", &[bound("wide", 7, &["first"]), bound("narrow", 5, &["second"])]);
     apply(&host, "old", &json!({}));
@@ -499,7 +501,7 @@ fn deleted_tenants_process_is_not_reattributed() {
     if !crate::harness::is_root() {
         return;
     }
-    let host = host();
+    let host: Host = host();
     let spec = json!({"gpus": ["1"], "mode": "static", "multi_user": true});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
     for (name, uid) in [("first", NOBODY), ("second", NOBODY), ("roots", 0)] {
@@ -535,7 +537,7 @@ int main(void) { pthread_t thread; pthread_create(&thread, 0, go_on, 0); pthread
 
 #[test]
 fn process_without_main_thread_holds_its_partition() {
-    let host = of_first();
+    let host: InProcess = of_first();
     let (source, program) = (host.dir().join("headless.c"), host.dir().join("headless"));
     std::fs::write(&source, HEADLESS).unwrap();
     let built = Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).output().unwrap();

@@ -79,7 +79,7 @@ fn ids(layout: &Value) -> Vec<(String, Value)> {
 }
 
 /// The IDs that the daemon itself lists, in its order.
-fn listed(host: &Host) -> Vec<String> {
+fn listed(host: &Served) -> Vec<String> {
     let rows = host.control("gpu1", "lspart");
     let ids = rows.lines().filter(|line| line.starts_with("GPU-")).filter_map(|line| {
         let id = line.split_whitespace().nth(1)?;
@@ -89,12 +89,12 @@ fn listed(host: &Host) -> Vec<String> {
 }
 
 /// How many additions and removals the daemon was sent.
-fn changes(host: &Host) -> (usize, usize) {
+fn changes(host: &Served) -> (usize, usize) {
     (host.logged("gpu1", "Cmd:sm_partition add"), host.logged("gpu1", "Cmd:sm_partition rm"))
 }
 
 /// The daemon dies, and the next one is ready with the layout.
-fn die_and_come_back(host: &Host) -> Value {
+fn die_and_come_back(host: &Served) -> Value {
     let before = host.daemon_pid("gpu1");
     signal(before, Signal::KILL);
     eventually("another daemon is there", || {

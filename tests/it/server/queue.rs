@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use crate::harness::{Host, eventually};
+use crate::harness::{Host, InProcess, Served, eventually};
 
 const NOBODY: u32 = 65_534;
 
@@ -19,7 +19,7 @@ impl Drop for Waits {
 }
 
 /// A client of another user, which is not waited for.
-fn of_another_user(host: &Host, program: &std::path::Path) -> Waits {
+fn of_another_user(host: &Served, program: &std::path::Path) -> Waits {
     let environment = host.client_command("demo", &[]);
     let environment = environment.get_envs().filter_map(|(name, value)| Some((name, value?)));
     let mut command = Command::new(program);
@@ -75,7 +75,7 @@ fn waiting_clients_are_shown_until_admitted() {
 #[test]
 fn unreachable_pipes_of_one_tenant_block_daemon() {
     use std::os::unix::fs::PermissionsExt as _;
-    let host = Host::ready();
+    let host = InProcess::ready();
     let spec = json!({"gpus": ["1"], "multi_user": true});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
     for (name, uid) in [("first", 0), ("other", NOBODY)] {

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
 
-use crate::harness::{Host, heavy};
+use crate::harness::{Host, InProcess, Served, heavy};
 
 const READERS: usize = 16;
 const READS: usize = 25;
 
 /// Sixteen readers of a daemon at once, each of whom gets right answers.
-fn read_at_once(host: &Host) {
+fn read_at_once(host: &Served) {
     let right = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..READERS {
@@ -61,7 +61,7 @@ fn readers_beside_noisy_callers_get_right_answers() {
 
 #[test]
 fn fresh_read_starts_at_most_two_processes() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let _client = host.client("demo");
     let before = host.logged("gpu0", "NEW UI");
     let daemon = host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
@@ -73,7 +73,7 @@ fn fresh_read_starts_at_most_two_processes() {
 
 #[test]
 fn fresh_read_shows_all_earlier_changes() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for _ in 0..10 {
         let client = host.client("demo");
         assert!(host.clients().iter().any(|listed| listed["pid"] == client.pid()));

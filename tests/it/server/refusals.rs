@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Host};
+use crate::harness::{Answer, InProcess, Served};
 
 /// What must not change by a request that is refused.
 struct Before {
@@ -11,7 +11,7 @@ struct Before {
     changes: usize,
 }
 
-fn state(host: &Host) -> Before {
+fn state(host: &Served) -> Before {
     let daemons = ["gpu0", "gpu1"].map(|name| {
         // After a look that begins now nothing that a request caused is still under way.
         let daemon = host.api().get(&format!("/api/v1/daemons/{name}?fresh=true")).ok();
@@ -26,7 +26,7 @@ fn state(host: &Host) -> Before {
     }
 }
 
-fn assert_unchanged(host: &Host, before: &Before) {
+fn assert_unchanged(host: &Served, before: &Before) {
     let now = state(host);
     assert_eq!(now.tenants, before.tenants);
     assert_eq!(now.daemons, before.daemons);
@@ -44,7 +44,7 @@ fn named(answer: &Answer) -> (String, String) {
 
 #[test]
 fn misreadable_value_is_refused_with_remedy() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let before = state(&host);
     let memory = "whole MiB";
     let percent = "above 0 and up to 100";
@@ -84,7 +84,7 @@ fn misreadable_value_is_refused_with_remedy() {
 
 #[test]
 fn a_wrong_field_is_named_by_its_pointer() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let before = state(&host);
     let uuid = host.api().get("/api/v1/gpus/0").ok()["uuid"].clone();
     for (status, spec, pointer, shown) in [
@@ -121,7 +121,7 @@ fn a_wrong_field_is_named_by_its_pointer() {
 
 #[test]
 fn a_name_that_is_not_allowed_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let before = state(&host);
     let long = "x".repeat(65);
     for name in ["Web", "1web", "we-b", "w%20b", "%C3%A4", long.as_str()] {
@@ -137,7 +137,7 @@ fn a_name_that_is_not_allowed_is_refused() {
 
 #[test]
 fn a_daemon_that_cannot_be_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let before = state(&host);
     let long = "x".repeat(64);
     for (status, name, spec, shown) in [

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, apply, partitions, remove, trapped_host, write};
 use super::shares;
-use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, signal};
+use crate::harness::{Host, InProcess, Served, Spring, Trap, eventually, is_alive, signal};
 
 /// All replays, the newest first, once the newest of so many has come to its end.
 fn replays(host: &Served, count: usize) -> Vec<Value> {
@@ -30,7 +30,7 @@ type Happens = fn(&mut Host, &Trap);
 #[test]
 fn partition_restart_is_recorded_as_replay() {
     let trap = Trap::new();
-    let mut host = trapped_host(&trap, "");
+    let mut host: Host = trapped_host(&trap, "");
     write(&host, "prod", &[add("web", 7), add("gap", 2), add("jobs", 5), remove("gap"), add("tail", 1)]);
     let applied = apply(&host, "prod", &json!({}));
     let made = partitions(&host);
@@ -108,22 +108,22 @@ fn partition_restart_is_recorded_as_replay() {
 }
 
 /// Something after which nobody wants the layout any more.
-type Wish = fn(&Host);
+type Wish = fn(&Served);
 
 #[test]
 fn restart_replay_ends_when_layout_is_removed() {
-    let taken_out = |host: &Host| {
+    let taken_out = |host: &Served| {
         let mut spec = host.daemon("gpu1")["spec"].clone();
         spec["layout"] = Value::Null;
         assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
     };
-    let deleted = |host: &Host| {
+    let deleted = |host: &Served| {
         host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
     };
     let wishes: [(Wish, &str); 2] = [(taken_out, "taken out"), (deleted, "asked to stop")];
     for (wish, why) in wishes {
         let trap = Trap::new();
-        let host = trapped_host(&trap, "");
+        let host: InProcess = trapped_host(&trap, "");
         write(&host, "prod", &[add("web", 7)]);
         apply(&host, "prod", &json!({}));
         trap.refuse_starts();
@@ -142,7 +142,7 @@ fn restart_replay_ends_when_layout_is_removed() {
 
 #[test]
 fn percentage_restart_records_seen_sms() {
-    let host = shares::host_with("h200x1@13.0", &shares::THREE);
+    let host: InProcess = shares::host_with("h200x1@13.0", &shares::THREE);
     let sms = json!([["seven", 56], ["five", 40], ["three", 24]]);
     for count in 1..=2 {
         let before = host.daemon_pid("gpu0");

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Host, eventually, pid, said, signal};
+use crate::harness::{Client, Host, InProcess, eventually, pid, said, signal};
 
 #[test]
 fn run_replaces_itself_with_the_command() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut command = host.run_command("demo", &["sh", "-c", "echo $$"]);
     command.stdout(std::process::Stdio::piped());
     let child = command.spawn().unwrap();
@@ -23,7 +23,7 @@ fn run_replaces_itself_with_the_command() {
 
 #[test]
 fn failed_command_exits_like_a_shell() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let missing = host.run("demo", &["no-such-command"]);
     assert_eq!(missing.status.code(), Some(127));
     assert!(said(&missing).contains("no-such-command"), "{}", said(&missing));
@@ -35,7 +35,7 @@ fn failed_command_exits_like_a_shell() {
 
 #[test]
 fn command_gets_tenant_environment_without_secrets() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let output = host
         .run_command("demo", &["env"])
         .env("MPS_MANAGER_TOKEN", "secret")
@@ -54,7 +54,7 @@ fn command_gets_tenant_environment_without_secrets() {
 
 #[test]
 fn cuda_program_sees_the_tenants_share() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.run_client("demo");
     assert_eq!(client.seen["devices"][0]["sms"], 32);
     assert!(client.seen["devices"][0]["memory_free"].as_u64().unwrap() < 4 << 30);
@@ -63,7 +63,7 @@ fn cuda_program_sees_the_tenants_share() {
 
 #[test]
 fn no_more_run_than_max_clients() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let first = host.run_client("demo");
     let refused = host.run("demo", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
@@ -82,7 +82,7 @@ fn no_more_run_than_max_clients() {
 
 #[test]
 fn each_child_of_run_takes_a_place() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let program = env!("CARGO_BIN_EXE_mps-manager");
     let script = format!("for i in 1 2 3 4; do {program} sim client --spin 60 & done; wait");
     let shell = Client::start(host.run_command("batch", &["sh", "-c", &script]));
@@ -98,7 +98,7 @@ fn each_child_of_run_takes_a_place() {
 
 #[test]
 fn run_is_refused_without_pipe_directory() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     eventually("the client is listed", || (host.clients().len() == 1).then_some(()));
     let daemon = host.daemon_pid("gpu0");
@@ -120,7 +120,7 @@ fn run_is_refused_without_pipe_directory() {
 
 #[test]
 fn concurrent_runs_never_exceed_max_clients() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut callers: Vec<_> = (0..16)
         .map(|_| {
             let mut command = host.run_command("batch", &["sleep", "600"]);
@@ -154,7 +154,7 @@ fn concurrent_runs_never_exceed_max_clients() {
 
 #[test]
 fn stopped_or_cordoned_daemon_runs_nothing() {
-    let host = Host::configured("fresh_patience_s = 1");
+    let host = InProcess::configured("fresh_patience_s = 1");
     let closed = json!({"gpus": ["0"], "schedulable": false});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &closed).status, 200);
     let refused = host.run("demo", &["true"]);

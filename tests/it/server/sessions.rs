@@ -164,7 +164,7 @@ fn session_ends_when_idle_or_too_old() {
 
 #[test]
 fn a_page_of_another_site_changes_nothing() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let cookie = cookie(&host, &host.token());
     let cordon = "/api/v1/daemons/gpu1/cordon";
     let address = host.url();
@@ -284,7 +284,7 @@ fn login_link_works_once_and_survives_viewing() {
 }
 
 /// The same, and the answer itself, not where it leads.
-fn submit_unfollowed(host: &Host, form: &str) -> Answer {
+fn submit_unfollowed(host: &Served, form: &str) -> Answer {
     let head = format!(
         "POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
          Content-Length: {}\r\n\r\n{form}",
@@ -294,7 +294,7 @@ fn submit_unfollowed(host: &Host, form: &str) -> Answer {
 }
 
 /// Makes an address as a user of the socket; gives its code.
-fn code_of(host: &Host, uid: u32) -> Result<String, String> {
+fn code_of(host: &Served, uid: u32) -> Result<String, String> {
     let (code, said) = as_user(host, uid, "", &["login-url"]);
     match said.trim().split_once("?code=") {
         Some((_, text)) if code == Some(0) => Ok(text.to_owned()),
@@ -404,7 +404,7 @@ fn stream_follows_a_tenant_created_later() {
 
 #[test]
 fn login_link_survives_rate_limiting() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let code = code_of(&host, rustix::process::geteuid().as_raw()).expect("an address");
     let admin = host.token();
     let nobody = host.api().with_token(None);
@@ -444,7 +444,7 @@ fn group_admin_logs_in_with_own_token() {
 
 #[test]
 fn login_page_accepts_token_and_escapes_output() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (_, secret) = token(&host, "viewer");
     let logged_in = submit_unfollowed(&host, &format!("token={secret}"));
     assert_eq!(whoami(&host, &cookie_of(&logged_in)).ok()["grant"], "viewer");

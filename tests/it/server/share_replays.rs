@@ -4,7 +4,7 @@ use mps_manager::domain::layout::document::Document;
 use serde_json::{Value, json};
 
 use super::shares::{THREE, applied, asserted, bare, host_with, partitions, post, sees};
-use crate::harness::{Answer, Host, Served};
+use crate::harness::{Answer, InProcess, Served};
 
 fn exported(host: &Served) -> Value {
     let json = [("accept", "application/json")];
@@ -39,13 +39,13 @@ fn take_out(host: &Served) {
     host.await_ready();
 }
 
-fn all_see(host: &Host) -> [u64; 3] {
+fn all_see(host: &Served) -> [u64; 3] {
     THREE.map(|(tenant, _)| sees(host, tenant))
 }
 
 #[test]
 fn recorded_sms_are_compared_on_another_host() {
-    let first = host_with("h200x1@13.0", &THREE);
+    let first: InProcess = host_with("h200x1@13.0", &THREE);
     let document = exported(&first);
     let recorded = &document["layouts"]["main"]["recorded"];
     let share = |partition: &str, percentage: f64, sms: u32| json!({"partition": partition, "active_thread_percentage": percentage, "sms": sms});
@@ -60,7 +60,7 @@ fn recorded_sms_are_compared_on_another_host() {
     let there = replay(&first, &document).problem(409, "conflict");
     assert!(there["detail"].as_str().expect("words").contains("seven"), "{there}");
 
-    let second = bare("h200x1@13.0", &THREE);
+    let second: InProcess = bare("h200x1@13.0", &THREE);
     let (operation, record) = ended(&second, &replay(&second, &document));
     assert_eq!(operation["state"], "succeeded", "{operation}");
     assert_eq!((&record["verdict"], &record["error"]), (&json!("same"), &Value::Null), "{record}");
@@ -82,7 +82,7 @@ fn recorded_sms_are_compared_on_another_host() {
 
 #[test]
 fn differing_sms_fail_and_keep_the_daemon() {
-    let host = host_with("h200x1@13.0", &THREE);
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     let other = resealed(&exported(&host), |recorded| recorded["shares"][1]["sms"] = json!(48));
     take_out(&host);
     let (operation, record) = ended(&host, &replay(&host, &other));
@@ -100,7 +100,7 @@ fn differing_sms_fail_and_keep_the_daemon() {
 #[test]
 fn unattainable_sms_are_a_difference() {
     // Partitions of an A100 are found by clients, and none sees the 4 SMs of one chunk.
-    let host = host_with("a100x1@13.0", &[("seven", 7)]);
+    let host: InProcess = host_with("a100x1@13.0", &[("seven", 7)]);
     let mut document = exported(&host);
     document["layouts"]["main"]["steps"][0]["add"]["chunks"] = json!(1);
     let document = resealed(&document, |recorded| recorded["shares"][0]["sms"] = json!(4));
@@ -113,7 +113,7 @@ fn unattainable_sms_are_a_difference() {
 
 #[test]
 fn recording_of_other_hardware_is_refused_first() {
-    let host = host_with("h200x1@13.0", &THREE);
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     let document = exported(&host);
     take_out(&host);
     for (field, value) in [("simulated", json!(false)), ("chunk_count", json!(14)), ("sms", json!(114))] {
@@ -122,7 +122,7 @@ fn recording_of_other_hardware_is_refused_first() {
         let pointer = format!("/document/layouts/main/recorded/fingerprint/{field}");
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
     }
-    let other = bare("a100x1@13.0", &THREE);
+    let other: InProcess = bare("a100x1@13.0", &THREE);
     let mut named = document.clone();
     named["layouts"]["main"]["sku"] = json!("NVIDIA H200");
     for document in [document, resealed(&named, |_| {})] {

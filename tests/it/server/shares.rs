@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::condition;
-use crate::harness::{Answer, Client, Host, Served, eventually, said, signal};
+use crate::harness::{Answer, Client, Host, InProcess, Manager, Served, Simulated, eventually, said, signal};
 
 /// Partitions of so many chunks, each with a tenant of its name.
 fn layout(partitions: &[(&str, u32)]) -> Value {
@@ -24,10 +24,8 @@ fn write(host: &Served, name: &str, partitions: &[(&str, u32)]) {
 }
 
 /// A host of one GPU, whose daemon has a tenant for each of these partitions and no layout.
-pub(super) fn bare(profile: &str, partitions: &[(&str, u32)]) -> Host {
-    let mut host = Host::of(profile, "fresh_patience_s = 2");
-    host.serve();
-    host.await_ready();
+pub(super) fn bare<M: Manager>(profile: &str, partitions: &[(&str, u32)]) -> Simulated<M> {
+    let host = Simulated::ready_of(profile, "fresh_patience_s = 2");
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }
@@ -40,7 +38,7 @@ pub(super) fn bare(profile: &str, partitions: &[(&str, u32)]) -> Host {
 }
 
 /// The same with the layout asked for.
-pub(super) fn host_with(profile: &str, partitions: &[(&str, u32)]) -> Host {
+pub(super) fn host_with<M: Manager>(profile: &str, partitions: &[(&str, u32)]) -> Simulated<M> {
     let host = bare(profile, partitions);
     write(&host, "main", partitions);
     let operation = host.api().outcome(&post(&host, "main", "apply"));
@@ -82,7 +80,7 @@ pub(super) fn partitions(layout: &Value) -> Vec<(u64, f64, u64)> {
 }
 
 /// The SMs that a CUDA program of a tenant sees.
-pub(super) fn sees(host: &Host, tenant: &str) -> u64 {
+pub(super) fn sees(host: &Served, tenant: &str) -> u64 {
     let client = Client::start(host.client_command(tenant, &[]));
     client.seen["devices"][0]["sms"].as_u64().unwrap_or_else(|| panic!("{}", client.seen))
 }
@@ -100,7 +98,7 @@ pub(super) const THREE: [(&str, u32); 3] = [("seven", 7), ("five", 5), ("three",
 
 #[test]
 fn h200_shares_give_exact_sms_after_restart() {
-    let host = host_with("h200x1@13.0", &THREE);
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     let planned = [(7, 42.5, 56), (5, 30.4, 40), (3, 18.2, 24)];
     assert_eq!(partitions(&applied(&host)), planned);
     let seen = || THREE.map(|(tenant, _)| sees(&host, tenant));
@@ -128,7 +126,7 @@ fn h200_shares_give_exact_sms_after_restart() {
 }
 
 /// Another tenant's label is written all the time, while this tenant is let in.
-pub(super) fn let_in_while_another_is_written(host: &Host, daemon: &str, tenant: &str) {
+pub(super) fn let_in_while_another_is_written(host: &Served, daemon: &str, tenant: &str) {
     let ended = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -159,14 +157,14 @@ pub(super) fn let_in_while_another_is_written(host: &Host, daemon: &str, tenant:
 
 #[test]
 fn tenant_with_share_connects_during_other_writes() {
-    let host = host_with("h200x1@13.0", &THREE);
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     let_in_while_another_is_written(&host, "gpu0", "five");
     assert_eq!(sees(&host, "five"), 40);
 }
 
 #[test]
 fn percentage_plan_shows_shares_and_reserves_nothing() {
-    let host = bare("h200x1@13.0", &THREE);
+    let host: InProcess = bare("h200x1@13.0", &THREE);
     write(&host, "main", &THREE);
     let plan = post(&host, "main", "plan").ok();
     assert_eq!((&plan["reserves_nothing"], &plan["in_force"]), (&json!(true), &json!(false)));
@@ -202,7 +200,7 @@ fn percentage_plan_shows_shares_and_reserves_nothing() {
 
 #[test]
 fn layout_replaces_another_and_can_be_removed() {
-    let host = host_with("h200x1@13.0", &THREE);
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     let working = host.client("seven");
     write(&host, "next", &[("seven", 7), ("five", 8)]);
     let plan = post(&host, "next", "plan").ok();
@@ -230,7 +228,7 @@ fn layout_replaces_another_and_can_be_removed() {
 #[test]
 fn unprovable_layout_falls_back_to_previous() {
     // One chunk of an A100 is 4 SMs, and no client sees fewer than 8.
-    let host = host_with("a100x1@13.0", &[("seven", 7)]);
+    let host: InProcess = host_with("a100x1@13.0", &[("seven", 7)]);
     write(&host, "tiny", &[("seven", 1)]);
     let operation = host.api().outcome(&post(&host, "tiny", "apply"));
     assert_eq!(operation["state"], "failed", "{operation}");
@@ -245,7 +243,7 @@ fn unprovable_layout_falls_back_to_previous() {
 
 #[test]
 fn bound_tenant_cannot_set_its_own_share() {
-    let host = host_with("h200x1@13.0", &THREE);
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     applied(&host);
     for (field, value) in [("sms", json!(32)), ("active_thread_percentage", json!(25))] {
         let mut spec = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
@@ -266,7 +264,7 @@ fn bound_tenant_cannot_set_its_own_share() {
 #[test]
 fn unmeasured_percentages_are_found_and_reused() {
     for (profile, sms) in [("a100x1@13.0", [28, 48]), ("l40sx1@12.8", [28, 48])] {
-        let mut host = host_with(profile, &[("seven", 7), ("twelve", 12)]);
+        let mut host: Host = host_with(profile, &[("seven", 7), ("twelve", 12)]);
         let found = partitions(&applied(&host));
         assert_eq!(found.iter().map(|(_, _, sms)| *sms).collect::<Vec<_>>(), sms, "{profile}");
         assert_eq!([sees(&host, "seven"), sees(&host, "twelve")], sms, "{profile}");
@@ -289,7 +287,7 @@ fn unmeasured_percentages_are_found_and_reused() {
 
 #[test]
 fn unproven_share_is_not_handed_out() {
-    let mut host = host_with("h200x1@13.0", &THREE);
+    let mut host: Host = host_with("h200x1@13.0", &THREE);
     applied(&host);
     // A device has 127 connections: there is none left for a client that looks.
     let busy = ["32", "32", "32", "30"].map(|connections| {

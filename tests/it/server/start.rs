@@ -5,12 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
-use crate::harness::{Host, is_alive};
+use crate::harness::scratch::install_script;
+use crate::harness::{Host, InProcess, Served, is_alive};
 
 #[test]
 fn every_documented_profile_starts() {
     for profile in ["p100x1", "p100x2@12.8", "a100x1@13.2", "l40sx1@13.0", "h100x1"] {
-        let mut host = Host::of(profile, "");
+        let mut host = InProcess::of(profile, "");
         host.serve();
         host.await_ready();
         let tenants = host.api().get("/api/v1/tenants").ok();
@@ -21,18 +22,14 @@ fn every_documented_profile_starts() {
 #[test]
 fn slow_control_program_still_works() {
     for (delay, deadline) in [("0.3", 5), ("2", 10)] {
-        let mut host = Host::new("");
+        let mut host = InProcess::new("");
         let (real, slow) = (host.runtime("sim/bin"), host.dir().join("slow"));
         fs::create_dir(&slow).unwrap();
         std::os::unix::fs::symlink(real.join("nvidia-cuda-mps-server"), slow.join("nvidia-cuda-mps-server"))
             .unwrap();
         let program = real.join("nvidia-cuda-mps-control");
         let script = format!("#!/bin/sh\nsleep {delay}\nexec {} \"$@\"\n", program.display());
-        fs::write(slow.join("source"), script).unwrap();
-        let control = slow.join("nvidia-cuda-mps-control");
-        let copied =
-            std::process::Command::new("install").arg("-m755").arg(slow.join("source")).arg(control).status();
-        assert!(copied.unwrap().success());
+        install_script(&slow.join("nvidia-cuda-mps-control"), &script);
         let config = host.dir().join("config.toml");
         let text = fs::read_to_string(&config).unwrap();
         let further =
@@ -40,7 +37,7 @@ fn slow_control_program_still_works() {
         fs::write(config, text + &further).unwrap();
         host.serve();
         host.await_ready();
-        let sessions = |host: &Host| {
+        let sessions = |host: &Served| {
             let sessions = host.daemon("gpu0")["status"]["sessions"].clone();
             (sessions["control_processes"].as_u64().unwrap(), sessions["looks"].as_u64().unwrap())
         };
@@ -55,7 +52,7 @@ fn slow_control_program_still_works() {
 
 #[test]
 fn new_simulated_host_becomes_ready() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let api = host.api();
     assert_eq!(api.get("/healthz").ok(), json!({"status": "ok"}));
     assert_eq!(api.get("/readyz").ok(), json!({"ready": true, "not_ready": [], "conditions": []}));
@@ -91,7 +88,7 @@ fn new_simulated_host_becomes_ready() {
 
 #[test]
 fn token_and_database_are_private() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for file in ["admin.token", "mps-manager.db"] {
         let mode = fs::metadata(host.state(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
@@ -101,7 +98,7 @@ fn token_and_database_are_private() {
 
 #[test]
 fn gpu_is_found_by_any_identifier() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let gpus = host.api().get("/api/v1/gpus").ok();
     let gpu = &gpus["items"][1];
     let (uuid, address) = (gpu["uuid"].as_str().unwrap(), gpu["pci_bus_id"].as_str().unwrap());

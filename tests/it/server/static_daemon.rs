@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::foreign::{condition, delete};
 use super::foreign_refused::refused;
 use super::layouts::uuid;
-use crate::harness::{Client, Host, MANAGER, Served, command_line, eventually, is_alive};
+use crate::harness::{Client, Host, InProcess, MANAGER, Served, command_line, eventually, is_alive};
 
 /// Puts the second GPU's daemon, which serves nobody, into static mode, and waits until it is ready.
-fn in_static_mode(host: &Host) -> Value {
+fn in_static_mode(host: &Served) -> Value {
     let before = host.daemon_pid("gpu1");
     let spec = json!({"gpus": ["1"], "mode": "static"});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
@@ -33,7 +33,7 @@ fn has_option(pid: u32) -> bool {
 
 #[test]
 fn partitions_are_listed_with_their_clients() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let daemon = in_static_mode(&host);
     assert_eq!(daemon["spec"]["mode"], "static");
     assert!(has_option(host.daemon_pid("gpu1")) && !has_option(host.daemon_pid("gpu0")));
@@ -72,7 +72,7 @@ fn partitions_are_listed_with_their_clients() {
 
 #[test]
 fn conflicting_partition_claims_are_both_shown() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }
@@ -154,7 +154,7 @@ fn mode_changes_when_idle_and_persists() {
 
 #[test]
 fn thread_percentages_are_refused_where_mps_ignores_them() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     in_static_mode(&host);
     for (field, value) in [("sms", json!(32)), ("active_thread_percentage", json!(25))] {
         let mut tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
@@ -186,7 +186,7 @@ fn thread_percentages_are_refused_where_mps_ignores_them() {
 
 #[test]
 fn missing_static_mode_names_the_needed_version() {
-    let mut host = Host::of("h200x2@13.0", "");
+    let mut host = InProcess::of("h200x2@13.0", "");
     host.serve();
     host.await_ready();
     let (before, pid) = (host.daemon("gpu1"), host.daemon_pid("gpu1"));

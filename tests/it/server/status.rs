@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Host;
+use crate::harness::{InProcess, Served};
 
-fn printed(host: &Host, arguments: &[&str]) -> String {
+fn printed(host: &Served, arguments: &[&str]) -> String {
     String::from_utf8(host.cli(arguments).stdout).expect("text")
 }
 
@@ -26,7 +26,7 @@ fn attention(table: &str) -> Vec<&str> {
 
 #[test]
 fn status_reports_effective_settings() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let table = printed(&host, &["status"]);
     assert_eq!(cell(&table, "demo", "PRIORITY"), "normal", "{table}");
     assert_eq!(cell(&table, "batch", "PRIORITY"), "below_normal (env)", "{table}");

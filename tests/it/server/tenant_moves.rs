@@ -5,10 +5,10 @@ use serde_json::json;
 use super::layouts::{apply, host, post, write};
 use super::log_pages::page;
 use super::partition_tenants::{bound, tenants};
-use crate::harness::{Host, eventually, said};
+use crate::harness::{InProcess, Served, eventually, said};
 
 /// No process of the tenant `jobs` is started, and the refusal has these words.
-fn refused(host: &Host, words: &[&str]) {
+fn refused(host: &Served, words: &[&str]) {
     let run = host.run("jobs", &["true"]);
     assert_eq!(run.status.code(), Some(2), "{}", said(&run));
     for word in words {
@@ -18,7 +18,7 @@ fn refused(host: &Host, words: &[&str]) {
 
 #[test]
 fn swapped_tenants_are_planned_and_not_ready() {
-    let host = host();
+    let host: InProcess = host();
     tenants(&host, &["web", "jobs"]);
     write(&host, "prod", &[bound("left", 7, &["web"]), bound("right", 7, &["jobs"])]);
     apply(&host, "prod", &json!({}));

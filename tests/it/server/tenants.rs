@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Host, InProcess, eventually};
+use crate::harness::{Api, InProcess, eventually};
 
 fn quarter() -> Value {
     json!({"daemon": "gpu1", "device_memory_limit": "4G", "active_thread_percentage": 25})
@@ -74,7 +74,7 @@ fn one_of_many_concurrent_changes_wins() {
 
 #[test]
 fn dry_run_answers_without_writing() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let before = host.daemon("gpu1")["generation"].clone();
     let changes = host.changes("gpu1");
     let dry = host.api().put("/api/v1/tenants/web?dry_run=true", &quarter());
@@ -94,7 +94,7 @@ fn dry_run_answers_without_writing() {
 
 #[test]
 fn effective_status_matches_the_daemon() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     assert_eq!(host.api().tenant("web", &quarter()).status, 201);
     let tenant = applied(host.api(), "web");
     let effective = &tenant["status"]["effective"];
@@ -114,7 +114,7 @@ fn effective_status_matches_the_daemon() {
 
 #[test]
 fn the_status_says_what_enforces_each_value() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     // The server has the largest of its tenants' values; the smaller ones live in the environment.
     let demo = applied(host.api(), "demo");
     let effective = &demo["status"]["effective"];
@@ -137,7 +137,7 @@ fn the_status_says_what_enforces_each_value() {
 
 #[test]
 fn client_in_given_environment_sees_its_share() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let device = &client.seen["devices"][0];
     assert_eq!(client.seen["mps"], true);
@@ -150,7 +150,7 @@ fn client_in_given_environment_sees_its_share() {
 
 #[test]
 fn environment_is_given_as_json_and_shell() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let view = host.api().get("/api/v1/tenants/demo/environment").ok();
     let uuid = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
     let variables = &view["variables"];
@@ -188,7 +188,7 @@ fn environment_is_given_as_json_and_shell() {
 
 #[test]
 fn many_tenants_come_in_pages_that_miss_none() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     for number in 0..45 {
         let spec =
             json!({"daemon": "gpu1", "device_memory_limit": "64M", "labels": {"n": number.to_string()}});
@@ -213,7 +213,7 @@ fn many_tenants_come_in_pages_that_miss_none() {
 
 #[test]
 fn tenant_with_running_client_is_not_deleted() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let refused = host.api().delete("/api/v1/tenants/demo").problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("processes running (1)"), "{refused}");

@@ -5,10 +5,10 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::log_pages::page;
-use crate::harness::{Answer, Api, Client, Host, Served, eventually, said};
+use crate::harness::{Answer, Api, Client, Host, InProcess, Served, eventually, said};
 use mps_manager::host::process::is_stopped;
 
-fn id(host: &Host, pid: u32) -> String {
+fn id(host: &Served, pid: u32) -> String {
     host.listed(pid)["id"].as_str().expect("an ID").to_owned()
 }
 
@@ -18,7 +18,7 @@ fn terminate(host: &Served, id: &str) -> Answer {
 
 #[test]
 fn client_is_terminated_without_its_neighbour() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (mut ended, mut neighbour) = (host.client("demo"), host.client("batch"));
     let operation = host.api().succeeds(&terminate(&host, &id(&host, ended.pid())));
     assert_eq!(operation["request"]["kind"], "terminate_client");
@@ -40,7 +40,7 @@ fn client_is_terminated_without_its_neighbour() {
 
 #[test]
 fn terminate_command_waits_for_the_end() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.run_client("demo");
     let id = id(&host, client.pid());
     let output = host.cli(&["terminate", &id]);
@@ -54,7 +54,7 @@ fn terminate_command_waits_for_the_end() {
 
 #[test]
 fn unknown_client_is_not_found() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let me = std::process::id();
     for id in ["1-1".to_owned(), format!("{me}-1")] {
         terminate(&host, &id).problem(404, "not-found");
@@ -66,7 +66,7 @@ fn unknown_client_is_not_found() {
 
 #[test]
 fn repeated_key_is_one_operation() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (client, other) = (host.client("demo"), host.client("batch"));
     let post = |path: &str, body: Option<&str>| {
         let headers = [("idempotency-key", "once")];
@@ -89,7 +89,7 @@ fn repeated_key_is_one_operation() {
 
 #[test]
 fn another_request_under_the_same_key_is_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let restart = |grace: &str| {
         let path = format!("/api/v1/daemons/gpu1/restart?grace_s={grace}");
         host.api().send(Method::POST, &path, &[("idempotency-key", "k")], None)
@@ -105,7 +105,7 @@ fn another_request_under_the_same_key_is_refused() {
 
 #[test]
 fn idempotency_keys_are_separate_per_caller() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let socket = host.api().over(&host.runtime("api.sock"));
     let restart = |api: &Api| {
         api.send(Method::POST, "/api/v1/daemons/gpu1/restart?grace_s=1", &[("idempotency-key", "k")], None)
@@ -121,7 +121,7 @@ fn idempotency_keys_are_separate_per_caller() {
 
 #[test]
 fn client_stopping_during_termination_wedges_daemon() {
-    let host = Host::configured("control_deadline_s = 2");
+    let host = InProcess::configured("control_deadline_s = 2");
     let mut client = host.stopping_client("demo");
     let id = id(&host, client.pid());
     let operation = host.api().outcome(&terminate(&host, &id));
@@ -170,7 +170,7 @@ fn interrupted_termination_is_reported_not_repeated() {
 }
 
 /// Stops a client and waits until it is.
-fn stopped(host: &Host, client: &Client) -> String {
+fn stopped(host: &Served, client: &Client) -> String {
     let id = id(host, client.pid());
     client.signal(Signal::STOP);
     eventually("it is stopped", || is_stopped(client.pid()).then_some(()));
@@ -179,7 +179,7 @@ fn stopped(host: &Host, client: &Client) -> String {
 
 #[test]
 fn stopped_client_is_not_passed_to_mps() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let id = stopped(&host, &client);
     for dry in ["", "?dry_run=true"] {
@@ -202,7 +202,7 @@ fn stopped_client_is_not_passed_to_mps() {
 
 #[test]
 fn stopped_client_is_continued_or_killed_by_choice() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (mut continued, mut killed) = (host.client("demo"), host.client("batch"));
     let id = stopped(&host, &continued);
     let output = host.cli(&["terminate", &id, "--stopped", "continue"]);
@@ -224,7 +224,7 @@ fn stopped_client_is_continued_or_killed_by_choice() {
 
 #[test]
 fn drain_continues_stopped_clients_before_it_ends_them() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     stopped(&host, &client);
     let accepted = host.api().post("/api/v1/daemons/gpu0/drain?timeout_s=0&on_timeout=terminate", &json!({}));

@@ -151,7 +151,7 @@ fn invalid_tokens_get_the_same_answer() {
 
 #[test]
 fn malformed_authorization_headers_are_refused() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (_, secret) = made(&host, &json!({"name": "t", "grant": "viewer"}));
     let long = whoami(&host, &format!("{secret}{}", "0".repeat(4000))).problem(401, "unauthorized");
     assert!(long["detail"].as_str().unwrap().contains("too long"), "{long}");
@@ -183,7 +183,7 @@ fn an_expired_token_is_refused() {
 
 #[test]
 fn other_tenants_resources_are_not_found() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let client = host.client("demo");
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
     let other = host.api().with_token(Some(&create(&host, "t", "tenant:batch")));
@@ -216,7 +216,7 @@ fn other_tenants_resources_are_not_found() {
 
 #[test]
 fn tenant_terminates_its_own_client() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let mut client = host.client("demo");
     let id = host.listed(client.pid())["id"].as_str().unwrap().to_owned();
     let own = host.api().with_token(Some(&create(&host, "t", "tenant:demo")));
@@ -233,7 +233,7 @@ fn tenant_terminates_its_own_client() {
 
 #[test]
 fn stream_ends_with_its_token() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer"}));
     let mut stream = EventStream::open(&host.url(), &secret, "", None).expect("sent").expect("a stream");
     assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
@@ -294,7 +294,7 @@ impl Drop for Stranger {
 
 #[test]
 fn failed_tokens_are_delayed_valid_ones_not() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (_, secret) = made(&host, &json!({"name": "t", "grant": "viewer"}));
     let begun = std::time::Instant::now();
     for _ in 0..12 {
@@ -381,7 +381,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// Runs the command line as a user with these supplementary groups; gives its exit code and all that it printed.
-pub(super) fn as_user(host: &Host, uid: u32, groups: &str, arguments: &[&str]) -> (Option<i32>, String) {
+pub(super) fn as_user(host: &Served, uid: u32, groups: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let program = host.dir().join("program");
     if !program.exists() {
         host.program_for_everybody();
@@ -436,7 +436,7 @@ fn unknown_user_in_configuration_refuses_start() {
 
 #[test]
 fn the_command_line_makes_lists_and_revokes_tokens() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let made = host.cli(&["token", "create", "ci", "--grant", "operator", "--expires-in", "3600"]);
     let secret = String::from_utf8(made.stdout.clone()).unwrap().trim().to_owned();
     assert!(made.status.success() && secret.starts_with("mpsm_"), "{}", said(&made));

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use rustix::thread::set_thread_res_uid;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, Served, eventually, is_root, said, signal_if_there};
+use crate::harness::{Host, InProcess, Served, eventually, is_root, said, signal_if_there};
 
 const NOBODY: u32 = 65_534;
 
@@ -71,7 +71,7 @@ fn files_that_others_may_change_are_refused() {
 }
 
 /// A server at a runtime directory's socket, run by a user, that gives every request one answer; it tells what it received.
-fn fake_server(host: &Host, uid: u32, answer: &Value) -> (mpsc::Receiver<String>, JoinHandle<()>) {
+fn fake_server(host: &Served, uid: u32, answer: &Value) -> (mpsc::Receiver<String>, JoinHandle<()>) {
     let run = host.runtime("");
     fs::create_dir_all(&run).unwrap();
     mode(&run, 0o777);
@@ -136,7 +136,7 @@ fn a_strangers_socket_is_sent_nothing() {
 
 #[test]
 fn run_takes_only_a_tenants_variables() {
-    let host = Host::new("");
+    let host = InProcess::new("");
     let own = rustix::process::geteuid().as_raw();
     let run = |answer: &Value| {
         let (received, server) = fake_server(&host, own, answer);
@@ -235,7 +235,7 @@ fn lost_audit_rows_are_reported_until_confirmed() {
 
 #[test]
 fn a_database_that_vanishes_takes_no_writes() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let (database, aside) = (host.state("mps-manager.db"), host.state("aside.db"));
     fs::rename(&database, &aside).unwrap();
     eventually("it is noticed without a write", || {
@@ -286,7 +286,7 @@ fn layouts(prefix: &str, count: usize, steps: usize) -> Value {
 
 #[test]
 fn import_does_not_block_other_writes() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let layouts = |count: usize| layouts("l", count, 1);
     let many = host.api().post("/api/v1/layouts/import", &layouts(501)).problem(422, "invalid-request");
     assert_eq!(many["errors"][0]["pointer"], "/layouts");
@@ -319,7 +319,7 @@ fn import_does_not_block_other_writes() {
 
 #[test]
 fn daemon_is_restarted_during_an_import() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     // An import may end before a busy machine has started a control daemon: then it is tried again.
     let healed = (0..5).any(|round| {
         let (api, document) = (host.api().clone(), layouts(&format!("r{round}_"), 500, 15));
@@ -380,7 +380,7 @@ fn doctor_examines_the_manager_that_serves() {
 
 #[test]
 fn usage_names_no_option_that_a_variable_set() {
-    let host = Host::new("");
+    let host = InProcess::new("");
     let output = host.cli(&["run", "--", "id"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");

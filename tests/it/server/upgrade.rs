@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::harness::scratch::install;
 use crate::harness::{Client, Host, MANAGER, Served, eventually, pid};
 
 /// What must be the same after an upgrade.
@@ -24,7 +26,7 @@ fn binary_upgrade_keeps_clients_and_settings() {
     let mut host = Host::new("");
     // A copy, as a package installs one, and the next version put in its place as package managers do.
     let installed = host.dir().join("mps-manager");
-    fs::copy(MANAGER, &installed).unwrap();
+    install(Path::new(MANAGER), &installed);
     host.serve_from(&installed);
     host.await_ready();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "4G", "max_clients": 20, "active_thread_percentage": 20});
@@ -48,7 +50,7 @@ fn binary_upgrade_keeps_clients_and_settings() {
     let before = ["gpu0", "gpu1"].map(|daemon| (in_force(&host, daemon), host.changes(daemon)));
 
     let new = host.dir().join("mps-manager.new");
-    fs::copy(MANAGER, &new).unwrap();
+    install(Path::new(MANAGER), &new);
     fs::rename(&new, &installed).unwrap();
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     host.serve_from(&installed);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::{Client, Host, eventually, said};
+use crate::harness::{Client, Host, InProcess, eventually, said};
 
 const NOBODY: u32 = 65_534;
 
@@ -71,7 +71,7 @@ fn users_share_daemon_under_their_own_limits() {
 
 #[test]
 fn changed_user_is_not_ready_until_idle() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let of = |uid: u32| json!({"daemon": "gpu1", "uid": uid, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("moves", &of(0)).status, 201);
     host.await_ready();
@@ -92,7 +92,7 @@ fn changed_user_is_not_ready_until_idle() {
 #[test]
 fn user_who_cannot_reach_pipes_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
-    let host = Host::ready();
+    let host = InProcess::ready();
     let close = |mode: u32| {
         std::fs::set_permissions(host.dir(), std::fs::Permissions::from_mode(mode)).unwrap();
     };

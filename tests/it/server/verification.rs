@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, apply, write};
 use super::tokens::create;
-use crate::harness::{Answer, Api, Host, eventually, said, signal};
+use crate::harness::{Answer, Api, Host, InProcess, Served, eventually, said, signal};
 
 /// Asks for a verification and waits for what comes of it.
-pub(super) fn verify(host: &Host, tenant: &str) -> Value {
+pub(super) fn verify(host: &Served, tenant: &str) -> Value {
     verify_as(host.api(), tenant)
 }
 
@@ -46,7 +46,7 @@ fn settings<'r>(result: &'r Value, verdict: &str) -> Vec<&'r str> {
 
 #[test]
 fn verification_confirms_every_configured_setting() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     assert!(of(host.api(), "demo").is_null(), "nobody has asked");
     let dry = host.api().post("/api/v1/tenants/demo/verify?dry_run=true", &json!({}));
     assert_eq!((dry.status, dry.json()["running_since"].is_i64()), (200, true), "{}", dry.text);
@@ -94,7 +94,7 @@ fn verification_confirms_every_configured_setting() {
 
 #[test]
 fn ineffective_setting_is_named_as_differing() {
-    let host = Host::looked_at_once_an_hour("fresh_patience_s = 1");
+    let host = InProcess::looked_at_once_an_hour("fresh_patience_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     host.api().put("/api/v1/daemons/gpu0", &report).ok();
     host.await_ready();
@@ -135,7 +135,7 @@ fn ineffective_setting_is_named_as_differing() {
 
 #[test]
 fn static_mode_is_verified_by_partition_sms() {
-    let host = super::layouts::host();
+    let host: InProcess = super::layouts::host();
     let bound = json!({"add": {"gpu": 0, "partition": "web", "chunks": 7, "tenants": ["web"]}});
     host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "4G", "uid": uid()})).ok();
     let early = verify(&host, "web");
@@ -155,7 +155,7 @@ fn uid() -> u32 {
 
 #[test]
 fn verification_needs_no_free_client_place() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
     let mut one = spec;
     one["max_clients"] = json!(1);
@@ -174,7 +174,7 @@ fn verification_needs_no_free_client_place() {
 
 #[test]
 fn failed_verification_is_explained_without_results() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let last = |result: &Value, code: &str| {
         assert_eq!(
             (&result["outcome"], &result["obstacle"]["code"]),
@@ -238,7 +238,7 @@ fn probe_does_not_wait_behind_another_user() {
 
 #[test]
 fn only_operators_and_own_tenant_may_verify() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     let caller = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
     ask(&caller("v", "viewer"), "demo").problem(403, "forbidden");
     ask(&caller("b", "tenant:batch"), "demo").problem(404, "not-found");
@@ -295,7 +295,7 @@ fn interrupted_verification_is_reported_as_such() {
 
 #[test]
 fn verification_is_deleted_with_its_tenant() {
-    let host = Host::ready();
+    let host = InProcess::ready();
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
     assert_eq!(host.ask_sql("SELECT tenant FROM verifications"), ["demo"]);
     let spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();

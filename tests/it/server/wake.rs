@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::harness::{Host, Served, eventually};
+use crate::harness::{Host, InProcess, Served, eventually};
 
-fn log(host: &Host, name: &str) -> PathBuf {
+fn log(host: &Served, name: &str) -> PathBuf {
     host.runtime("daemons/gpu0/log").join(name)
 }
 
-fn append(host: &Host, name: &str, text: &str) {
+fn append(host: &Served, name: &str, text: &str) {
     let line = format!("[2026-11-21 02:53:15.169 Control  1308] {text}\n");
     fs::File::options().append(true).open(log(host, name)).unwrap().write_all(line.as_bytes()).unwrap();
 }
@@ -32,7 +32,7 @@ fn await_clients(host: &Served, count: usize) {
 
 #[test]
 fn clients_are_seen_between_hourly_polls() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let client = crate::harness::Client::start(host.client_command("demo", &["--spin", "600"]));
     await_clients(&host, 1);
     drop(client);
@@ -41,7 +41,7 @@ fn clients_are_seen_between_hourly_polls() {
 
 #[test]
 fn read_only_sessions_cause_no_poll() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     // What woke it at its start is over once a change of somebody else's is put back and nothing follows.
     let settled = |change: &str| {
         let before = host.daemon("gpu0")["status"]["drift"]["count"].as_u64().unwrap();
@@ -70,7 +70,7 @@ struct Lines {
     delimiters: usize,
 }
 
-fn lines(host: &Host) -> Lines {
+fn lines(host: &Served) -> Lines {
     let text = fs::read_to_string(log(host, "control.log")).unwrap();
     let (commands, delimiters) = (text.matches("] Cmd:").count(), text.matches("] Cmd:zz-").count());
     Lines { all: text.lines().count(), sent: commands - delimiters, delimiters }
@@ -111,7 +111,7 @@ fn idle_daemons_log_grows_by_few_lines() {
 
 #[test]
 fn truncated_or_replaced_log_is_still_watched() {
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     for name in ["control.log", "server.log"] {
         fs::File::options().write(true).truncate(true).open(log(&host, name)).unwrap();
     }
@@ -130,7 +130,7 @@ fn truncated_or_replaced_log_is_still_watched() {
 #[test]
 fn many_commands_keep_both_logs_bounded() {
     const BOUND: u64 = 4 << 20;
-    let host = Host::looked_at_once_an_hour("");
+    let host = InProcess::looked_at_once_an_hour("");
     let size = |name: &str| fs::metadata(log(&host, name)).unwrap().len();
     let lines = "get_default_active_thread_percentage\n".repeat(10_000);
     let mut largest = 0;

@@ -12,11 +12,11 @@ use crate::harness::{Host, Served, eventually, heavy, setting};
 /// Longer than anything that is waited for here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn address(host: &Host) -> SocketAddr {
+fn address(host: &Served) -> SocketAddr {
     host.url().split_once("://").expect("a URL").1.parse().expect("an address")
 }
 
-fn connect(host: &Host) -> TcpStream {
+fn connect(host: &Served) -> TcpStream {
     let stream = TcpStream::connect(address(host)).expect("connected");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
@@ -24,7 +24,7 @@ fn connect(host: &Host) -> TcpStream {
 }
 
 /// From another address of this machine than everybody else.
-fn connect_from(host: &Host, from: [u8; 4]) -> TcpStream {
+fn connect_from(host: &Served, from: [u8; 4]) -> TcpStream {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
         .expect("a socket");
     rustix::net::bind(&socket, &SocketAddr::from((from, 0))).expect("an address of this machine");
@@ -312,7 +312,7 @@ fn resident(host: &Host) -> u64 {
 }
 
 /// A flood of everything that could be kept, once.
-fn flood(host: &Host) {
+fn flood(host: &Served) {
     let half_open: Vec<TcpStream> = (0..2000)
         .map(|number: u16| {
             let [high, low] = number.to_be_bytes();
