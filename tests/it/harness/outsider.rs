@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::Value;
 
@@ -132,7 +133,7 @@ impl Served {
 fn readable(output: &impl AsFd) -> bool {
     let moment = Timespec { tv_sec: 0, tv_nsec: 150_000_000 };
     let mut fds = [PollFd::new(output, PollFlags::IN)];
-    poll(&mut fds, Some(&moment)).is_ok_and(|ready| ready > 0)
+    retry_on_intr(|| poll(&mut fds, Some(&moment))).is_ok_and(|ready| ready > 0)
 }
 
 /// Sets how many files a process may have open; gives what it was.

@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use serde_json::Value;
 
 use super::Served;
@@ -96,7 +97,8 @@ impl EventStream {
 
 fn take(socket: &mut TcpStream, bytes: &mut Vec<u8>, most: usize) -> std::io::Result<()> {
     let mut buffer = vec![0; most];
-    match socket.read(&mut buffer)? {
+    // A signal ends a read that has a timeout; `Read::read` does not go on by itself.
+    match retry_on_intr(|| rustix::io::read(&mut *socket, &mut buffer[..]))? {
         0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
         some => {
             bytes.extend_from_slice(&buffer[..some]);

@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -41,13 +42,18 @@ fn get(host: &Served, path: &str, fields: &str) -> String {
     )
 }
 
+/// Reads on when a signal ended the read, as one does that has a timeout.
+fn read(stream: &TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
+    Ok(retry_on_intr(|| rustix::io::read(stream, &mut *buffer))?)
+}
+
 /// One answer of a connection that stays open.
 fn answer(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let mut byte = [0];
     while !text.ends_with(b"\r\n\r\n") {
         assert_eq!(
-            stream.read(&mut byte).expect("an answer in time"),
+            read(stream, &mut byte).expect("an answer in time"),
             1,
             "{}",
             String::from_utf8_lossy(&text)
@@ -66,7 +72,7 @@ fn rest(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let mut some = [0; 4096];
     loop {
-        match stream.read(&mut some) {
+        match read(stream, &mut some) {
             Ok(0) => break,
             Ok(read) => text.extend_from_slice(&some[..read]),
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,

@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
 use super::host::{Busy, DEADLINE, Host, NOBODY, can_be_nobody, eventually, finish, uid};
@@ -104,7 +105,8 @@ fn a_pipe_gets_nothing_before_the_input_ends() {
     {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
-        assert_eq!(poll(&mut fds, Some(&Timespec::try_from(SILENCE).unwrap())).unwrap(), 0);
+        let silence = Timespec::try_from(SILENCE).unwrap();
+        assert_eq!(retry_on_intr(|| poll(&mut fds, Some(&silence))).unwrap(), 0);
     }
     drop(stdin);
     let mut text = String::new();

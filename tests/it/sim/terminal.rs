@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, ChildStdin, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::host::Host;
@@ -40,7 +41,7 @@ impl Terminal {
         let timeout = Timespec::try_from(patience).unwrap();
         while !self.shown.contains(mark) {
             let mut fds = [PollFd::new(&self.screen, PollFlags::IN)];
-            if poll(&mut fds, Some(&timeout)).unwrap() == 0 {
+            if retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() == 0 {
                 break;
             }
             let mut buffer = [0; 4096];
