@@ -11,8 +11,8 @@ mod engine;
 pub mod holders;
 mod layout;
 mod maintenance;
+mod percentage_layout;
 mod replay;
-mod shares;
 mod terminate;
 
 pub use engine::Engine;

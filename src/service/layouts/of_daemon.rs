@@ -3,12 +3,16 @@
 //! Applying a layout is what changes partitions: it plans, compares and rolls back. So a spec may name another layout only if
 //! there are no partitions to change: for a new daemon, or one without a control process.
 
-use crate::domain::DaemonName;
 use crate::domain::daemon::{Daemon, DaemonSpec, Mode};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::{Enforcement, Layout, map_roles};
-use crate::service::tenants::percentage_layout::fit_shares;
+use crate::domain::layout::percentage::own_share::own_shares;
+use crate::domain::layout::percentage::plan::plan;
+use crate::domain::layout::percentage::shares;
+use crate::domain::layout::plan::Blocked;
+use crate::domain::layout::{Enforcement, GpuMap, Layout, map_roles};
+use crate::domain::tenant::TenantSpec;
+use crate::domain::{DaemonName, TenantName};
 use crate::service::{FieldError, ServiceError};
 use crate::store;
 
@@ -56,7 +60,7 @@ pub(in crate::service) async fn fit_layout(
         )));
     }
     if layout.enforcement == Enforcement::Percentage {
-        fit_shares(db, name, &layout, &active.gpu_map, gpus).await?;
+        fit_percentages(db, name, &layout, &active.gpu_map, gpus).await?;
     }
     Ok(Some(active))
 }
@@ -90,6 +94,30 @@ async fn is_percentage(
 
 fn field(detail: &str) -> FieldError {
     FieldError { pointer: "/layout/gpu_map".to_owned(), detail: detail.to_owned() }
+}
+
+/// Refuses percentages that no GPU gives, more chunks than were counted, and tenants that set their own share.
+async fn fit_percentages(
+    db: store::Transaction<'_>,
+    name: &DaemonName,
+    layout: &Layout,
+    map: &GpuMap,
+    gpus: &[Gpu],
+) -> Result<(), ServiceError> {
+    let wanted = shares(layout, map, gpus)
+        .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
+    let tenants = store::tenants::of_daemon(&mut *db, name).await?;
+    let specs: Vec<(&TenantName, &TenantSpec)> =
+        tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
+    let own = own_shares(layout, specs).next();
+    if let Some(own) = own {
+        return Err(ServiceError::Conflict(own.to_string()));
+    }
+    let counted = store::probe_results::chunks(db).await?;
+    let plan = plan(&wanted, &[], &counted);
+    // While a GPU's chunks are not counted, no number is known to be too large.
+    let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
+    too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))
 }
 
 /// Refuses a layout that the daemon's mode cannot hold; `lacks_static` is why the control program has no static mode.

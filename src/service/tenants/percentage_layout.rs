@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::{ChunkCensus, Gpu};
-use crate::domain::layout::blocked::Blocked;
+use crate::domain::gpu::ChunkCensus;
+use crate::domain::layout::Enforcement;
 use crate::domain::layout::percentage::own_share::own_shares;
-use crate::domain::layout::percentage::plan::plan;
-use crate::domain::layout::percentage::shares;
-use crate::domain::layout::{Enforcement, GpuMap, Layout};
 use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::{DaemonName, GpuUuid, TenantName, ThreadPercentage};
+use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
 use crate::service::access::redaction::AudienceText;
 use crate::service::{Service, ServiceError};
 use crate::store;
@@ -77,30 +74,6 @@ impl Service {
             }
         }
     }
-}
-
-/// Refuses percentages that no GPU gives, more chunks than were counted, and tenants that set their own share.
-pub(in crate::service) async fn fit_shares(
-    db: store::Transaction<'_>,
-    name: &DaemonName,
-    layout: &Layout,
-    map: &GpuMap,
-    gpus: &[Gpu],
-) -> Result<(), ServiceError> {
-    let wanted = shares(layout, map, gpus)
-        .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
-    let tenants = store::tenants::of_daemon(&mut *db, name).await?;
-    let specs: Vec<(&TenantName, &TenantSpec)> =
-        tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
-    let own = own_shares(layout, specs).next();
-    if let Some(own) = own {
-        return Err(ServiceError::Conflict(own.to_string()));
-    }
-    let counted = store::probe_results::chunks(db).await?;
-    let plan = plan(&wanted, &[], &counted);
-    // While a GPU's chunks are not counted, no number is known to be too large.
-    let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
-    too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))
 }
 
 /// Refuses a tenant that sets its own SMs while the layout of its daemon sets them.

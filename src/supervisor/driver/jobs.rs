@@ -32,8 +32,7 @@ impl Driver {
                 let _ = answer.send(self.tries);
             }
             DriverRequest::ReconcileLayout(generation, answer) => {
-                self.state.partitioning.request(generation);
-                self.state.shares.request();
+                self.state.layout.request(generation);
                 self.state.request_poll();
                 self.tries += 1;
                 let _ = answer.send(self.tries);

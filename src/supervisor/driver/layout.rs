@@ -8,21 +8,27 @@ use tokio::time::Instant;
 use super::super::durable::{DurableRecord, DurableWrite};
 use super::Driver;
 use crate::domain::DaemonName;
-use crate::domain::layout::record::{PartitionDrift, PartitionRun};
+use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::partitions::{GpuPartitions, place};
 use crate::domain::plan::Desired;
 use crate::supervisor::driver::partition_commands::PartitionSession;
 use crate::supervisor::observe::poll_outcome::PollOutcome;
-use crate::supervisor::reconcile::partitions::PartitionLayoutState;
-use crate::supervisor::report::conditions::layout;
+use crate::supervisor::reconcile::layout::progress::{LayoutAction, LayoutProgress, LayoutRecord};
+use crate::supervisor::report::conditions::layout_status;
 
 impl Driver {
-    /// Applies the layout by what is listed now, or writes down that the last run has ended.
-    pub(super) async fn partition(&mut self, desired: &Desired) {
-        if let Some(run) = self.state.partitioning.to_write(desired) {
-            return self.write_end(desired, run).await;
+    /// Goes on with the layout.
+    pub(super) async fn follow_layout(&mut self, desired: &Desired, step: LayoutAction) {
+        match step {
+            LayoutAction::Partition => self.partition(desired).await,
+            LayoutAction::Prove(percentage) => self.send_probe(desired, percentage),
+            LayoutAction::Record => self.record_layout_end(desired).await,
         }
+    }
+
+    /// Makes the partitions of the layout by what is listed now.
+    async fn partition(&mut self, desired: &Desired) {
         let (Some(process), Some(token)) = (
             self.state.process.clone(),
             self.incarnation.as_ref().map(|incarnation| incarnation.token.clone()),
@@ -40,19 +46,19 @@ impl Driver {
             Err(outcome) => return self.lost(desired, outcome).await,
         };
         self.listed(&mut present);
-        self.state.partitioning.prepare_run(desired, &present, self.now());
-        let PartitionLayoutState::Due(plan) = self.state.layout_state(desired) else {
+        self.state.layout.prepare_run(desired, &present, self.now());
+        let LayoutProgress::Due(plan) = self.state.layout.progress(desired, self.state.listed()) else {
             // The previous poll said otherwise: a complete poll has to see what changed.
             talk.close().await;
             return self.state.request_poll();
         };
-        let run = self.state.partitioning.before(&token, &present);
+        let run = self.state.layout.before(&token, &present);
         if !self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
             talk.close().await;
-            return self.state.partitioning.not_written(self.now());
+            return self.state.layout.not_written(self.now());
         }
         let began = Instant::now();
-        let mut execution = self.state.partitioning.began(run, &plan, desired, &present, self.now());
+        let mut execution = self.state.layout.began(run, &plan, desired, &present, self.now());
         self.publish(desired);
         let mut broken = None;
         while let Some(step) = execution.next() {
@@ -68,7 +74,7 @@ impl Driver {
                     broken = Some(outcome);
                 }
             }
-            self.state.partitioning.progress(execution.taken());
+            self.state.layout.commands_sent(execution.taken());
             self.publish(desired);
         }
         talk.close().await;
@@ -79,13 +85,11 @@ impl Driver {
         for degraded in &outcome.degraded {
             tracing::error!(daemon = %desired.name, %degraded, "a partition is not as it was");
         }
-        self.state.partitioning.ended(outcome, desired, micros(began), self.now());
+        self.state.layout.ended(outcome, desired, micros(began), self.now());
         if let Some(outcome) = broken {
             return self.lost(desired, outcome).await;
         }
-        if let Some(run) = self.state.partitioning.to_write(desired) {
-            self.write_end(desired, run).await;
-        }
+        self.record_layout_end(desired).await;
     }
 
     /// A list was read, of the clients that the last poll saw.
@@ -104,13 +108,19 @@ impl Driver {
         self.explain(outcome, self.now()).await;
     }
 
-    async fn write_end(&mut self, desired: &Desired, run: PartitionRun) {
-        if self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
-            self.state.partitioning.written(run);
+    /// Writes down that the last run has ended, if it has.
+    pub(super) async fn record_layout_end(&mut self, desired: &Desired) {
+        let Some(ended) = self.state.layout.to_write(desired) else { return };
+        let record = match ended.clone() {
+            LayoutRecord::Partitions(run) => DurableRecord::PartitionRun(run),
+            LayoutRecord::Percentages(proven) => DurableRecord::PercentageProof(proven),
+        };
+        if self.write_down(desired, record).await {
+            self.state.layout.written(ended);
             // Ready only by a poll that reads everything.
             self.state.request_poll();
         } else {
-            self.state.partitioning.not_written(self.now());
+            self.state.layout.not_written(self.now());
         }
     }
 
@@ -120,7 +130,9 @@ impl Driver {
         if self.state.process.is_none() || desired.layout.is_none() || self.layout_recorded_for == token {
             return;
         }
-        let Some(status) = layout(&self.state, desired).filter(LayoutStatus::is_decided) else { return };
+        let Some(status) = layout_status(&self.state, desired).filter(LayoutStatus::is_decided) else {
+            return;
+        };
         if self.write_down(desired, DurableRecord::Layout(Box::new(status))).await {
             self.layout_recorded_for = token;
         }

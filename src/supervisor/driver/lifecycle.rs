@@ -130,7 +130,7 @@ impl Driver {
                 incarnation.pipe_inode = Some(started.pipe_inode);
                 self.record(desired, incarnation).await;
                 if let Some(incarnation) = &self.incarnation {
-                    self.state.partitioning.begin(&incarnation.token);
+                    self.state.layout.begin(&incarnation.token);
                 }
                 self.incarnations += 1;
                 self.quit_sent = false;

@@ -11,9 +11,9 @@ mod lifecycle;
 pub(super) mod owned_compute_modes;
 pub(crate) mod partition_commands;
 mod percentage_probe;
+mod percentages;
 mod publish;
 mod refresh;
-mod shares;
 mod sync;
 pub(crate) mod terminate_client;
 mod wakeups;
@@ -39,7 +39,7 @@ use super::observe::gpu_presence::GpuPresence;
 use super::observe::log_tail::Logs;
 use super::observed::Observed;
 use super::reconcile::daemon::{DaemonReconciler, ReconcileStep};
-use super::reconcile::partitions::PartitionReconciler;
+use super::reconcile::layout::LayoutReconciler;
 use super::report::conditions::{DaemonCounters, status};
 use super::report::diagnosis::Diagnosis;
 use super::report::event_detector::EventDetector;
@@ -124,7 +124,10 @@ impl Driver {
         inherited_handout::begin(&context, &desired.borrow(), earlier.as_ref(), &pipe_directory);
         let foreign_daemons = context.foreign_daemons.subscribe();
         let control = context.control_program.channel(pipe_directory.clone());
-        let state = DaemonReconciler::remembering(PartitionReconciler::remembered(run), context.timings);
+        let state = DaemonReconciler::remembering(
+            LayoutReconciler::remembered(run, context.timings),
+            context.timings,
+        );
         let now = context.clock.unix_ms();
         let logs = Logs::new(&pipe_directory, &log_directory, read_to, now);
         let counts = DaemonCounters::default();
@@ -282,7 +285,7 @@ impl Driver {
                 self.state.searched(found, self.now());
                 self.narrow_pipe_directory();
                 if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
-                    self.state.partitioning.begin(&earlier.token);
+                    self.state.layout.begin(&earlier.token);
                     // What an earlier manager had read back and is otherwise now, another program has changed.
                     self.state.applied = earlier.applied;
                 }
@@ -294,8 +297,7 @@ impl Driver {
                 self.stop_daemon(desired, grace_s).await;
             }
             ReconcileStep::Sync(wrong) => self.sync(desired, &wrong).await,
-            ReconcileStep::Partition => self.partition(desired).await,
-            ReconcileStep::Prove(percentage) => self.send_probe(desired, percentage),
+            ReconcileStep::Layout(step) => self.follow_layout(desired, step).await,
             ReconcileStep::StartServer(uid) => self.start_server(desired, uid).await,
         }
     }

@@ -12,7 +12,7 @@ use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::Desired;
 use crate::host;
 use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
-use crate::supervisor::reconcile::partitions;
+use crate::supervisor::reconcile::layout;
 
 /// What a driver has counted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,9 +23,8 @@ pub(crate) struct DaemonCounters {
 }
 
 /// The status of the daemon's layout.
-pub(crate) fn layout(state: &DaemonReconciler, desired: &Desired) -> Option<LayoutStatus> {
-    let listed = state.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
-    state.partitioning.status(desired, listed).or_else(|| state.shares.status(desired))
+pub(crate) fn layout_status(state: &DaemonReconciler, desired: &Desired) -> Option<LayoutStatus> {
+    state.layout.status(desired, state.listed())
 }
 
 /// The status to publish.
@@ -39,9 +38,9 @@ pub(crate) fn status(
 ) -> DaemonStatus {
     let phase = state.phase(desired, now);
     let pid = state.process.as_ref().map(|process| process.identity.pid);
-    let layout = layout(state, desired);
+    let layout = layout_status(state, desired);
     let mut conditions = conditions(state, desired, phase, log_directory, now);
-    conditions.extend(layout.iter().flat_map(|layout| partitions::conditions(layout, now)));
+    conditions.extend(layout.iter().flat_map(|status| layout::conditions::conditions(status, now)));
     DaemonStatus {
         phase,
         observed_generation: state.applied,
@@ -249,7 +248,7 @@ fn applying(state: &DaemonReconciler, desired: &Desired) -> (&'static str, Strin
 type Reason = Option<(&'static str, String)>;
 
 /// The reasons of a daemon that was read, in the order in which one is chosen.
-fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Reason; 10] {
+fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Reason; 8] {
     let fault = seen.servers.iter().find(|server| server.status == "FAULT");
     let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
     let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
@@ -267,19 +266,8 @@ fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Re
         // 4. Settings: left as others made them, then those that are being written.
         drift.then(|| ("SettingsDrifted", format!("another program changed its settings: {}", changed.join(", ")))),
         (!wrong.is_empty()).then(|| ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")))),
-        // 5. Partitions.
-        (state.partitioning.retry_at() > 0).then(|| {
-            let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see \
-                           that the disk of the state directory has room";
-            ("StoreUnavailable", message.to_owned())
-        }),
-        state
-            .partitioning
-            .is_under_way()
-            .then(|| ("PartitionsBeingMade", "the partitions of its layout are being made".to_owned())),
-        (!state.shares.is_complete(desired)).then(|| {
-            ("PartitionsBeingProven", "CUDA clients are measuring what the percentages of its layout give".to_owned())
-        }),
+        // 5. Its layout.
+        state.layout.unready(desired),
         // 6. Its server.
         seen.servers.is_empty().then(|| ("ServerStarting", "its server is being started".to_owned())),
         other.filter(|_| !serving).map(|server| {

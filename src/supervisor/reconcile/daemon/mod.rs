@@ -10,18 +10,18 @@
 //!      │ stop                      │                                 │ a command did not answer
 //!   any running state              └──────── a read answered ──── wedged
 //!
-//!   what is left to do once the settings are right, for a layout, is the job of `partitions` and `percentage_layout`
+//!   what is left to do once the settings are right, for a layout, is the job of `layout`
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
-use super::partitions::{PartitionLayoutState, PartitionReconciler};
-use super::percentage_layout::PercentageReconciler;
+use super::layout::LayoutReconciler;
+use super::layout::progress::LayoutAction;
 use super::wedge::WedgeDetector;
-use crate::domain::ThreadPercentage;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
 use crate::domain::difference::{Difference, differences, drifted};
 use crate::domain::drift::{DriftPolicy, DriftStatus, Drifted};
 use crate::domain::gpu::GpuUuid;
+use crate::domain::partitions::GpuPartitions;
 use crate::domain::plan::Desired;
 use crate::domain::timings::Timings;
 use crate::domain::wedge::ReplacedProcess;
@@ -106,10 +106,8 @@ pub struct DaemonReconciler {
     pub shortages: ResourceShortages,
     /// Whether a restart was requested.
     pub restart: bool,
-    /// Its partitions.
-    pub partitioning: PartitionReconciler,
-    /// The thread percentages that stand for partitions.
-    pub shares: PercentageReconciler,
+    /// Its layout.
+    pub layout: LayoutReconciler,
     /// Whether a poll is due at once: a caller waits for it, or a server died.
     poll_now: bool,
     next_poll: i64,
@@ -135,10 +133,8 @@ pub enum ReconcileStep {
     Stop,
     /// Write these settings, if any, and read everything.
     Sync(Vec<Difference>),
-    /// Apply the layout, or write down that this has ended.
-    Partition,
-    /// Start a CUDA client that probes this percentage.
-    Prove(ThreadPercentage),
+    /// Go on with the layout.
+    Layout(LayoutAction),
     /// Ask for a server of this user.
     StartServer(u32),
     /// Nothing to do before this time, in unix milliseconds.
@@ -151,9 +147,8 @@ pub struct PollInterval(pub i64);
 
 impl DaemonReconciler {
     /// What is known of a daemon before its process was searched for.
-    pub fn remembering(partitioning: PartitionReconciler, timings: Timings) -> Self {
-        let shares = PercentageReconciler::new(timings);
-        Self { partitioning, shares, timings, ..Self::default() }
+    pub fn remembering(layout: LayoutReconciler, timings: Timings) -> Self {
+        Self { layout, timings, ..Self::default() }
     }
 
     /// A poll is wanted as soon as may be.
@@ -220,21 +215,19 @@ impl DaemonReconciler {
         known.or_else(|| self.layout_failure(desired)).filter(|_| phase == Phase::Blocked)
     }
 
-    /// The state of the layout, by the last poll.
-    pub fn layout_state(&self, desired: &Desired) -> PartitionLayoutState {
-        let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
-        self.partitioning.layout_state(desired, present)
+    /// The partitions that the last poll lists.
+    pub fn listed(&self) -> Option<&[GpuPartitions]> {
+        self.seen.as_ref().and_then(|seen| seen.partitions.as_deref())
     }
 
     /// Whether the layout needs nothing done.
     fn is_complete(&self, desired: &Desired) -> bool {
-        self.layout_state(desired).is_complete() && self.shares.is_complete(desired)
+        self.layout.progress(desired, self.listed()).is_complete()
     }
 
     /// Applies what is wanted, and completes it by what is known only here.
     pub fn follow(&mut self, desired: &mut Desired, now: i64) {
-        self.shares.follow(desired, now);
-        if !self.shares.is_complete(desired) {
+        if !self.layout.follow(desired, now) {
             // What the server holds may have to be changed for it, which is no drift.
             self.applied = 0;
         }
@@ -245,15 +238,14 @@ impl DaemonReconciler {
         if self.process.is_none() || self.needs_restart(desired) {
             return None;
         }
-        let failure = self.partitioning.failure(desired, &self.layout_state(desired));
-        let failure = failure.or_else(|| self.shares.failure(desired))?;
+        let progress = self.layout.progress(desired, self.listed());
+        let failure = self.layout.failure(desired, &progress)?;
         Some(Blocker { reason: failure.reason(), message: failure.message })
     }
 
     /// Retries what was blocked without waiting for the next attempt.
     pub fn try_again(&mut self) {
-        self.partitioning.try_again();
-        self.shares.try_again();
+        self.layout.try_again();
         if self.blocker.is_some() {
             self.retry_at = 0;
             self.search_at = 0;
@@ -270,8 +262,8 @@ impl DaemonReconciler {
             failed_at: self.failed_at,
             replaced: self.replaced.take(),
             drift: DriftStatus { present: false, ..std::mem::take(&mut self.drift) },
-            partitioning: std::mem::take(&mut self.partitioning),
-            shares: std::mem::take(&mut self.shares),
+            layout: std::mem::take(&mut self.layout),
+            timings: self.timings,
             ..Self::default()
         };
     }
@@ -316,7 +308,7 @@ impl DaemonReconciler {
         self.blocker = None;
         self.queue.clear();
         self.shortages = ResourceShortages::default();
-        self.shares.begin();
+        self.layout.process_gone();
         self.drift.present = false;
     }
 
@@ -358,7 +350,7 @@ impl DaemonReconciler {
                     self.applied = desired.generation;
                 }
                 let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
-                self.partitioning.polled(desired, present, now);
+                self.layout.polled(desired, present, now);
                 let starting = self.server_requested_at.is_some() && !serving;
                 self.next_poll = now + if starting { SERVER_POLL_MS } else { interval.0 };
             }
@@ -517,10 +509,11 @@ impl DaemonReconciler {
             return ReconcileStep::StartServer(desired.server_uid);
         }
         // Last, so that a client admitted to a partition finds its limits.
-        let left = if wrong.is_empty() && serving { self.remaining_step(desired) } else { None };
+        let fits = wrong.is_empty() && serving;
+        let left = fits.then(|| self.layout.next_step(desired, self.listed())).flatten();
         let at = left.as_ref().map_or(i64::MAX, |(at, _)| *at);
         match left {
-            Some((at, action)) if now >= at => action,
+            Some((at, step)) if now >= at => ReconcileStep::Layout(step),
             _ if due => ReconcileStep::Sync(Vec::new()),
             _ => ReconcileStep::Wait(at.min(self.next_poll_at())),
         }
@@ -575,6 +568,5 @@ pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
 }
 
 mod carry;
-mod remaining;
 #[cfg(test)]
 pub(crate) mod tests;

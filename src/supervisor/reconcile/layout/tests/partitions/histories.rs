@@ -73,7 +73,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 struct World {
     die: Die,
     process: u32,
-    partitioning: PartitionReconciler,
+    reconciler: LayoutReconciler,
     desired: Desired,
     generation: i64,
     active: Option<ActiveLayout>,
@@ -98,7 +98,7 @@ impl World {
         let mut world = Self {
             die: Die::default(),
             process: 0,
-            partitioning: PartitionReconciler::default(),
+            reconciler: LayoutReconciler::default(),
             desired: bare(),
             generation: 1,
             active: None,
@@ -109,7 +109,7 @@ impl World {
             handed_out: 0,
             withheld: 0,
         };
-        world.partitioning.begin(&world.token());
+        world.reconciler.begin(&world.token());
         world
     }
 
@@ -130,12 +130,12 @@ impl World {
     fn daemon_dies(&mut self, skew: usize) {
         self.die = Die { skew, ..Die::default() };
         self.process += 1;
-        self.partitioning.begin(&self.token());
+        self.reconciler.begin(&self.token());
     }
 
     fn manager_dies(&mut self) {
-        self.partitioning = PartitionReconciler::remembered(self.run.clone());
-        self.partitioning.begin(&self.token());
+        self.reconciler = LayoutReconciler::remembered(self.run.clone(), Timings::default());
+        self.reconciler.begin(&self.token());
         self.publish();
     }
 
@@ -143,20 +143,18 @@ impl World {
     fn drive(&mut self, mut fault: Option<(Fault, usize)>) {
         for _ in 0..20 {
             let present = self.die.list();
-            self.partitioning.polled(&self.desired, Some(&present), 0);
+            self.reconciler.polled(&self.desired, Some(&present), 0);
             self.check();
-            if self.partitioning.to_write(&self.desired).is_some() {
+            if self.reconciler.to_write(&self.desired).is_some() {
                 self.write_end();
                 continue;
             }
-            let PartitionLayoutState::Due(plan) =
-                self.partitioning.layout_state(&self.desired, Some(&present))
-            else {
+            let LayoutProgress::Due(plan) = self.reconciler.progress(&self.desired, Some(&present)) else {
                 return;
             };
-            let run = self.partitioning.before(&self.token(), &present);
+            let run = self.reconciler.before(&self.token(), &present);
             self.run = Some(run.clone());
-            let mut execution = self.partitioning.began(run, &plan, &self.desired, &present, 0);
+            let mut execution = self.reconciler.began(run, &plan, &self.desired, &present, 0);
             let mut sent = 0;
             let mut lost = false;
             while let Some(step) = execution.next() {
@@ -181,21 +179,21 @@ impl World {
                     None => self.die.do_it(&step.deed, step.chunks),
                 };
                 execution.answered(&answer, &self.die.list(), 1);
-                self.partitioning.progress(execution.taken());
+                self.reconciler.commands_sent(execution.taken());
                 self.check();
             }
-            self.partitioning.ended(execution.outcome(), &self.desired, 1, 0);
+            self.reconciler.ended(execution.outcome(), &self.desired, 1, 0);
             if lost {
                 let skew = self.die.skew;
                 self.daemon_dies(skew);
             }
         }
-        panic!("it never comes to rest: {:?}", self.partitioning);
+        panic!("it never comes to rest: {:?}", self.reconciler);
     }
 
     /// The end of a run, as the store writes it.
     fn write_end(&mut self) {
-        let run = self.partitioning.to_write(&self.desired).expect("a run");
+        let run = run_to_write(&self.reconciler, &self.desired).expect("a run");
         if let Some(active) = &self.active {
             let server_log =
                 AppliedLayout::after(&run, active, &layout(active.version), self.applied.as_ref());
@@ -204,7 +202,7 @@ impl World {
             }
         }
         self.run = Some(run.clone());
-        self.partitioning.written(run);
+        self.reconciler.written(LayoutRecord::Partitions(run));
         self.accept();
     }
 
@@ -239,9 +237,9 @@ impl World {
         });
         self.generation += 1;
         self.publish();
-        self.partitioning.request(self.generation);
+        self.reconciler.request(self.generation);
         self.drive(fault);
-        let status = self.partitioning.status(&self.desired, Some(&self.die.list())).expect("a status");
+        let status = self.reconciler.status(&self.desired, Some(&self.die.list())).expect("a status");
         if status.state == LayoutState::Failed || cancelled {
             self.accepted = accepted;
             self.change = Some(LayoutChange { previous: previous.clone(), recreate: false });
@@ -249,7 +247,7 @@ impl World {
             self.applied = previous.applied;
             self.generation += 1;
             self.publish();
-            self.partitioning.request(self.generation);
+            self.reconciler.request(self.generation);
             self.drive(fault_back);
         }
         self.change = None;
@@ -261,7 +259,7 @@ impl World {
     /// Whatever is handed out is listed, and has the ID that was on record when an operator put that version in force.
     fn check(&mut self) {
         let listed = self.die.list();
-        let Some(status) = self.partitioning.status(&self.desired, Some(&listed)) else { return };
+        let Some(status) = self.reconciler.status(&self.desired, Some(&listed)) else { return };
         for (number, one) in status.partitions.iter().enumerate() {
             let Some(id) = &one.id else {
                 self.withheld += 1;
@@ -281,7 +279,7 @@ impl World {
             }
             Happening::DaemonDies { skew } => self.daemon_dies(skew),
             Happening::ManagerDies => self.manager_dies(),
-            Happening::Retry => self.partitioning.try_again(),
+            Happening::Retry => self.reconciler.try_again(),
             Happening::OutsiderRemoves(number) if number < self.die.partitions.len() => {
                 self.die.partitions.remove(number);
             }

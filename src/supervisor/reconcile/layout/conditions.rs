@@ -1,9 +1,35 @@
 //! What a daemon's conditions say of its layout.
 
+use super::LayoutReconciler;
 use crate::domain::daemon::Condition;
+use crate::domain::layout::Enforcement;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::plan::Desired;
 use crate::supervisor::report::recent::{SHOWN_MS, times};
+
+impl LayoutReconciler {
+    /// Why the daemon is not ready as long as its layout is not in force, in a word and in a sentence.
+    pub fn unready(&self, desired: &Desired) -> Option<(&'static str, String)> {
+        let (reason, message) = if self.write_retry_at > 0 {
+            let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see \
+                           that the disk of the state directory has room";
+            ("StoreUnavailable", message)
+        } else {
+            match self.runtime(desired)? {
+                Enforcement::Static if self.is_under_way() => {
+                    ("PartitionsBeingMade", "the partitions of its layout are being made")
+                }
+                Enforcement::Percentage if !self.progress(desired, None).is_complete() => (
+                    "PartitionsBeingProven",
+                    "CUDA clients are measuring what the percentages of its layout give",
+                ),
+                _ => return None,
+            }
+        };
+        Some((reason, message.to_owned()))
+    }
+}
 
 /// What is to be said of the layout.
 pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {

@@ -1,4 +1,4 @@
-//! The decisions of [`PartitionReconciler`], one by one, on a GPU that gives the lowest free chunks.
+//! Static partitions, one decision at a time, on a GPU that gives the lowest free chunks.
 
 mod histories;
 
@@ -6,11 +6,12 @@ use super::*;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::layout::Layout;
-use crate::domain::layout::active::{ActiveLayout, DesiredLayout};
+use crate::domain::layout::active::{ActiveLayout, DesiredLayout, PartitionPolicy};
 use crate::domain::layout::execution::{CommandAnswer, Deed};
 use crate::domain::layout::record::Degraded;
 use crate::domain::partitions::ListedPartition;
-use crate::domain::{DaemonName, LayoutName};
+use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId};
+use crate::supervisor::reconcile::layout::conditions::conditions;
 use crate::supervisor::report::recent::SHOWN_MS;
 
 fn uuid() -> GpuUuid {
@@ -19,7 +20,7 @@ fn uuid() -> GpuUuid {
 
 /// A GPU of 15 chunks; `skew` makes it another die, which gives other IDs.
 #[derive(Debug, Default)]
-struct Die {
+pub(super) struct Die {
     partitions: Vec<(PartitionId, Vec<usize>)>,
     held: Vec<PartitionId>,
     skew: usize,
@@ -107,20 +108,52 @@ fn repairing(mut desired: Desired) -> Desired {
     desired
 }
 
-fn layout_state(partitioning: &PartitionReconciler, desired: &Desired, die: &Die) -> PartitionLayoutState {
-    partitioning.layout_state(desired, Some(&die.list()))
+fn progress(reconciler: &LayoutReconciler, desired: &Desired, die: &Die) -> LayoutProgress {
+    reconciler.progress(desired, Some(&die.list()))
+}
+
+impl Daemon for Die {
+    fn desired(&self, generation: i64) -> Desired {
+        Desired { generation, ..desired(1, &[7, 3]) }
+    }
+
+    fn start(&mut self) {
+        *self = Self::default();
+    }
+
+    fn listed(&self) -> Option<Vec<GpuPartitions>> {
+        Some(self.list())
+    }
+
+    fn run(&mut self, reconciler: &mut LayoutReconciler, desired: &Desired, works: bool) {
+        let present = self.list();
+        reconciler.prepare_run(desired, &present, 10);
+        let LayoutProgress::Due(plan) = reconciler.progress(desired, Some(&present)) else {
+            panic!("nothing is due")
+        };
+        let written = reconciler.before("first", &present);
+        let mut execution = reconciler.began(written, &plan, desired, &present, 10);
+        assert_eq!(super::state(self, reconciler, desired), LayoutState::Applying);
+        while let Some(step) = execution.next() {
+            let answer =
+                if works { self.do_it(&step.deed, step.chunks) } else { CommandAnswer::Refused("no".into()) };
+            execution.answered(&answer, &self.list(), 1);
+            reconciler.commands_sent(execution.taken());
+        }
+        reconciler.ended(execution.outcome(), desired, 10_000, 20);
+    }
 }
 
 /// A run to its end, or to `broken` commands and no further.
-fn run(partitioning: &mut PartitionReconciler, desired: &Desired, die: &mut Die, broken: Option<usize>) {
+fn run(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die, broken: Option<usize>) {
     let present = die.list();
-    partitioning.prepare_run(desired, &present, 0);
-    let PartitionLayoutState::Due(plan) = partitioning.layout_state(desired, Some(&present)) else {
-        panic!("nothing is due: {:?}", partitioning.layout_state(desired, Some(&present)))
+    reconciler.prepare_run(desired, &present, 0);
+    let LayoutProgress::Due(plan) = reconciler.progress(desired, Some(&present)) else {
+        panic!("nothing is due: {:?}", reconciler.progress(desired, Some(&present)))
     };
-    let written = partitioning.before("first", &present);
-    let mut execution = partitioning.began(written, &plan, desired, &present, 0);
-    assert!(partitioning.is_under_way());
+    let written = reconciler.before("first", &present);
+    let mut execution = reconciler.began(written, &plan, desired, &present, 0);
+    assert!(reconciler.is_under_way());
     for sent in 0.. {
         let Some(step) = execution.next() else { break };
         if broken == Some(sent) {
@@ -129,120 +162,125 @@ fn run(partitioning: &mut PartitionReconciler, desired: &Desired, die: &mut Die,
         }
         let answer = die.do_it(&step.deed, step.chunks);
         execution.answered(&answer, &die.list(), 1);
-        partitioning.progress(execution.taken());
+        reconciler.commands_sent(execution.taken());
     }
-    partitioning.ended(execution.outcome(), desired, 1, 0);
-    assert!(!partitioning.is_under_way());
+    reconciler.ended(execution.outcome(), desired, 1, 0);
+    assert!(!reconciler.is_under_way());
 }
 
 /// A run that is written down.
-fn done(partitioning: &mut PartitionReconciler, desired: &Desired, die: &mut Die) {
-    run(partitioning, desired, die, None);
-    assert_eq!(layout_state(partitioning, desired, die), PartitionLayoutState::Unwritten);
-    write_end(partitioning, desired);
+fn done(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die) {
+    run(reconciler, desired, die, None);
+    assert_eq!(progress(reconciler, desired, die), LayoutProgress::Unwritten);
+    write_end(reconciler, desired);
 }
 
-fn write_end(partitioning: &mut PartitionReconciler, desired: &Desired) {
-    let run = partitioning.to_write(desired).expect("a run");
-    partitioning.written(run);
+fn write_end(reconciler: &mut LayoutReconciler, desired: &Desired) {
+    let run = run_to_write(reconciler, desired).expect("a run");
+    reconciler.written(LayoutRecord::Partitions(run));
+}
+
+fn run_to_write(reconciler: &LayoutReconciler, desired: &Desired) -> Option<PartitionRun> {
+    match reconciler.to_write(desired)? {
+        LayoutRecord::Partitions(run) => Some(run),
+        LayoutRecord::Percentages(_) => None,
+    }
 }
 
 /// One in whose process a layout of these sizes is in force.
-fn applied(chunks: &[u32]) -> (PartitionReconciler, Desired, Die) {
-    let (mut partitioning, mut desired, mut die) =
-        (PartitionReconciler::default(), desired(1, chunks), Die::default());
-    partitioning.begin("first");
-    done(&mut partitioning, &desired, &mut die);
-    assert_eq!(layout_state(&partitioning, &desired, &die), PartitionLayoutState::Complete);
+fn applied(chunks: &[u32]) -> (LayoutReconciler, Desired, Die) {
+    let (mut reconciler, mut desired, mut die) =
+        (LayoutReconciler::default(), desired(1, chunks), Die::default());
+    reconciler.begin("first");
+    done(&mut reconciler, &desired, &mut die);
+    assert_eq!(progress(&reconciler, &desired, &die), LayoutProgress::Complete);
     // As the store has it from then on.
     let layout = desired.layout.as_mut().expect("a layout");
-    layout.expected = partitioning.run.as_ref().map(|run| run.record.ids());
-    (partitioning, desired, die)
+    layout.expected = reconciler.partitions.run.as_ref().map(|run| run.record.ids());
+    (reconciler, desired, die)
 }
 
-fn state(partitioning: &PartitionReconciler, desired: &Desired, die: &Die) -> LayoutState {
-    partitioning.status(desired, Some(&die.list())).expect("a status").state
+fn state(reconciler: &LayoutReconciler, desired: &Desired, die: &Die) -> LayoutState {
+    reconciler.status(desired, Some(&die.list())).expect("a status").state
 }
 
 #[test]
 fn partitions_are_untouched_without_layout_or_listing() {
-    let (partitioning, target) = (PartitionReconciler::default(), desired(1, &[7]));
-    assert_eq!(partitioning.layout_state(&target, None), PartitionLayoutState::Unread);
-    assert_eq!(partitioning.status(&target, None).expect("a status").state, LayoutState::Pending);
-    assert_eq!(partitioning.layout_state(&bare(), None), PartitionLayoutState::Complete);
-    assert_eq!(partitioning.status(&bare(), None), None);
+    let (reconciler, target) = (LayoutReconciler::default(), desired(1, &[7]));
+    assert_eq!(reconciler.progress(&target, None), LayoutProgress::Waiting);
+    assert_eq!(reconciler.status(&target, None).expect("a status").state, LayoutState::Pending);
+    assert_eq!(reconciler.progress(&bare(), None), LayoutProgress::Complete);
+    assert_eq!(reconciler.status(&bare(), None), None);
     let shared = Desired { mode: Mode::Shared, ..target.clone() };
-    assert_eq!(partitioning.layout_state(&shared, None), PartitionLayoutState::Complete);
+    assert_eq!(reconciler.progress(&shared, None), LayoutProgress::Complete);
     let mut percentage = target;
     percentage.layout.as_mut().expect("a layout").enforcement = Enforcement::Percentage;
-    assert_eq!(layout_state(&partitioning, &percentage, &Die::default()), PartitionLayoutState::Complete);
-    assert_eq!(partitioning.status(&percentage, None), None);
+    assert!(matches!(
+        progress(&reconciler, &percentage, &Die::default()),
+        LayoutProgress::Refused(Cause::Blocked { .. })
+    ));
 }
 
 #[test]
 fn layout_is_applied_once_recorded_and_listed() {
-    let (mut partitioning, target, mut die) =
-        (PartitionReconciler::default(), desired(1, &[7, 3]), Die::default());
-    partitioning.begin("first");
-    run(&mut partitioning, &target, &mut die, None);
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    let (mut reconciler, target, mut die) =
+        (LayoutReconciler::default(), desired(1, &[7, 3]), Die::default());
+    reconciler.begin("first");
+    run(&mut reconciler, &target, &mut die, None);
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Pending);
     assert!(status.partitions.iter().all(|one| one.id.is_none()), "{status:?}");
-    assert_eq!(partitioning.to_write(&target).expect("a run").record.0.len(), 2);
-    partitioning.not_written(5_000);
-    assert!(partitioning.retry_at() > 5_000);
-    write_end(&mut partitioning, &target);
-    assert_eq!((partitioning.retry_at(), partitioning.to_write(&target)), (0, None));
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    assert_eq!(run_to_write(&reconciler, &target).expect("a run").record.0.len(), 2);
+    reconciler.not_written(5_000);
+    assert!(reconciler.write_retry_at > 5_000);
+    write_end(&mut reconciler, &target);
+    assert_eq!((reconciler.write_retry_at, reconciler.to_write(&target)), (0, None));
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.taken.len()), (LayoutState::Applied, 2));
     let ids: Vec<_> = status.partitions.iter().filter_map(|one| one.id.clone()).collect();
     assert_eq!(ids, die.partitions.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
     // The next manager finds the same.
-    let mut next = PartitionReconciler::remembered(partitioning.run.clone());
+    let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone(), Timings::default());
     next.begin("first");
-    assert_eq!(layout_state(&next, &target, &die), PartitionLayoutState::Complete);
+    assert_eq!(progress(&next, &target, &die), LayoutProgress::Complete);
 }
 
 #[test]
 fn partition_drift_is_repaired_only_on_request() {
-    let (mut partitioning, target, mut die) = applied(&[7, 3]);
+    let (mut reconciler, target, mut die) = applied(&[7, 3]);
     let tail = die.partitions[1].0.clone();
     die.remove(&tail);
-    let state = layout_state(&partitioning, &target, &die);
+    let state = progress(&reconciler, &target, &die);
     assert!(
-        matches!(&state, PartitionLayoutState::Drifted(drift, None) if drift.len() == 1)
-            && state.is_complete()
+        matches!(&state, LayoutProgress::Drifted(drift, None) if drift.len() == 1) && state.is_complete()
     );
     let later = Desired { generation: 2, ..target.clone() };
-    assert!(layout_state(&partitioning, &later, &die).is_complete(), "another generation requests no repair");
-    assert!(matches!(
-        layout_state(&partitioning, &repairing(target.clone()), &die),
-        PartitionLayoutState::Due(_)
-    ));
+    assert!(progress(&reconciler, &later, &die).is_complete(), "another generation requests no repair");
+    assert!(matches!(progress(&reconciler, &repairing(target.clone()), &die), LayoutProgress::Due(_)));
 
-    partitioning.request(2);
-    done(&mut partitioning, &later, &mut die);
-    assert_eq!(layout_state(&partitioning, &later, &die), PartitionLayoutState::Complete);
+    reconciler.request(2);
+    done(&mut reconciler, &later, &mut die);
+    assert_eq!(progress(&reconciler, &later, &die), LayoutProgress::Complete);
     assert_eq!(die.partitions[1].0, tail);
     die.remove(&tail);
-    assert!(layout_state(&partitioning, &later, &die).is_complete(), "it was requested once");
+    assert!(progress(&reconciler, &later, &die).is_complete(), "it was requested once");
 
     // A request while there is nothing to do is not carried out later.
-    let (mut partitioning, target, mut die) = applied(&[7, 3]);
-    partitioning.request(2);
-    partitioning.polled(&target, Some(&die.list()), 0);
+    let (mut reconciler, target, mut die) = applied(&[7, 3]);
+    reconciler.request(2);
+    reconciler.polled(&target, Some(&die.list()), 0);
     die.remove(&tail);
-    assert!(matches!(layout_state(&partitioning, &target, &die), PartitionLayoutState::Drifted(_, None)));
+    assert!(matches!(progress(&reconciler, &target, &die), LayoutProgress::Drifted(_, None)));
 }
 
 #[test]
 fn repair_neither_removes_used_nor_recreates_partitions() {
-    let (partitioning, target, mut die) = applied(&[7, 3]);
+    let (reconciler, target, mut die) = applied(&[7, 3]);
     let target = repairing(target);
     let strange = die.add(2);
-    assert!(matches!(layout_state(&partitioning, &target, &die), PartitionLayoutState::Due(_)));
+    assert!(matches!(progress(&reconciler, &target, &die), LayoutProgress::Due(_)));
     die.held = vec![strange.clone()];
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Drifted);
     assert!(status.not_repaired.expect("a reason").contains("in use"));
     die.held.clear();
@@ -252,77 +290,74 @@ fn repair_neither_removes_used_nor_recreates_partitions() {
     let mut again = target.clone();
     again.layout.as_mut().expect("a layout").recreate = true;
     for target in [&target, &again] {
-        let state = layout_state(&partitioning, target, &die);
+        let state = progress(&reconciler, target, &die);
         assert!(
-            matches!(&state, PartitionLayoutState::Drifted(_, Some(why)) if why.contains("made again")),
+            matches!(&state, LayoutProgress::Drifted(_, Some(why)) if why.contains("made again")),
             "who recreates with an apply does not with a repair: {state:?}"
         );
     }
-    let mut requested = partitioning;
+    let mut requested = reconciler;
     requested.request(2);
-    assert!(matches!(
-        layout_state(&requested, &target, &die),
-        PartitionLayoutState::Refused(Cause::Blocked { .. })
-    ));
-    assert!(matches!(layout_state(&requested, &again, &die), PartitionLayoutState::Due(_)));
+    assert!(matches!(progress(&requested, &target, &die), LayoutProgress::Refused(Cause::Blocked { .. })));
+    assert!(matches!(progress(&requested, &again, &die), LayoutProgress::Due(_)));
 }
 
 #[test]
 fn restarted_daemon_must_give_same_partition_ids() {
-    let (mut partitioning, target, die) = applied(&[7, 3]);
+    let (mut reconciler, target, die) = applied(&[7, 3]);
     let before: Vec<_> = die.partitions.iter().map(|(id, _)| id.clone()).collect();
-    partitioning.begin("second");
-    assert!(matches!(layout_state(&partitioning, &target, &Die::default()), PartitionLayoutState::Due(_)));
+    reconciler.begin("second");
+    assert!(matches!(progress(&reconciler, &target, &Die::default()), LayoutProgress::Due(_)));
     let mut same = Die::default();
-    let mut twin = partitioning.clone();
+    let mut twin = reconciler.clone();
     done(&mut twin, &target, &mut same);
     assert_eq!(state(&twin, &target, &same), LayoutState::Applied);
 
     let mut other = Die { skew: 1, ..Die::default() };
-    done(&mut partitioning, &target, &mut other);
+    done(&mut reconciler, &target, &mut other);
     assert!(other.partitions.is_empty(), "it is undone");
-    let status = partitioning.status(&target, Some(&other.list())).expect("a status");
+    let status = reconciler.status(&target, Some(&other.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Failed);
     let Some(Cause::OtherId { step: 0, expected, .. }) = status.failure.map(|failure| failure.cause) else {
         panic!("another cause")
     };
     assert_eq!(expected, before[0]);
-    assert_eq!(layout_state(&partitioning, &target, &other), PartitionLayoutState::Failed);
+    assert_eq!(progress(&reconciler, &target, &other), LayoutProgress::Failed);
     for again in [
         {
-            let mut requested = partitioning.clone();
+            let mut requested = reconciler.clone();
             requested.try_again();
             (requested, target.clone())
         },
-        (partitioning.clone(), Desired { generation: 2, ..target.clone() }),
+        (reconciler.clone(), Desired { generation: 2, ..target.clone() }),
         {
-            let mut third = partitioning.clone();
+            let mut third = reconciler.clone();
             third.begin("third");
             (third, target.clone())
         },
     ] {
-        assert!(matches!(layout_state(&again.0, &again.1, &other), PartitionLayoutState::Due(_)));
+        assert!(matches!(progress(&again.0, &again.1, &other), LayoutProgress::Due(_)));
     }
 }
 
 #[test]
 fn interrupted_run_is_finished_from_listing() {
-    let (mut partitioning, target, mut die) =
-        (PartitionReconciler::default(), desired(1, &[7, 3, 2]), Die::default());
-    partitioning.begin("first");
+    let (mut reconciler, target, mut die) =
+        (LayoutReconciler::default(), desired(1, &[7, 3, 2]), Die::default());
+    reconciler.begin("first");
     let theirs = die.add(1);
-    run(&mut partitioning, &target, &mut die, Some(3));
+    run(&mut reconciler, &target, &mut die, Some(3));
     assert_eq!(die.partitions.len(), 2, "theirs went, and two were made");
     assert!(!die.partitions.iter().any(|(id, _)| *id == theirs));
-    let left = partitioning.run.clone();
+    let left = reconciler.partitions.run.clone();
     let before = left.as_ref().and_then(|run| run.before.clone()).expect("it is under way");
     assert_eq!(before[&uuid()], [theirs].into());
-    assert_eq!(state(&partitioning, &target, &die), LayoutState::Pending);
+    assert_eq!(state(&reconciler, &target, &die), LayoutState::Pending);
 
     // By this manager or by the next.
-    let mut next = PartitionReconciler::remembered(left);
+    let mut next = LayoutReconciler::remembered(left, Timings::default());
     next.begin("first");
-    for mut one in [partitioning, next] {
+    for mut one in [reconciler, next] {
         let mut die = Die { partitions: die.partitions.clone(), ..Die::default() };
         done(&mut one, &target, &mut die);
         assert_eq!(die.partitions.len(), 3);
@@ -334,87 +369,83 @@ fn interrupted_run_is_finished_from_listing() {
 
 #[test]
 fn removed_layout_keeps_external_partitions() {
-    let (mut partitioning, _, mut die) = applied(&[7, 3]);
+    let (mut reconciler, _, mut die) = applied(&[7, 3]);
     let theirs = die.add(2);
-    done(&mut partitioning, &bare(), &mut die);
+    done(&mut reconciler, &bare(), &mut die);
     assert_eq!(die.partitions.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&theirs]);
-    assert_eq!(layout_state(&partitioning, &bare(), &die), PartitionLayoutState::Complete);
-    assert_eq!(partitioning.status(&bare(), Some(&die.list())), None);
+    assert_eq!(progress(&reconciler, &bare(), &die), LayoutProgress::Complete);
+    assert_eq!(reconciler.status(&bare(), Some(&die.list())), None);
 }
 
 #[test]
 fn blocker_is_named_until_it_is_gone() {
-    let (partitioning, _, mut die) = applied(&[7, 3]);
+    let (reconciler, _, mut die) = applied(&[7, 3]);
     let next = Desired { generation: 2, ..desired(2, &[7]) };
     die.held = vec![die.partitions[1].0.clone()];
-    let PartitionLayoutState::Refused(Cause::Blocked { why }) = layout_state(&partitioning, &next, &die)
-    else {
+    let LayoutProgress::Refused(Cause::Blocked { why }) = progress(&reconciler, &next, &die) else {
         panic!("it is in use")
     };
     assert!(why.contains("in use"), "{why}");
-    assert_eq!(state(&partitioning, &next, &die), LayoutState::Failed);
+    assert_eq!(state(&reconciler, &next, &die), LayoutState::Failed);
     die.held.clear();
-    assert!(matches!(layout_state(&partitioning, &next, &die), PartitionLayoutState::Due(_)));
+    assert!(matches!(progress(&reconciler, &next, &die), LayoutProgress::Due(_)));
     let large = Desired { generation: 3, ..desired(3, &[16]) };
-    let state = partitioning.status(&large, Some(&die.list())).and_then(|status| status.failure);
+    let state = reconciler.status(&large, Some(&die.list())).and_then(|status| status.failure);
     assert!(state.expect("it does not fit").message.contains("16 chunks"), "requested and free are reported");
 }
 
 /// A layout in force of which an undo has left one partition with another ID than the one on record.
-fn degraded() -> (PartitionReconciler, Desired, Die) {
-    let (mut partitioning, desired, mut die) = applied(&[2, 3]);
+fn degraded() -> (LayoutReconciler, Desired, Die) {
+    let (mut reconciler, desired, mut die) = applied(&[2, 3]);
     // The last one comes back elsewhere.
     let (id, _) = die.partitions.pop().expect("the last");
     die.skew = 1;
     let got = die.add(3);
-    let run = partitioning.run.as_mut().expect("a run");
+    let run = reconciler.partitions.run.as_mut().expect("a run");
     run.record.0[1].id = got.clone();
     let name = run.record.0[1].partition.clone();
     let (expected, got) = (Some(id), Some(got));
     run.degraded = vec![Degraded { gpu: uuid(), partition: Some(name), expected, got, why: None }];
-    (partitioning, desired, die)
+    (reconciler, desired, die)
 }
 
 #[test]
 fn degraded_partition_is_withheld_and_others_stay() {
-    let (partitioning, target, die) = degraded();
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    let (reconciler, target, die) = degraded();
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.degraded.len()), (LayoutState::Degraded, 1));
     let handed_out: Vec<bool> = status.partitions.iter().map(|one| one.id.is_some()).collect();
     assert_eq!(handed_out, [true, false], "{status:?}");
     let why = status.partitions[1].withheld.as_ref().expect("a reason");
     assert!(why.contains("is on record") && why.contains("recreate"), "{why}");
     assert_eq!(conditions(&status, 0)[0].kind, "PartitionsDegraded");
-    assert!(layout_state(&partitioning, &target, &die).is_complete());
+    assert!(progress(&reconciler, &target, &die).is_complete());
 }
 
 #[test]
 fn recreate_makes_a_degraded_layout_again() {
-    let (mut partitioning, target, mut die) = degraded();
+    let (mut reconciler, target, mut die) = degraded();
     die.skew = 0;
     let mut again = Desired { generation: 2, ..target };
-    partitioning.request(2);
-    assert!(
-        layout_state(&partitioning, &again, &die).is_complete(),
-        "without recreate nothing is made again"
-    );
+    reconciler.request(2);
+    assert!(progress(&reconciler, &again, &die).is_complete(), "without recreate nothing is made again");
     again.layout.as_mut().expect("a layout").recreate = true;
-    done(&mut partitioning, &again, &mut die);
-    let status = partitioning.status(&again, Some(&die.list())).expect("a status");
+    done(&mut reconciler, &again, &mut die);
+    let status = reconciler.status(&again, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.degraded.len()), (LayoutState::Applied, 0));
     assert!(status.partitions.iter().all(|one| one.id.is_some() && one.id == one.expected), "{status:?}");
 }
 
 #[test]
 fn going_back_on_another_die_stays_blocked() {
-    let (mut partitioning, target, _) = applied(&[7, 3]);
+    let (mut reconciler, target, _) = applied(&[7, 3]);
     let back = Desired { generation: 2, ..target };
-    partitioning.begin("second");
+    reconciler.begin("second");
     let mut other = Die { skew: 1, ..Die::default() };
-    partitioning.request(2);
-    done(&mut partitioning, &back, &mut other);
+    reconciler.request(2);
+    done(&mut reconciler, &back, &mut other);
     assert_eq!(other.partitions, []);
-    let status = partitioning.status(&back, Some(&other.list())).expect("a status");
+    let status = reconciler.status(&back, Some(&other.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Failed);
     assert!(status.partitions.iter().all(|one| one.id.is_none()), "{status:?}");
 }
@@ -422,44 +453,41 @@ fn going_back_on_another_die_stays_blocked() {
 #[test]
 fn request_for_applied_generation_starts_no_repair() {
     // The desired state was followed before its publisher requested it; then another program made a partition of its own.
-    let (mut partitioning, target, mut die) = applied(&[7, 3]);
+    let (mut reconciler, target, mut die) = applied(&[7, 3]);
     let theirs = die.add(2);
-    let before = partitioning.status(&target, Some(&die.list())).expect("a status");
-    let mut next = PartitionReconciler::remembered(partitioning.run.clone());
+    let before = reconciler.status(&target, Some(&die.list())).expect("a status");
+    let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone(), Timings::default());
     next.begin("first");
-    for partitioning in [&mut partitioning, &mut next] {
-        partitioning.request(target.generation);
-        let state = layout_state(partitioning, &target, &die);
-        assert!(
-            matches!(&state, PartitionLayoutState::Drifted(drift, None) if drift[0].id == theirs),
-            "{state:?}"
-        );
+    for reconciler in [&mut reconciler, &mut next] {
+        reconciler.request(target.generation);
+        let state = progress(reconciler, &target, &die);
+        assert!(matches!(&state, LayoutProgress::Drifted(drift, None) if drift[0].id == theirs), "{state:?}");
         // A later generation that requests the layout has it repaired.
-        partitioning.request(target.generation + 1);
-        assert!(matches!(layout_state(partitioning, &target, &die), PartitionLayoutState::Due(_)));
+        reconciler.request(target.generation + 1);
+        assert!(matches!(progress(reconciler, &target, &die), LayoutProgress::Due(_)));
     }
     assert_eq!(before.taken.len(), 2);
 
-    let (mut failed, target) = (PartitionReconciler::default(), desired(1, &[7]));
+    let (mut failed, target) = (LayoutReconciler::default(), desired(1, &[7]));
     failed.begin("first");
     done(&mut failed, &target, &mut Die::default());
     failed.begin("second");
     done(&mut failed, &target, &mut Die { skew: 1, ..Die::default() });
     failed.request(target.generation);
-    assert_eq!(layout_state(&failed, &target, &Die::default()), PartitionLayoutState::Failed);
+    assert_eq!(progress(&failed, &target, &Die::default()), LayoutProgress::Failed);
     failed.request(target.generation + 1);
-    assert!(matches!(layout_state(&failed, &target, &Die::default()), PartitionLayoutState::Due(_)));
+    assert!(matches!(progress(&failed, &target, &Die::default()), LayoutProgress::Due(_)));
 }
 
 #[test]
 fn repair_is_recorded_before_it_begins() {
-    let (mut partitioning, target, mut die) = applied(&[7, 3]);
+    let (mut reconciler, target, mut die) = applied(&[7, 3]);
     let target = repairing(target);
-    let made = partitioning.status(&target, Some(&die.list())).expect("a status").taken;
+    let made = reconciler.status(&target, Some(&die.list())).expect("a status").taken;
     let tail = die.partitions[1].0.clone();
     die.remove(&tail);
-    partitioning.polled(&target, Some(&die.list()), 5);
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    reconciler.polled(&target, Some(&die.list()), 5);
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.drift.len()), (LayoutState::Pending, 1));
     assert_eq!((status.drift_seen.count, status.drift_seen.last_at), (1, Some(5)));
     let said = &conditions(&status, 6)[0];
@@ -467,55 +495,52 @@ fn repair_is_recorded_before_it_begins() {
     assert!(said.message.contains("partition p1") && said.message.contains("being put back"), "{said:?}");
 
     // Interrupted, the same repair continues, and the drift is what it was.
-    run(&mut partitioning, &target, &mut die, Some(0));
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    run(&mut reconciler, &target, &mut die, Some(0));
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.drift.len(), &status.taken), (1, &made));
-    done(&mut partitioning, &target, &mut die);
-    partitioning.polled(&target, Some(&die.list()), 7);
-    let status = partitioning.status(&target, Some(&die.list())).expect("a status");
+    done(&mut reconciler, &target, &mut die);
+    reconciler.polled(&target, Some(&die.list()), 7);
+    let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, &status.drift, &status.taken), (LayoutState::Applied, &Vec::new(), &made));
     assert_eq!((status.drift_seen.count, status.drift_seen.repairs), (1, 1));
     assert!(status.drift_seen.taken.iter().any(|taken| taken.id.as_ref() == Some(&tail)), "{status:?}");
     assert_eq!(status.drift_seen.last[0].id, tail);
 
     // Another process has its own partitions; what happened in the one before is still shown, for a while.
-    partitioning.begin("second");
+    reconciler.begin("second");
     let mut next = Die::default();
-    done(&mut partitioning, &target, &mut next);
-    partitioning.polled(&target, Some(&next.list()), 9);
-    let status = partitioning.status(&target, Some(&next.list())).expect("a status");
+    done(&mut reconciler, &target, &mut next);
+    reconciler.polled(&target, Some(&next.list()), 9);
+    let status = reconciler.status(&target, Some(&next.list())).expect("a status");
     assert_eq!((status.drift_seen.count, status.drift_seen.repairs), (1, 1));
     assert!(conditions(&status, SHOWN_MS + 5).is_empty());
 }
 
 #[test]
 fn undone_repair_backs_off_while_daemon_serves() {
-    let (mut partitioning, target, mut die) = applied(&[7, 3]);
+    let (mut reconciler, target, mut die) = applied(&[7, 3]);
     let target = repairing(target);
     let tail = die.partitions[1].0.clone();
     for _ in 0..3 {
         die.remove(&tail);
-        assert!(matches!(layout_state(&partitioning, &target, &die), PartitionLayoutState::Due(_)));
-        done(&mut partitioning, &target, &mut die);
-        partitioning.polled(&target, Some(&die.list()), 0);
+        assert!(matches!(progress(&reconciler, &target, &die), LayoutProgress::Due(_)));
+        done(&mut reconciler, &target, &mut die);
+        reconciler.polled(&target, Some(&die.list()), 0);
     }
     die.remove(&tail);
-    partitioning.polled(&target, Some(&die.list()), 100);
-    let state = layout_state(&partitioning, &target, &die);
+    reconciler.polled(&target, Some(&die.list()), 100);
+    let state = progress(&reconciler, &target, &die);
     assert!(
-        matches!(&state, PartitionLayoutState::Drifted(_, Some(why)) if why.contains("3 times in a row")),
+        matches!(&state, LayoutProgress::Drifted(_, Some(why)) if why.contains("3 times in a row")),
         "{state:?}"
     );
     assert!(state.is_complete());
-    assert_eq!(partitioning.repair_postponed_until(), Some(1_100));
-    let mut requested = partitioning.clone();
+    assert_eq!(reconciler.partitions.repair_postponed_until(), Some(1_100));
+    let mut requested = reconciler.clone();
     requested.request(2);
-    assert!(
-        matches!(layout_state(&requested, &target, &die), PartitionLayoutState::Due(_)),
-        "a request does not wait"
-    );
-    partitioning.prepare_run(&target, &die.list(), 1_099);
-    assert!(layout_state(&partitioning, &target, &die).is_complete());
-    partitioning.prepare_run(&target, &die.list(), 1_100);
-    assert!(matches!(layout_state(&partitioning, &target, &die), PartitionLayoutState::Due(_)));
+    assert!(matches!(progress(&requested, &target, &die), LayoutProgress::Due(_)), "a request does not wait");
+    reconciler.prepare_run(&target, &die.list(), 1_099);
+    assert!(progress(&reconciler, &target, &die).is_complete());
+    reconciler.prepare_run(&target, &die.list(), 1_100);
+    assert!(matches!(progress(&reconciler, &target, &die), LayoutProgress::Due(_)));
 }

@@ -1,7 +1,11 @@
+//! Thread percentages, one decision at a time, with CUDA clients that see what a rule says.
+
 use super::*;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
-use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
+use crate::domain::layout::active::{
+    ActiveLayout, DesiredLayout, DesiredShares, PartitionPolicy, ProvenLayout,
+};
 use crate::domain::layout::percentage::shares;
 use crate::domain::layout::{GpuMap, Layout};
 use crate::domain::percentage::sms_for;
@@ -9,6 +13,33 @@ use crate::domain::plan;
 use crate::domain::tenant::tests::h200;
 use crate::domain::{DaemonName, LayoutName};
 use crate::gpu::report::{Device, Failure, Priorities};
+use crate::supervisor::reconcile::layout::percentages::{RETRIES, RETRY_MS};
+
+/// A daemon whose clients see what the formula says, or half of the GPU.
+pub(super) struct Clients;
+
+impl Daemon for Clients {
+    fn desired(&self, generation: i64) -> Desired {
+        desired(&h200(0), generation, &[7, 3], None)
+    }
+
+    fn start(&mut self) {}
+
+    fn listed(&self) -> Option<Vec<GpuPartitions>> {
+        None
+    }
+
+    fn run(&mut self, reconciler: &mut LayoutReconciler, desired: &Desired, works: bool) {
+        let mut now = 10;
+        while let Some((percentage, _)) = due(reconciler, desired) {
+            reconciler.probe_sent(percentage, desired, now);
+            assert_eq!(super::state(self, reconciler, desired), LayoutState::Applying);
+            now += 5;
+            let sms = if works { sms_for(percentage, 132) } else { 66 };
+            reconciler.probed(&saw(&h200(0), sms), desired, now);
+        }
+    }
+}
 
 fn unmeasured() -> Gpu {
     Gpu { name: "NVIDIA H300".into(), sms: Some(120), ..h200(0) }
@@ -76,22 +107,47 @@ fn failed(why: &str) -> Report {
 }
 
 /// Follows the desired state; gives the percentage that the server is to hold.
-fn follow(known: &mut PercentageReconciler, desired: &mut Desired) -> u16 {
+fn follow(known: &mut LayoutReconciler, desired: &mut Desired) -> u16 {
     known.follow(desired, 0);
     desired.percentage.tenths()
 }
 
+/// The percentage that a client is to probe, and when.
+fn due(known: &LayoutReconciler, desired: &Desired) -> Option<(ThreadPercentage, i64)> {
+    match known.next_step(desired, None)? {
+        (at, LayoutAction::Prove(percentage)) => Some((percentage, at)),
+        _ => None,
+    }
+}
+
+fn failure(known: &LayoutReconciler, desired: &Desired) -> Option<LayoutFailure> {
+    known.failure(desired, &known.progress(desired, None))
+}
+
+fn is_complete(known: &LayoutReconciler, desired: &Desired) -> bool {
+    known.progress(desired, None).is_complete()
+}
+
+/// What was proven is written down, as a driver does at once.
+fn record(known: &mut LayoutReconciler, desired: &Desired) -> ProvenLayout {
+    let Some(LayoutRecord::Percentages(proven)) = known.to_write(desired) else { panic!("to be written") };
+    assert_eq!(known.progress(desired, None), LayoutProgress::Unwritten);
+    known.written(LayoutRecord::Percentages(proven.clone()));
+    assert_eq!(known.to_write(desired), None, "once");
+    proven
+}
+
 /// Sends clients until nothing is due any more; gives how many there were and the server's percentages meanwhile.
 fn prove(
-    known: &mut PercentageReconciler,
+    known: &mut LayoutReconciler,
     desired: &mut Desired,
     sms: impl Fn(ThreadPercentage) -> Report,
 ) -> Vec<u16> {
     let mut held = Vec::new();
-    while let PercentageLayoutState::Due(percentage, _) = known.layout_state(desired) {
+    while let Some((percentage, _)) = due(known, desired) {
         held.push(follow(known, desired));
-        known.sent(percentage);
-        assert_eq!(known.layout_state(desired), PercentageLayoutState::Probing);
+        known.probe_sent(percentage, desired, 0);
+        assert_eq!(known.progress(desired, None), LayoutProgress::Probing);
         known.probed(&sms(percentage), desired, 0);
         assert!(held.len() < 100, "it asks for ever");
     }
@@ -99,75 +155,73 @@ fn prove(
     held
 }
 
-fn status(known: &PercentageReconciler, desired: &Desired) -> LayoutStatus {
-    known.status(desired).expect("there is a layout")
+fn status(known: &LayoutReconciler, desired: &Desired) -> LayoutStatus {
+    known.status(desired, None).expect("there is a layout")
 }
 
 #[test]
 fn daemon_without_percentage_layout_is_unchanged() {
-    let (mut known, mut desired) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    let (mut known, mut desired) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
     desired.layout = None;
     known.follow(&mut desired, 0);
-    assert!(known.is_complete(&desired) && known.status(&desired).is_none());
+    assert!(is_complete(&known, &desired) && known.status(&desired, None).is_none());
     assert_eq!(desired.percentage, ThreadPercentage::FULL, "as planned");
 }
 
 #[test]
 fn measured_layout_is_proven_under_largest_share() {
-    let (mut known, mut wanted) =
-        (PercentageReconciler::default(), desired(&h200(0), 1, &[7, 5, 3, 5], None));
-    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::New);
+    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7, 5, 3, 5], None));
+    assert_eq!(known.progress(&wanted, None), LayoutProgress::Waiting);
     follow(&mut known, &mut wanted);
     assert_eq!(status(&known, &wanted).state, LayoutState::Pending);
     assert!(status(&known, &wanted).partitions.iter().all(|partition| partition.percentage.is_none()));
     let held = prove(&mut known, &mut wanted, |p| saw(&h200(0), sms_for(p, 132)));
     assert_eq!(held, [425; 4], "three sizes");
+    let written = record(&mut known, &wanted);
+    assert_eq!(written.shares.len(), 3);
     let status = status(&known, &wanted);
     let seen: Vec<_> = status.partitions.iter().map(|partition| (partition.chunks, partition.sms)).collect();
     assert_eq!(seen, [(7, Some(56)), (5, Some(40)), (3, Some(24)), (5, Some(40))]);
     assert_eq!((status.state, status.enforcement), (LayoutState::Applied, Enforcement::Percentage));
-    let written = known.take_unwritten(&wanted).expect("to be written");
-    assert_eq!(written.shares.len(), 3);
-    assert_eq!(known.take_unwritten(&wanted), None, "once");
     // A tenant without a partition may have more.
     let mut beside = desired(&h200(0), 2, &[7, 5, 3, 5], Some(600));
     assert_eq!(follow(&mut known, &mut beside), 600);
-    assert!(known.is_complete(&beside), "nothing else has changed");
+    assert!(is_complete(&known, &beside), "nothing else has changed");
 }
 
 #[test]
 fn unmeasured_gpu_keeps_full_percentage_until_proven() {
     let gpu = unmeasured();
     let rule = |p: ThreadPercentage| u32::from(p.tenths()) * 120 / 1000;
-    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&gpu, 1, &[7, 3], None));
+    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&gpu, 1, &[7, 3], None));
     follow(&mut known, &mut wanted);
     let held = prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p)));
     let (last, before) = held.split_last().expect("at least one");
     assert!(before.iter().all(|held| *held == 1000), "{held:?}");
-    let proven = known.proven.clone();
+    let proven = known.percentages.proven.clone();
     assert_eq!(proven.iter().map(|proven| rule(proven.percentage)).collect::<Vec<_>>(), [24, 56]);
     assert_eq!(*last, proven[1].percentage.tenths());
     // Another control process: nothing counts, and what was found is tried first.
-    known.begin();
-    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::New);
+    known.process_gone();
+    assert_eq!(known.progress(&wanted, None), LayoutProgress::Waiting);
     follow(&mut known, &mut wanted);
-    assert!(!known.is_complete(&wanted));
+    assert!(!is_complete(&known, &wanted));
     assert_eq!(status(&known, &wanted).partitions[0].percentage, None);
     let held = prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p)));
     assert_eq!(held, [*last; 3], "two clients, and the server holds no more than before");
     // The same when a caller asks for it again.
-    known.request();
+    known.request(1);
     follow(&mut known, &mut wanted);
-    assert!(!known.is_complete(&wanted));
+    assert!(!is_complete(&known, &wanted));
     assert_eq!(prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p))).len(), 3);
 }
 
 #[test]
 fn unexpected_sms_fail_until_layout_changes() {
-    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
     follow(&mut known, &mut wanted);
     prove(&mut known, &mut wanted, |_| saw(&h200(0), 66));
-    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::Failed);
+    assert_eq!(known.progress(&wanted, None), LayoutProgress::Failed);
     let failure = status(&known, &wanted).failure.expect("a failure");
     assert_eq!((failure.reason(), failure.generation), ("PartitionNotProven", 1));
     assert!(
@@ -179,57 +233,60 @@ fn unexpected_sms_fail_until_layout_changes() {
     let mut back = desired(&h200(0), 2, &[3], None);
     assert_eq!(follow(&mut known, &mut back), 182);
     prove(&mut known, &mut back, |p| saw(&h200(0), sms_for(p, 132)));
+    record(&mut known, &back);
     assert_eq!((status(&known, &back).state, status(&known, &back).failure), (LayoutState::Applied, None));
     // And the first once more, because it is wanted again.
     let mut again = desired(&h200(0), 3, &[7], None);
     follow(&mut known, &mut again);
     prove(&mut known, &mut again, |p| saw(&h200(0), sms_for(p, 132)));
+    record(&mut known, &again);
     assert_eq!(status(&known, &again).partitions[0].sms, Some(56));
 }
 
 #[test]
 fn failed_probe_is_retried_then_reported() {
-    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
     follow(&mut known, &mut wanted);
     for attempt in 1..=RETRIES + 1 {
-        let PercentageLayoutState::Due(percentage, at) = known.layout_state(&wanted) else { panic!("due") };
+        let (percentage, at) = due(&known, &wanted).expect("due");
         assert_eq!(at, if attempt == 1 { 0 } else { 1000 + RETRY_MS }, "{attempt}");
-        assert_eq!(known.failure(&wanted), None);
-        known.sent(percentage);
+        assert_eq!(failure(&known, &wanted), None);
+        known.probe_sent(percentage, &wanted, 0);
         known.probed(&failed("it waits"), &wanted, 1000);
         known.follow(&mut wanted, 1000);
     }
-    let failure = known.failure(&wanted).expect("a failure");
-    assert_eq!(failure.reason(), "PartitionNotSeen");
-    let PercentageLayoutState::Due(percentage, at) = known.layout_state(&wanted) else { panic!("due again") };
+    let given_up = failure(&known, &wanted).expect("a failure");
+    assert_eq!(given_up.reason(), "PartitionNotSeen");
+    let (percentage, at) = due(&known, &wanted).expect("due again");
     assert_eq!(at, 1000 + Timings::default().blocked_retry());
     assert_eq!(status(&known, &wanted).state, LayoutState::Failed);
     // A client outside MPS proves nothing, whatever it saw.
-    known.sent(percentage);
+    known.probe_sent(percentage, &wanted, 0);
     known.probed(&Report { mps: Some(false), ..saw(&h200(0), 56) }, &wanted, 0);
-    assert!(known.failure(&wanted).expect("still").message.contains("outside MPS"));
-    known.sent(percentage);
+    assert!(failure(&known, &wanted).expect("still").message.contains("outside MPS"));
+    known.probe_sent(percentage, &wanted, 0);
     known.probed(&saw(&h200(0), 56), &wanted, 0);
-    assert_eq!((known.failure(&wanted), known.is_complete(&wanted)), (None, true));
+    record(&mut known, &wanted);
+    assert_eq!((failure(&known, &wanted), is_complete(&known, &wanted)), (None, true));
 }
 
 #[test]
 fn probe_of_replaced_daemon_proves_nothing() {
-    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
     follow(&mut known, &mut wanted);
-    let PercentageLayoutState::Due(percentage, _) = known.layout_state(&wanted) else { panic!("due") };
-    known.sent(percentage);
-    known.begin();
+    let (percentage, _) = due(&known, &wanted).expect("due");
+    known.probe_sent(percentage, &wanted, 0);
+    known.process_gone();
     follow(&mut known, &mut wanted);
     known.probed(&saw(&h200(0), 56), &wanted, 0);
-    assert!(!known.is_complete(&wanted) && known.proven.is_empty());
+    assert!(!is_complete(&known, &wanted) && known.percentages.proven.is_empty());
 }
 
 #[test]
 fn a_static_daemon_cannot_hold_percentages() {
-    let (mut known, mut wanted) = (PercentageReconciler::default(), desired(&h200(0), 1, &[7], None));
+    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
     wanted.mode = Mode::Static;
     follow(&mut known, &mut wanted);
-    assert_eq!(known.layout_state(&wanted), PercentageLayoutState::Failed);
-    assert_eq!(known.failure(&wanted).expect("a failure").reason(), "LayoutBlocked");
+    assert!(matches!(known.progress(&wanted, None), LayoutProgress::Refused(_)));
+    assert_eq!(failure(&known, &wanted).expect("a failure").reason(), "LayoutBlocked");
 }

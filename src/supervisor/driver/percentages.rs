@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::durable::DurableRecord;
 use super::Driver;
 use super::percentage_probe::PercentageProbe;
 use crate::domain::plan::Desired;
@@ -44,7 +43,7 @@ impl Driver {
         let prober = Arc::clone(&self.context.prober);
         let task = tokio::spawn(async move { prober.see(&request).await });
         self.probe = Some(PercentageProbe { process, task });
-        self.state.shares.sent(percentage);
+        self.state.layout.probe_sent(percentage, desired, self.now());
     }
 
     /// A client has come back.
@@ -52,16 +51,14 @@ impl Driver {
         let present = self.state.process.as_ref().map(|process| process.identity);
         let Some((_, report)) = report.filter(|(process, _)| Some(*process) == present) else {
             // What it saw is of a process that is gone.
-            return self.state.shares.probe_lost();
+            return self.state.layout.probe_lost();
         };
         let desired = self.wanted();
-        self.state.shares.probed(&report, &desired, self.now());
-        if let Some(failure) = self.state.shares.failure(&desired) {
+        self.state.layout.probed(&report, &desired, self.now());
+        let progress = self.state.layout.progress(&desired, None);
+        if let Some(failure) = self.state.layout.failure(&desired, &progress) {
             tracing::error!(daemon = %desired.name, why = failure.message, "the layout is not proven");
         }
-        if let Some(proven) = self.state.shares.take_unwritten(&desired) {
-            // What is not written is proven all the same; the next proof only takes longer.
-            self.write_down(&desired, DurableRecord::PercentageProof(proven)).await;
-        }
+        self.record_layout_end(&desired).await;
     }
 }

@@ -1,0 +1,383 @@
+//! What to do about the layout of one daemon: pure, from the layout that is wanted, what was done for it in the control
+//! process that runs now, and what was seen.
+//!
+//! ```text
+//!   a new control process, another layout, a run that was cut short
+//!      ▼
+//!    due ──run──► unwritten ──► complete ──others change partitions──► drifted ──policy `repair`, where it may──► due
+//!      │ │
+//!      │ └─ something blocks it: refused, and due as soon as it is gone
+//!      ▼
+//!   failed: not tried again before a retry is requested, the desired layout changes, or another process starts; only a CUDA
+//!           client that could not run is followed by another one after a pause
+//! ```
+//!
+//! There are two runtimes. Static partitions are made by commands and compared by ID (partitions.rs): a run is one session.
+//! Thread percentages are proven by CUDA clients (percentages.rs): a run is one client for each size of partition. What
+//! either says is of the control process that runs now, and never of another; what was given or proven in an earlier one is
+//! what the next run is compared with, or begins with.
+
+pub(crate) mod conditions;
+mod drift;
+mod partitions;
+mod percentages;
+pub(crate) mod progress;
+mod run;
+
+use self::partitions::{PartitionRuntime, static_layout};
+use self::percentages::{PercentageRuntime, percentage_layout, useless};
+use self::progress::{LayoutAction, LayoutProgress, LayoutRecord};
+use self::run::LastRun;
+use crate::domain::ThreadPercentage;
+use crate::domain::daemon::Mode;
+use crate::domain::layout::Enforcement;
+use crate::domain::layout::execution::{Cause, Execution, ExecutionOutcome};
+use crate::domain::layout::percentage::proof::ShareFailure;
+use crate::domain::layout::plan::Plan;
+use crate::domain::layout::record::{ExecutedStep, PartitionRun};
+use crate::domain::layout::status::{DriftSeen, LayoutFailure, LayoutState, LayoutStatus};
+use crate::domain::partitions::GpuPartitions;
+use crate::domain::plan::Desired;
+use crate::domain::timings::Timings;
+use crate::gpu::report::Report;
+
+/// Pause before what could not be written down is tried again.
+const UNWRITTEN_RETRY_MS: i64 = 1_000;
+
+/// Everything known about the layout of one daemon between two steps.
+#[derive(Debug, Clone, Default)]
+pub struct LayoutReconciler {
+    partitions: PartitionRuntime,
+    percentages: PercentageRuntime,
+    /// Why the last run failed; it counts for the generation that it was of.
+    failure: Option<LayoutFailure>,
+    /// The run that applies the layout, or the last that did.
+    last: Option<LastRun>,
+    /// When to try again what could not be written down; 0 where nothing failed.
+    write_retry_at: i64,
+    timings: Timings,
+}
+
+impl LayoutReconciler {
+    /// What an earlier manager has written down.
+    pub fn remembered(run: Option<PartitionRun>, timings: Timings) -> Self {
+        // Of a run that was cut short, only the listing counts.
+        let ended = run.as_ref().filter(|run| run.before.is_none());
+        let last = ended.and_then(|run| run.last.clone()).map(LastRun::from);
+        Self { partitions: PartitionRuntime::remembered(run), last, timings, ..Self::default() }
+    }
+
+    /// The control process is gone, and with it what was proven in it.
+    pub fn process_gone(&mut self) {
+        if self.percentages.process_gone() {
+            (self.failure, self.last) = (None, None);
+        }
+    }
+
+    /// A control process was started or found: what was done in another one is gone.
+    pub fn begin(&mut self, token: &str) {
+        if self.partitions.begin(token) {
+            self.failure = None;
+            self.write_retry_at = 0;
+        }
+    }
+
+    /// Retries what failed.
+    pub fn try_again(&mut self) {
+        self.write_retry_at = 0;
+        self.partitions.retry(self.failure.is_some());
+        self.failure = None;
+        self.percentages.restart();
+    }
+
+    /// A caller requests the layout again, in this generation. CUDA clients prove all of it once more. Partitions are left
+    /// where a run for this generation has ended, whether that was begun by the desired state itself or by an earlier
+    /// manager: nobody requested that what others have done since be undone.
+    pub fn request(&mut self, generation: i64) {
+        self.write_retry_at = 0;
+        let failed = self.failure.as_ref().is_some_and(|failure| failure.generation >= generation);
+        self.partitions.request(generation, failed);
+        self.percentages.forget_proof();
+        if self.percentages.restart() {
+            self.failure = None;
+        }
+    }
+
+    /// Applies what is wanted, and lets the server hold as much as the next CUDA client needs; false while percentages are
+    /// not proven.
+    pub fn follow(&mut self, desired: &mut Desired, now: i64) -> bool {
+        let Some(wanted) = percentage_layout(desired).and_then(|layout| layout.shares.as_ref()) else {
+            if self.percentages.restart() {
+                self.failure = None;
+            }
+            return percentage_layout(desired).is_none();
+        };
+        let others = wanted.others;
+        if self.failure.as_ref().is_some_and(|failure| failure.generation != desired.generation) {
+            self.failure = None;
+            self.percentages.restart();
+        }
+        if self.percentages.set_target(wanted) {
+            (self.failure, self.last) = (None, None);
+            self.conclude_proof(desired, now);
+        }
+        desired.percentage =
+            others.max(self.percentages.server_percentage()).unwrap_or(ThreadPercentage::FULL);
+        self.progress(desired, None) == LayoutProgress::Complete
+    }
+
+    /// A poll was taken: what others did is remembered, and what was requested is done once there is nothing left to do.
+    pub fn polled(&mut self, desired: &Desired, present: Option<&[GpuPartitions]>, now: i64) {
+        if let Some(present) = present {
+            self.partitions.note_drift(desired, present, now);
+        }
+        if self.progress(desired, present).is_complete() {
+            self.partitions.fulfilled();
+        }
+    }
+
+    /// What makes the wanted layout hold, or what is left of another one; `None` where there is nothing of either.
+    fn runtime(&self, desired: &Desired) -> Option<Enforcement> {
+        let percentages = percentage_layout(desired).is_some();
+        let remains = self.partitions.has_remains() && !(percentages && desired.mode == Mode::Shared);
+        if remains || static_layout(desired).is_some() {
+            return Some(Enforcement::Static);
+        }
+        percentages.then_some(Enforcement::Percentage)
+    }
+
+    /// How far the desired layout is; `present` is what is listed now.
+    pub fn progress(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> LayoutProgress {
+        if self.partitions.is_unwritten(desired) || self.percentages.is_unwritten(desired) {
+            return LayoutProgress::Unwritten;
+        }
+        match self.runtime(desired) {
+            None => LayoutProgress::Complete,
+            Some(Enforcement::Percentage) => self.percentages.progress(desired),
+            Some(Enforcement::Static) => {
+                let failed =
+                    self.failure.as_ref().is_some_and(|failure| failure.generation == desired.generation);
+                self.partitions.progress(desired, present, failed)
+            }
+        }
+    }
+
+    /// What is to be done next, and when, once all settings are right.
+    pub fn next_step(
+        &self,
+        desired: &Desired,
+        present: Option<&[GpuPartitions]>,
+    ) -> Option<(i64, LayoutAction)> {
+        match self.progress(desired, present) {
+            LayoutProgress::Unwritten => Some((self.write_retry_at, LayoutAction::Record)),
+            LayoutProgress::Due(_) => Some((self.write_retry_at, LayoutAction::Partition)),
+            LayoutProgress::Drifted(..) => {
+                let at = self.partitions.repair_postponed_until()?;
+                Some((at.max(self.write_retry_at), LayoutAction::Partition))
+            }
+            // In maintenance no new client is admitted, and this would be one.
+            LayoutProgress::ProbeDue(percentage) if desired.maintenance.is_none() => {
+                Some((self.percentages.retry_at(), LayoutAction::Prove(percentage)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a run is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.last.iter().chain(self.partitions.repair()).any(LastRun::is_under_way)
+    }
+
+    /// A run may begin by this list: what others did is remembered before it is put back.
+    pub fn prepare_run(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
+        self.partitions.note_drift(desired, present, now);
+        self.partitions.end_pause(now);
+    }
+
+    /// What is to be written down before a run.
+    pub fn before(&self, token: &str, present: &[GpuPartitions]) -> PartitionRun {
+        self.partitions.before(token, present)
+    }
+
+    /// A run begins, and was written down.
+    pub fn began(
+        &mut self,
+        run: PartitionRun,
+        plan: &Plan,
+        desired: &Desired,
+        present: &[GpuPartitions],
+        now: i64,
+    ) -> Execution {
+        self.failure = None;
+        self.partitions.began(run, &mut self.last, plan, desired, present, now)
+    }
+
+    /// A command of the run was sent.
+    pub fn commands_sent(&mut self, taken: &[ExecutedStep]) {
+        if let Some(run) = self.partitions.current(&mut self.last) {
+            run.progress(taken);
+        }
+    }
+
+    /// The run ended; it has yet to be written down ([`LayoutReconciler::to_write`]). One that lost its daemon continues
+    /// later.
+    pub fn ended(&mut self, outcome: ExecutionOutcome, desired: &Desired, duration_us: u64, now: i64) {
+        if let Some(run) = self.partitions.current(&mut self.last) {
+            run.progress(&outcome.taken);
+            run.end(duration_us);
+        }
+        if let Some(cause) = self.partitions.ended(outcome, self.last.as_ref(), desired, now) {
+            self.failure = Some(LayoutFailure::new(desired.generation, cause));
+        }
+    }
+
+    /// A CUDA client was started that probes this percentage.
+    pub fn probe_sent(&mut self, percentage: ThreadPercentage, desired: &Desired, now: i64) {
+        self.percentages.sent(percentage);
+        // A failure stands until a client has seen something.
+        if self.failure.is_none() {
+            self.begin_proof(desired, now);
+        }
+    }
+
+    /// What the CUDA client saw is of no use.
+    pub fn probe_lost(&mut self) {
+        self.percentages.lost();
+    }
+
+    /// Takes the report of the CUDA client.
+    pub fn probed(&mut self, report: &Report, desired: &Desired, now: i64) {
+        if let Some(why) = useless(report) {
+            if self.percentages.probe_failed(now, self.timings.blocked_retry()) {
+                self.fail_proof(ShareFailure::NotSeen { why }, desired, now);
+            }
+            return;
+        }
+        if self.percentages.probed(report) {
+            if self.failure.take().is_some() {
+                self.last.iter_mut().for_each(LastRun::resume);
+            }
+            self.conclude_proof(desired, now);
+            self.percentages.note_unwritten();
+        }
+    }
+
+    fn begin_proof(&mut self, desired: &Desired, now: i64) {
+        if !self.is_under_way() {
+            self.last = Some(LastRun::new(desired.generation, now));
+        }
+    }
+
+    /// Notes that all is proven, or that it cannot be.
+    fn conclude_proof(&mut self, desired: &Desired, now: i64) {
+        match self.percentages.next() {
+            Some(Ok(None)) => {
+                self.percentages.complete();
+                self.begin_proof(desired, now);
+                self.last.iter_mut().for_each(|run| run.end_at(now));
+            }
+            Some(Err(failure)) => {
+                self.begin_proof(desired, now);
+                self.fail_proof(failure, desired, now);
+            }
+            Some(Ok(Some(_))) | None => {}
+        }
+    }
+
+    fn fail_proof(&mut self, failure: ShareFailure, desired: &Desired, now: i64) {
+        self.failure = Some(LayoutFailure::new(desired.generation, Cause::NotProven { failure }));
+        if let Some(run) = self.last.as_mut().filter(|run| run.is_under_way()) {
+            run.end_at(now);
+        }
+    }
+
+    /// What has yet to be written down: the end of a run, or what is in force for this generation too.
+    pub fn to_write(&self, desired: &Desired) -> Option<LayoutRecord> {
+        let run = self.partitions.to_write(desired).map(LayoutRecord::Partitions);
+        run.or_else(|| self.percentages.to_write(desired).map(LayoutRecord::Percentages))
+    }
+
+    /// That was written down.
+    pub fn written(&mut self, record: LayoutRecord) {
+        match record {
+            LayoutRecord::Partitions(run) => self.partitions.written(run),
+            LayoutRecord::Percentages(_) => self.percentages.written(),
+        }
+        self.write_retry_at = 0;
+    }
+
+    /// A run could not be written down, or its end.
+    pub fn not_written(&mut self, now: i64) {
+        self.write_retry_at = now + UNWRITTEN_RETRY_MS;
+    }
+
+    /// Why the layout is not in force, where it is not going to be by itself before long.
+    pub fn failure(&self, desired: &Desired, progress: &LayoutProgress) -> Option<LayoutFailure> {
+        match progress {
+            LayoutProgress::Refused(cause) => Some(LayoutFailure::new(desired.generation, cause.clone())),
+            LayoutProgress::Failed | LayoutProgress::ProbeDue(_) | LayoutProgress::Probing => {
+                self.failure.clone()
+            }
+            _ => None,
+        }
+    }
+
+    /// The status of the layout; nothing where there is none and none is left.
+    pub fn status(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Option<LayoutStatus> {
+        let enforcement = self.runtime(desired)?;
+        let progress = self.progress(desired, present);
+        let failure = self.failure(desired, &progress);
+        let degraded = match enforcement {
+            Enforcement::Static => self.partitions.degraded().to_vec(),
+            Enforcement::Percentage => Vec::new(),
+        };
+        let state = match &progress {
+            _ if self.is_under_way() => LayoutState::Applying,
+            _ if failure.is_some() => LayoutState::Failed,
+            LayoutProgress::Complete if degraded.is_empty() => LayoutState::Applied,
+            LayoutProgress::Complete => LayoutState::Degraded,
+            LayoutProgress::Drifted(..) => LayoutState::Drifted,
+            LayoutProgress::Failed | LayoutProgress::Refused(_) => LayoutState::Failed,
+            LayoutProgress::Waiting
+            | LayoutProgress::Due(_)
+            | LayoutProgress::ProbeDue(_)
+            | LayoutProgress::Probing
+            | LayoutProgress::Unwritten => LayoutState::Pending,
+        };
+        let (layout, partitions, drift_seen) = match enforcement {
+            Enforcement::Static => (
+                static_layout(desired),
+                self.partitions.statuses(desired, progress.is_complete(), present),
+                self.partitions.drift_seen(),
+            ),
+            Enforcement::Percentage => (
+                percentage_layout(desired),
+                self.percentages.statuses(desired, progress.is_complete()),
+                DriftSeen::default(),
+            ),
+        };
+        let (drift, not_repaired) = match progress {
+            LayoutProgress::Drifted(drift, why) => (drift, why),
+            _ => (self.partitions.drift_found(desired, present), None),
+        };
+        Some(LayoutStatus {
+            name: layout.map(|layout| layout.version.name.clone()),
+            version: layout.map(|layout| layout.version.version),
+            enforcement,
+            state,
+            generation: desired.generation,
+            partitions,
+            drift,
+            not_repaired,
+            drift_seen,
+            degraded,
+            failure,
+            taken: self.last.as_ref().map_or_else(Vec::new, |last| last.taken.clone()),
+            ran_at: self.last.as_ref().map(|last| last.began),
+            duration_us: self.last.as_ref().and_then(|last| last.duration_us),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! A run that applies a layout: when it began, what it did and how long that took.
+
+use crate::domain::layout::record::{ExecutedStep, RunLog};
+
+/// A run under way, or over.
+#[derive(Debug, Clone)]
+pub(super) struct LastRun {
+    pub(super) generation: i64,
+    pub(super) began: i64,
+    /// The commands and the time that it took before it was cut short.
+    earlier: (usize, u64),
+    pub(super) taken: Vec<ExecutedStep>,
+    pub(super) duration_us: Option<u64>,
+}
+
+impl LastRun {
+    pub(super) fn new(generation: i64, now: i64) -> Self {
+        Self { generation, began: now, earlier: (0, 0), taken: Vec::new(), duration_us: None }
+    }
+
+    /// It was interrupted, and continues.
+    pub(super) fn resume(&mut self) {
+        let took = self.duration_us.take().unwrap_or_default();
+        self.earlier = (self.taken.len(), took);
+    }
+
+    /// These commands were sent since it began, or since it was interrupted.
+    pub(super) fn progress(&mut self, taken: &[ExecutedStep]) {
+        self.taken.truncate(self.earlier.0);
+        self.taken.extend_from_slice(taken);
+    }
+
+    /// It ended, or was interrupted, after so long.
+    pub(super) fn end(&mut self, duration_us: u64) {
+        self.duration_us = Some(self.earlier.1.saturating_add(duration_us));
+    }
+
+    /// It ended now.
+    pub(super) fn end_at(&mut self, now: i64) {
+        self.duration_us = u64::try_from(now - self.began).ok().and_then(|took| took.checked_mul(1000));
+        self.duration_us.get_or_insert(0);
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.duration_us.is_none()
+    }
+
+    pub(super) fn log(&self) -> RunLog {
+        let Self { generation, began, ref taken, duration_us, .. } = *self;
+        RunLog { generation, began, taken: taken.clone(), duration_us }
+    }
+}
+
+impl From<RunLog> for LastRun {
+    fn from(log: RunLog) -> Self {
+        let RunLog { generation, began, taken, duration_us } = log;
+        Self { generation, began, earlier: (0, 0), taken, duration_us: duration_us.or(Some(0)) }
+    }
+}
