@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::mps::{Capability, InstalledProgram};
 use crate::operations::Engine;
 use crate::service::access::Access;
+use crate::service::access::context::RequestContext;
 use crate::service::events::writer;
 use crate::service::host::startup::NO_MACHINE_ID;
 use crate::service::{Parts, Service};
@@ -241,7 +242,9 @@ impl App {
         if !self.new_token {
             return Ok(None);
         }
-        let made = self.state.service.create_login_code(&Actor::manager()).await.map_err(refused)?;
+        let service = &self.state.service;
+        let ctx = RequestContext::new(Actor::manager(), service.clock(), None);
+        let made = service.create_login_code(&ctx).await.map_err(refused)?;
         Ok(Some(self.state.auth.login_url(&made.code)))
     }
 

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{StartError, refused};
-use crate::domain::access::Actor;
-use crate::domain::audit::{Attempt, Target};
+use crate::domain::audit::Target;
 use crate::domain::daemon::{DaemonSpec, DesiredState};
 use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, TenantName};
 use crate::gpu::Inventory;
-use crate::service::access::audit_log::with_attempt;
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError, WriteOptions};
 
 /// A file that is there while a new simulated host is seeded: a manager that was killed meanwhile continues.
@@ -28,15 +27,14 @@ pub(super) async fn seed_simulated_host(
 ) -> Result<(), StartError> {
     let begun = std::fs::write(unfinished, "");
     begun.map_err(|error| StartError(format!("{}: {error}", unfinished.display())))?;
-    let manager = Actor::manager();
     let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in &gpus {
         let name = DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
         let spec =
             DaemonSpec { desired_state: daemons, ..DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]) };
-        let attempt = Attempt::of(&manager, None, "seed".to_owned(), Target::Daemon(name.clone()));
-        accept_existing(with_attempt(attempt, service.put_daemon(&manager, name, spec, new.clone())).await)?;
+        let ctx = RequestContext::of_manager(service.clock(), "seed", Target::Daemon(name.clone()));
+        accept_existing(service.put_daemon(&ctx, name, spec, new.clone()).await)?;
     }
     let tenants = [
         (
@@ -65,8 +63,8 @@ pub(super) async fn seed_simulated_host(
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = TenantName::parse(name).map_err(refused)?;
-        let attempt = Attempt::of(&manager, None, "seed".to_owned(), Target::Tenant(name.clone()));
-        accept_existing(with_attempt(attempt, service.put_tenant(&manager, name, spec, new.clone())).await)?;
+        let ctx = RequestContext::of_manager(service.clock(), "seed", Target::Tenant(name.clone()));
+        accept_existing(service.put_tenant(&ctx, name, spec, new.clone()).await)?;
     }
     std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
 }

@@ -9,9 +9,9 @@ use super::auth::{self, Peer};
 use super::problem::Kind;
 use crate::clock::Clock;
 use crate::domain::access::Actor;
-use crate::domain::audit::{Attempt, Outcome, Target};
+use crate::domain::audit::{Outcome, Target};
 use crate::service::Service;
-use crate::service::access::audit_log::with_attempt;
+use crate::service::access::context::RequestContext;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -47,13 +47,15 @@ impl RequestedChange {
         Self { target: Target::Other(target.to_owned()), ..self }
     }
 
-    /// The attempt of an actor.
-    pub(super) fn by(&self, actor: &Actor) -> Attempt {
-        Attempt::of(actor, Some(self.request.clone()), self.action.clone(), self.target.clone())
+    /// The request, with its actor.
+    pub(super) fn by(&self, actor: Actor, clock: Clock) -> RequestContext {
+        let Self { request, action, target, .. } = self.clone();
+        RequestContext::new(actor, clock, Some((Some(request), action, target)))
     }
 
     /// Records that an attempt was refused; for a dry run the record says so.
-    async fn record_refusal(&self, service: &Service, mut attempt: Attempt, (outcome, problem): Refusal) {
+    async fn record_refusal(&self, service: &Service, ctx: &RequestContext, (outcome, problem): Refusal) {
+        let Some(mut attempt) = ctx.attempt().cloned() else { return };
         if self.rehearses {
             attempt.action.push_str("?dry_run=true");
         }
@@ -110,7 +112,8 @@ impl Tracked {
             && let Some(refusal) = unrecorded_refusal(&response)
             && let Some(actor) = auth::known(app, peer, &headers)
         {
-            requested.record_refusal(&app.service, requested.by(&actor), refusal).await;
+            let ctx = requested.by(actor, app.service.clock());
+            requested.record_refusal(&app.service, &ctx, refusal).await;
         }
         if let Ok(id) = HeaderValue::from_str(&self.id) {
             response.headers_mut().insert(REQUEST_ID, id);
@@ -149,13 +152,12 @@ fn unrecorded_refusal(response: &Response) -> Option<Refusal> {
 pub(super) async fn record_refusal_of(
     service: &Service,
     requested: &RequestedChange,
-    actor: &Actor,
+    ctx: &RequestContext,
     work: impl Future<Output = Response>,
 ) -> Response {
-    let attempt = requested.by(actor);
-    let mut response = with_attempt(attempt.clone(), work).await;
+    let mut response = work.await;
     if let Some(refusal) = refusal(&response) {
-        requested.record_refusal(service, attempt, refusal).await;
+        requested.record_refusal(service, ctx, refusal).await;
     }
     response.extensions_mut().insert(RefusalHandled);
     response

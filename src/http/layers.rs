@@ -6,6 +6,7 @@
 //! ```
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
@@ -21,13 +22,13 @@ use super::problem::{Limited, Problem};
 use super::query::Queries;
 use super::repeats::Repeats;
 use super::rights::RequiredRights;
-use super::{AppState, audit, bounds, conditional, guard, pages, query, repeats, rights};
+use super::{AppState, audit, bounds, conditional, guard, pages, problem, query, repeats, rights};
 use crate::config::Limits;
 use crate::domain::access::Actor;
 use crate::domain::audit::shown_path;
 use crate::domain::token::without_secrets;
 use crate::service::ServiceError;
-use crate::service::access::redaction::with_caller;
+use crate::service::access::context::RequestContext;
 
 /// What the layers know of each operation, by route.
 #[derive(Clone)]
@@ -116,14 +117,14 @@ async fn in_time(app: &AppState, peer: Peer, request: Request, next: Next) -> Re
         Ok(Ok(response)) => response,
         Ok(Err(_)) => {
             let detail = "a request handler failed; the log has the details".to_owned();
-            Problem::from(ServiceError::Internal(detail)).into_response()
+            Problem::from(ServiceError::Internal(detail)).unredacted().into_response()
         }
         Err(_) => {
             let detail = format!(
                 "the request took longer than {} s (limits.request_timeout_s)",
                 app.limits.request_timeout_s
             );
-            Problem::from(ServiceError::TimedOut(detail)).into_response()
+            Problem::from(ServiceError::TimedOut(detail)).unredacted().into_response()
         }
     }
 }
@@ -153,8 +154,8 @@ pub(super) async fn authenticated(
     let app = tables.app.clone();
     let response = match auth::admit(&app, peer, &mut request).await {
         Ok(actor) => {
-            let allowed = |request| allowed(tables, actor.clone(), request, next);
-            Box::pin(as_actor(&app, &actor, request, allowed)).await
+            let allowed = |ctx, request| allowed(tables, ctx, request, next);
+            Box::pin(as_actor(&app, actor, request, allowed)).await
         }
         Err(refusal) => refusal,
     };
@@ -162,27 +163,39 @@ pub(super) async fn authenticated(
     response
 }
 
-/// Runs a request as an actor: enforces its rate, records its refusal, and redacts its errors.
-pub(super) async fn as_actor<F: Future<Output = Response>>(
+/// Runs a request as an actor: enforces its rate, records its refusal, and redacts its errors for tenants.
+///
+/// A request that changes something is completed even if the caller disconnects or the time for it is over.
+pub(super) async fn as_actor<F: Future<Output = Response> + Send + 'static>(
     app: &AppState,
-    actor: &Actor,
-    request: Request,
-    work: impl FnOnce(Request) -> F,
+    actor: Actor,
+    mut request: Request,
+    work: impl FnOnce(RequestContext, Request) -> F,
 ) -> Response {
-    if let Err(too_many) = app.rates.of_actor(actor) {
+    if let Err(too_many) = app.rates.of_actor(&actor) {
         return too_many.into_response(&app.limits);
     }
     let requested = request.extensions().get::<audit::RequestedChange>().cloned();
-    let work = with_caller(actor.clone(), work(request));
+    let clock = app.service.clock();
+    let ctx = match &requested {
+        Some(requested) => requested.by(actor, clock),
+        None => RequestContext::new(actor, clock, None),
+    };
+    request.extensions_mut().insert(ctx.clone());
+    let (work, actor) = (work(ctx.clone(), request), Arc::clone(&ctx.actor));
+    let work = async move { problem::for_actor(work.await, &actor) };
     match requested {
-        Some(requested) => audit::record_refusal_of(&app.service, &requested, actor, work).await,
+        Some(requested) => {
+            let work = app.service.run_to_completion(work);
+            audit::record_refusal_of(&app.service, &requested, &ctx, work).await
+        }
         None => work.await,
     }
 }
 
 /// Refuses what the actor has no right to, and a query that is not accepted.
-async fn allowed(tables: Tables, actor: Actor, request: Request, next: Next) -> Response {
-    match rights::check(&tables.app.service, &tables.rights, &actor, request).await {
+async fn allowed(tables: Tables, ctx: RequestContext, request: Request, next: Next) -> Response {
+    match rights::check(&tables.app.service, &tables.rights, &ctx, request).await {
         Ok(request) => once(tables, request, next).await,
         Err(refusal) => refusal,
     }

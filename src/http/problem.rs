@@ -4,9 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::Denied;
+use crate::domain::access::{Actor, Denied};
 use crate::metrics::wire::Limit;
-use crate::service::access::redaction;
 use crate::service::{FieldError, ServiceError};
 
 /// The title for a path that does not exist.
@@ -74,6 +73,9 @@ pub struct Problem {
     /// The exceeded limit.
     #[serde(skip)]
     limit: Option<Limit>,
+    /// The full one, which only host users may see.
+    #[serde(skip)]
+    full: Option<Box<Self>>,
 }
 
 impl Problem {
@@ -87,6 +89,7 @@ impl Problem {
             errors: Vec::new(),
             wait_s: None,
             limit: None,
+            full: None,
         }
     }
 
@@ -101,6 +104,17 @@ impl Problem {
         Self { wait_s: Some(wait_s), limit: Some(limit), ..problem }
     }
 
+    /// What an actor may see of an error.
+    pub(super) fn of(error: ServiceError, actor: &Actor) -> Self {
+        let problem = Self::from(error);
+        if actor.scope().is_some() { problem } else { problem.unredacted() }
+    }
+
+    /// The full one.
+    pub(super) fn unredacted(mut self) -> Self {
+        self.full.take().map_or(self, |full| *full)
+    }
+
     fn with(mut self, errors: Vec<FieldError>) -> Self {
         self.errors = errors;
         self
@@ -113,15 +127,23 @@ impl From<Denied> for Problem {
     }
 }
 
+/// As tenants may see it, with the full one beside it: [`for_actor`] shows that to host users.
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Self {
         if let ServiceError::Internal(detail) = &error {
             tracing::error!(detail, "internal error");
         }
-        let error = redaction::redact_for_caller(error);
+        let (redacted, full) = (error.clone().into_tenant_error(), error.into_host_error());
+        let full = (full != redacted).then(|| Box::new(Self::shown(full)));
+        Self { full, ..Self::shown(redacted) }
+    }
+}
+
+impl Problem {
+    fn shown(error: ServiceError) -> Self {
         let detail = error.to_string();
         match error {
-            ServiceError::ForAudience { host, .. } => Self::from(*host),
+            ServiceError::ForAudience { host, .. } => Self::shown(*host),
             ServiceError::TooMany { wait_s, of, .. } => {
                 Self::too_many("too-many-requests", of, "Too many requests", detail, wait_s)
             }
@@ -207,9 +229,22 @@ pub(super) struct FieldErrors(pub(super) Vec<FieldError>);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limited(pub(super) Limit);
 
+/// The full problem of a response whose text is redacted.
+#[derive(Debug, Clone)]
+pub(super) struct Full(Box<Problem>);
+
+/// The response as an actor may see it: a host user gets the full text of a redacted problem.
+pub(super) fn for_actor(mut response: Response, actor: &Actor) -> Response {
+    match response.extensions_mut().remove() {
+        Some(Full(problem)) if actor.scope().is_none() => problem.into_response(),
+        _ => response,
+    }
+}
+
 impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+    fn into_response(mut self) -> Response {
         let status = self.status();
+        let full = self.full.take();
         let mut response = (status, axum::Json(&self)).into_response();
         response.extensions_mut().insert(Kind(self.kind));
         response.extensions_mut().insert(Detail(self.detail));
@@ -217,6 +252,9 @@ impl IntoResponse for Problem {
         response.extensions_mut().insert(FieldErrors(self.errors));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(Limited(limit));
+        }
+        if let Some(full) = full {
+            response.extensions_mut().insert(Full(full));
         }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -20,7 +20,7 @@ use super::audit::says_dry_run;
 use super::endpoint::{KeyPolicy, endpoints};
 use super::extract::{Idempotency, body};
 use super::problem::Problem;
-use crate::domain::access::Actor;
+use crate::service::access::context::RequestContext;
 use crate::service::{IdempotencyKey, ServiceError};
 
 /// The header.
@@ -97,9 +97,9 @@ pub(super) async fn once(
     let Some(policy) = route.and_then(|route| repeats.policies.get(route).copied()) else {
         return next.run(request).await;
     };
-    let actor = request.extensions().get::<Actor>().cloned();
-    match (policy, actor) {
-        (KeyPolicy::StoreAnswer, Some(actor)) => match kept(app, repeats, actor, request, next).await {
+    let ctx = request.extensions().get::<RequestContext>().cloned();
+    match (policy, ctx) {
+        (KeyPolicy::StoreAnswer, Some(ctx)) => match kept(app, repeats, ctx, request, next).await {
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         },
@@ -118,7 +118,7 @@ pub(super) async fn once(
 async fn kept(
     app: AppState,
     repeats: Repeats,
-    actor: Actor,
+    ctx: RequestContext,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
@@ -130,7 +130,7 @@ async fn kept(
     }
     let head = parts.clone();
     let bytes = body(Request::from_parts(parts, unread), &()).await?;
-    let Some(key) = idempotency.of_bytes(&actor, head.uri.query().unwrap_or_default(), &bytes) else {
+    let Some(key) = idempotency.of_bytes(&ctx, head.uri.query().unwrap_or_default(), &bytes) else {
         return Ok(next.run(Request::from_parts(head, Body::from(bytes))).await);
     };
     let Some(under_way) = repeats.begin(&key) else {
@@ -146,32 +146,27 @@ async fn kept(
         return Ok(answer.into_response());
     }
     let request = Request::from_parts(head, Body::from(bytes));
-    let service = app.service.clone();
-    // A caller that disconnects and retries gets the answer to the first request.
-    let work = async move {
-        let _under_way = under_way;
-        let response = next.run(request).await;
-        if !response.status().is_success() {
-            return response;
-        }
-        let (parts, body) = response.into_parts();
-        let Ok(bytes) = axum::body::to_bytes(body, usize::MAX).await else {
-            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-        };
-        let headers = OWN.iter().filter_map(|name| {
-            let value = parts.headers.get(name)?.to_str().ok()?;
-            Some((name.to_string(), value.to_owned()))
-        });
-        let answer = Answer {
-            status: parts.status.as_u16(),
-            headers: headers.collect(),
-            body: String::from_utf8_lossy(&bytes).into_owned(),
-        };
-        match serde_json::to_string(&answer) {
-            Ok(text) => service.keep_answer(key, text).await,
-            Err(error) => tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key"),
-        }
-        Response::from_parts(parts, Body::from(bytes))
+    let response = next.run(request).await;
+    if !response.status().is_success() {
+        return Ok(response);
+    }
+    let (parts, body) = response.into_parts();
+    let Ok(bytes) = axum::body::to_bytes(body, usize::MAX).await else {
+        return Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response());
     };
-    Ok(app.service.carry(actor, work).await?)
+    let headers = OWN.iter().filter_map(|name| {
+        let value = parts.headers.get(name)?.to_str().ok()?;
+        Some((name.to_string(), value.to_owned()))
+    });
+    let answer = Answer {
+        status: parts.status.as_u16(),
+        headers: headers.collect(),
+        body: String::from_utf8_lossy(&bytes).into_owned(),
+    };
+    match serde_json::to_string(&answer) {
+        Ok(text) => app.service.keep_answer(key, text).await,
+        Err(error) => tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key"),
+    }
+    drop(under_way);
+    Ok(Response::from_parts(parts, Body::from(bytes)))
 }

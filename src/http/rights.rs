@@ -14,8 +14,9 @@ use utoipa::openapi::path::Paths;
 use super::endpoint::{RequiredRight, endpoints};
 use super::problem::Problem;
 use crate::domain::TenantName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::client::ClientId;
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 
 /// The right that each endpoint requires, by method and route.
@@ -41,7 +42,7 @@ impl RequiredRights {
 pub(super) async fn check(
     service: &Service,
     rights: &RequiredRights,
-    actor: &Actor,
+    ctx: &RequestContext,
     request: Request,
 ) -> Result<Request, Response> {
     let (mut parts, body) = request.into_parts();
@@ -53,7 +54,7 @@ pub(super) async fn check(
         let has_input = !repeats && (parts.uri.query().is_some() || parts.method == Method::POST);
         let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
         let first = parameters.ok().and_then(|all| all.iter().next().map(|(_, value)| value.to_owned()));
-        if let Err(error) = allowed(service, actor, right, first.as_deref(), has_input).await {
+        if let Err(error) = allowed(service, ctx, right, first.as_deref(), has_input).await {
             return Err(Problem::from(error).into_response());
         }
     }
@@ -63,46 +64,46 @@ pub(super) async fn check(
 /// Whether the caller has the right; what cannot be decided here is decided by the use case.
 async fn allowed(
     service: &Service,
-    actor: &Actor,
+    ctx: &RequestContext,
     right: RequiredRight,
     parameter: Option<&str>,
     has_input: bool,
 ) -> Result<(), ServiceError> {
     let tenant = || parameter.and_then(|name| TenantName::parse(name).ok());
     // Host users may see all of these.
-    let looked_up = parameter.filter(|_| actor.scope().is_some() && has_input);
+    let looked_up = parameter.filter(|_| ctx.actor.scope().is_some() && has_input);
     match right {
         RequiredRight::Public | RequiredRight::LogIn => {}
-        RequiredRight::OwnAccount | RequiredRight::OwnItems => actor.may(Right::ViewOwn)?,
-        RequiredRight::View => actor.may(Right::View)?,
-        RequiredRight::Operate => actor.may(Right::Operate)?,
-        RequiredRight::Administer => actor.may(Right::Administer)?,
+        RequiredRight::OwnAccount | RequiredRight::OwnItems => ctx.actor.may(Right::ViewOwn)?,
+        RequiredRight::View => ctx.actor.may(Right::View)?,
+        RequiredRight::Operate => ctx.actor.may(Right::Operate)?,
+        RequiredRight::Administer => ctx.actor.may(Right::Administer)?,
         RequiredRight::ViewTenant => {
             if let Some(name) = tenant() {
-                actor.may(Right::ViewTenant(&name))?;
+                ctx.actor.may(Right::ViewTenant(&name))?;
             }
         }
         RequiredRight::UseTenant => {
             if let Some(name) = tenant() {
-                actor.may(Right::UseTenant(&name))?;
+                ctx.actor.may(Right::UseTenant(&name))?;
             }
         }
         RequiredRight::ViewClient | RequiredRight::EndClient => {
-            if right == RequiredRight::EndClient && actor.scope().is_none() {
-                actor.may(Right::Operate)?;
+            if right == RequiredRight::EndClient && ctx.actor.scope().is_none() {
+                ctx.actor.may(Right::Operate)?;
             }
             if let Some(id) = looked_up.and_then(|id| id.parse::<ClientId>().ok()) {
-                service.client(actor, id).await?;
+                service.client(ctx, id).await?;
             }
         }
         RequiredRight::ViewEvent => {
             if let Some(id) = looked_up.and_then(|id| id.parse().ok()) {
-                service.event(actor, id).await?;
+                service.event(ctx, id).await?;
             }
         }
         RequiredRight::ViewOperation => {
             if let Some(id) = looked_up.and_then(|id| id.parse().ok()) {
-                service.operation(actor, id).await?;
+                service.operation(ctx, id).await?;
             }
         }
     }

@@ -2,9 +2,6 @@
 //!
 //! These are not use cases: a key names its owner, and the request itself was authorised before.
 
-use crate::domain::access::Actor;
-use crate::service::access::audit_log::inherit_attempt;
-use crate::service::access::redaction::with_caller;
 use crate::service::{IdempotencyKey, Service, ServiceError};
 use crate::store::idempotency::{self, Remembered};
 use crate::store::{Fate, StoreError};
@@ -34,15 +31,5 @@ impl Service {
         if let Err(error) = kept.await {
             tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key");
         }
-    }
-
-    /// Runs a caller's work to completion, whether or not the caller still waits.
-    pub(crate) async fn carry<T: Send + 'static>(
-        &self,
-        actor: Actor,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, ServiceError> {
-        let task = self.parts.tasks.spawn(inherit_attempt(with_caller(actor, work)));
-        task.await.map_err(|error| ServiceError::Internal(error.to_string()))
     }
 }

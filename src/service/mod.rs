@@ -1,7 +1,7 @@
 //! One function per use case: authorise, validate, write, then notify the supervisor or the operations engine.
 //!
-//! Nothing here knows of HTTP. A use case that writes runs in its own task, so a caller that disconnects does not interrupt
-//! it.
+//! Nothing here knows of HTTP. Each use case begins with the right that it requires ([`access::context`]); what is committed takes
+//! the permit. A request that changes something is run by [`Service::run_to_completion`].
 
 pub mod access;
 pub mod daemons;
@@ -150,18 +150,19 @@ impl Service {
         self.parts.clock
     }
 
-    /// Runs a writing use case to completion, whether or not its caller still waits. Refused while the database belongs to
-    /// another machine.
-    async fn run_to_completion<T: Send + 'static>(
+    /// Runs a request that changes something to completion, whether or not its caller still waits.
+    pub async fn run_to_completion<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
-    ) -> Result<T, ServiceError> {
-        self.refuse_read_only().await?;
-        self.parts
-            .tasks
-            .spawn(access::audit_log::inherit_attempt(work))
-            .await
-            .map_err(|error| ServiceError::Internal(error.to_string()))?
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        match self.parts.tasks.spawn(work).await {
+            Ok(value) => value,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Only the end of the runtime cancels it, and with it this.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 
     /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is

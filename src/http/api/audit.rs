@@ -5,13 +5,13 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::List;
-use crate::domain::access::Actor;
 use crate::domain::audit::{AuditRecord, Head, Outcome};
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Query;
 use crate::http::problem::Problem;
 use crate::service::access::audit::AuditFilter;
+use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 
 /// Which rows of the audit log.
@@ -46,13 +46,13 @@ pub(super) struct AuditQuery {
     responses((status = 200, description = "Rows, the newest first.", body = List<AuditRecord>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<AuditQuery>,
 ) -> Result<axum::Json<List<AuditRecord>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let AuditQuery { actor: of, target, outcome, since, until, .. } = query;
     let filter = AuditFilter { actor: of, target, outcome, since, until };
-    Ok(axum::Json(app.service.audit(&actor, &filter, &page).await?.into()))
+    Ok(axum::Json(app.service.audit(&ctx, &filter, &page).await?.into()))
 }
 
 /// Get the head of the audit log
@@ -61,6 +61,9 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/api/v1/audit/head", operation_id = "get_audit_head", tag = "audit",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     responses((status = 200, description = "The number and the hash of the last row.", body = Head)))]
-pub(super) async fn head(State(app): State<AppState>, actor: Actor) -> Result<axum::Json<Head>, Problem> {
-    Ok(axum::Json(app.service.audit_head(&actor).await?))
+pub(super) async fn head(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+) -> Result<axum::Json<Head>, Problem> {
+    Ok(axum::Json(app.service.audit_head(&ctx).await?))
 }

@@ -7,7 +7,6 @@ use utoipa::IntoParams;
 
 use super::described::OperationAccepted;
 use super::{List, accepted};
-use crate::domain::access::Actor;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
@@ -15,6 +14,7 @@ use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
@@ -43,12 +43,12 @@ pub(super) struct ClientQuery {
     responses((status = 200, description = "Clients, ordered by process ID.", body = List<ClientView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<ClientQuery>,
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let filter = ClientFilter { daemon: query.daemon, tenant: query.tenant };
-    Ok(axum::Json(app.service.clients(&actor, &filter, query.fresh, &page).await?.into()))
+    Ok(axum::Json(app.service.clients(&ctx, &filter, query.fresh, &page).await?.into()))
 }
 
 /// Get a client
@@ -58,10 +58,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The client.", body = ClientView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<ClientId>,
 ) -> Result<axum::Json<ClientView>, Problem> {
-    Ok(axum::Json(app.service.client(&actor, id).await?))
+    Ok(axum::Json(app.service.client(&ctx, id).await?))
 }
 
 /// How to end a client.
@@ -92,7 +92,7 @@ pub(super) struct TerminateQuery {
     responses(OperationAccepted))]
 pub(super) async fn terminate(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<ClientId>,
     Query(query): Query<TerminateQuery>,
     conditions: Conditions,
@@ -100,7 +100,7 @@ pub(super) async fn terminate(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let TerminateQuery { dry_run, stopped } = query;
-    let key = idempotency.of(&actor, &OperationRequest::TerminateClient { client: id, stopped })?;
+    let key = idempotency.of(&ctx, &OperationRequest::TerminateClient { client: id, stopped })?;
     let options = conditions.options(dry_run);
-    Ok(accepted(&app.service.terminate(&actor, id, stopped, options, key).await?, dry_run))
+    Ok(accepted(&app.service.terminate(&ctx, id, stopped, options, key).await?, dry_run))
 }

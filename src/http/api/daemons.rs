@@ -12,7 +12,6 @@ use utoipa::openapi::{Ref, Required};
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
 use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, written};
 use crate::domain::DaemonName;
-use crate::domain::access::Actor;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
@@ -22,6 +21,7 @@ use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
 
@@ -31,10 +31,10 @@ use crate::service::daemons::adoption::AdoptRequest;
     responses((status = 200, description = "Daemons, ordered by name.", body = List<DaemonView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<DaemonView>>, Problem> {
-    Ok(axum::Json(app.service.daemons(&actor, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.daemons(&ctx, &query.page()?).await?.into()))
 }
 
 /// Get a daemon
@@ -44,11 +44,11 @@ pub(super) async fn list(
     responses((status = 200, description = "The daemon.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.daemon(&actor, &name, query.fresh).await?;
+    let daemon = app.service.daemon(&ctx, &name, query.fresh).await?;
     shown(daemon.revision, &daemon)
 }
 
@@ -66,20 +66,20 @@ pub(super) async fn get(
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(spec): Json<DaemonSpec<GpuRef>>,
 ) -> Result<Response, Problem> {
-    let done = app.service.put_daemon(&actor, name, spec, conditions.options(query.dry_run)).await?;
+    let done = app.service.put_daemon(&ctx, name, spec, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.revision, query.dry_run))
 }
 
 /// An action on a daemon: who asks for it, of which daemon, and under which conditions.
 pub(super) struct DaemonAction {
     app: AppState,
-    actor: Actor,
+    ctx: RequestContext,
     name: DaemonName,
     conditions: Conditions,
     idempotency: Idempotency,
@@ -89,11 +89,11 @@ impl FromRequestParts<AppState> for DaemonAction {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        let actor = Actor::from_request_parts(parts, app).await?;
+        let ctx = RequestContext::from_request_parts(parts, app).await?;
         let Path(name) = Path::from_request_parts(parts, app).await?;
         let conditions = Conditions::from_request_parts(parts, app).await?;
         let idempotency = Idempotency::from_request_parts(parts, app).await?;
-        Ok(Self { app: app.clone(), actor, name, conditions, idempotency })
+        Ok(Self { app: app.clone(), ctx, name, conditions, idempotency })
     }
 }
 
@@ -116,15 +116,15 @@ impl IntoParams for DaemonAction {
 impl DaemonAction {
     /// Starts an operation, and answers where it can be followed.
     async fn operate(self, request: OperationRequest, dry_run: bool) -> Result<Response, Problem> {
-        let key = self.idempotency.of(&self.actor, &request)?;
+        let key = self.idempotency.of(&self.ctx, &request)?;
         let options = self.conditions.options(dry_run);
-        let operation = self.app.service.operate(&self.actor, self.name, request, options, key).await?;
+        let operation = self.app.service.operate(&self.ctx, self.name, request, options, key).await?;
         Ok(accepted(&operation, dry_run))
     }
 
     async fn set_schedulable(self, schedulable: bool, dry_run: bool) -> Result<Response, Problem> {
         let options = self.conditions.options(dry_run);
-        let done = self.app.service.set_schedulable(&self.actor, self.name, schedulable, options).await?;
+        let done = self.app.service.set_schedulable(&self.ctx, self.name, schedulable, options).await?;
         Ok(written(&done, done.value.revision, dry_run))
     }
 }
@@ -138,14 +138,14 @@ impl DaemonAction {
     responses(OperationAccepted))]
 pub(super) async fn delete(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<GraceQuery>,
     conditions: Conditions,
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.operate(&actor, name, request, options, None).await?, query.dry_run))
+    Ok(accepted(&app.service.operate(&ctx, name, request, options, None).await?, query.dry_run))
 }
 
 /// Start a daemon
@@ -204,13 +204,13 @@ pub(super) async fn restart(
     ))]
 pub(super) async fn adopt(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(request): Json<AdoptRequest>,
 ) -> Result<Response, Problem> {
-    let done = app.service.adopt_daemon(&actor, name, request, conditions.options(query.dry_run)).await?;
+    let done = app.service.adopt_daemon(&ctx, name, request, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.revision, query.dry_run))
 }
 
@@ -226,13 +226,13 @@ pub(super) async fn adopt(
     responses((status = 204, description = "Released, or a dry run.")))]
 pub(super) async fn release(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.service.release_daemon(&actor, name, conditions.options(query.dry_run)).await?;
+    app.service.release_daemon(&ctx, name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

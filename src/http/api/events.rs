@@ -14,7 +14,6 @@ use uuid::Uuid;
 
 use super::List;
 use crate::clock::Clock;
-use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::gpu::GpuRef;
@@ -23,6 +22,7 @@ use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::access::{InUse, Lifetime};
 use crate::service::events::{Followed, Following, Order};
 use crate::service::page::Page;
@@ -117,12 +117,12 @@ struct UnresolvedFilter {
 }
 
 impl UnresolvedFilter {
-    async fn filter(self, service: &Service, actor: &Actor) -> Result<EventFilter, ServiceError> {
+    async fn filter(self, service: &Service, ctx: &RequestContext) -> Result<EventFilter, ServiceError> {
         let types = self.types.as_deref().map(EventFilter::parse_types).transpose();
         let types = types.map_err(|error| ServiceError::field("/type", error.to_string()))?;
         let filter = EventFilter { types: types.unwrap_or_default(), ..self.filter };
         match &self.gpu {
-            Some(gpu) => service.of_gpu(actor, filter, gpu).await,
+            Some(gpu) => service.of_gpu(ctx, filter, gpu).await,
             None => Ok(filter),
         }
     }
@@ -134,7 +134,7 @@ impl UnresolvedFilter {
     responses((status = 200, description = "Events, in the order that `order` says.", body = List<Event>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<List<Event>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -155,8 +155,8 @@ pub(super) async fn list(
         EventOrder::Newest => Order::NewestFirst,
         EventOrder::Oldest => Order::OldestFirst,
     };
-    let filter = wanted.filter(&app.service, &actor).await?;
-    Ok(axum::Json(app.service.events(&actor, filter, order, &page).await?.into()))
+    let filter = wanted.filter(&app.service, &ctx).await?;
+    Ok(axum::Json(app.service.events(&ctx, filter, order, &page).await?.into()))
 }
 
 /// Get an event
@@ -166,10 +166,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The event.", body = Event)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<i64>,
 ) -> Result<axum::Json<Event>, Problem> {
-    Ok(axum::Json(app.service.event(&actor, id).await?))
+    Ok(axum::Json(app.service.event(&ctx, id).await?))
 }
 
 /// Follow events
@@ -189,7 +189,7 @@ pub(super) async fn get(
     ))]
 pub(super) async fn stream(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     lifetime: Lifetime,
     headers: HeaderMap,
     Query(query): Query<StreamQuery>,
@@ -202,8 +202,8 @@ pub(super) async fn stream(
     let filter =
         EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
     let wanted = UnresolvedFilter { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
-    let filter = wanted.filter(&app.service, &actor).await?;
-    let following = app.service.follow_events(&actor, filter, last).await?;
+    let filter = wanted.filter(&app.service, &ctx).await?;
+    let following = app.service.follow_events(&ctx, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let in_use = lifetime.in_use(app.service.clock());
     let begin = Reading {

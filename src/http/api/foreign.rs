@@ -3,12 +3,12 @@
 use axum::extract::State;
 
 use super::List;
-use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::ForeignDaemonView;
 
 /// List foreign control daemons
@@ -19,9 +19,9 @@ use crate::service::daemons::foreign::ForeignDaemonView;
     responses((status = 200, description = "Foreign control daemons, ordered by process ID.", body = List<ForeignDaemonView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
 ) -> Result<axum::Json<List<ForeignDaemonView>>, Problem> {
-    Ok(axum::Json(List { items: app.service.foreign_daemons(&actor).await?, next_cursor: None }))
+    Ok(axum::Json(List { items: app.service.foreign_daemons(&ctx).await?, next_cursor: None }))
 }
 
 /// Get a foreign control daemon
@@ -31,8 +31,8 @@ pub(super) async fn list(
     responses((status = 200, description = "The foreign control daemon.", body = ForeignDaemonView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<String>,
 ) -> Result<axum::Json<ForeignDaemonView>, Problem> {
-    Ok(axum::Json(app.service.foreign_daemon(&actor, &id).await?))
+    Ok(axum::Json(app.service.foreign_daemon(&ctx, &id).await?))
 }

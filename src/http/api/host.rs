@@ -5,11 +5,11 @@ use axum::extract::State;
 
 use super::described::IfMatch;
 use super::{List, WriteQuery};
-use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Json as Body, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::replace::{ReplaceRequest, Replacement};
 use crate::service::host::startup::ConfirmRequest;
 use crate::service::host::{GpuView, HostView};
@@ -18,8 +18,8 @@ use crate::service::host::{GpuView, HostView};
 #[utoipa::path(get, path = "/api/v1/host", operation_id = "get_host", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "The host, its driver and its MPS.", body = HostView)))]
-pub(super) async fn get(State(app): State<AppState>, actor: Actor) -> Result<Json<HostView>, Problem> {
-    Ok(Json(app.service.host(&actor).await?))
+pub(super) async fn get(State(app): State<AppState>, ctx: RequestContext) -> Result<Json<HostView>, Problem> {
+    Ok(Json(app.service.host(&ctx).await?))
 }
 
 /// Confirm that the database belongs to this machine
@@ -33,11 +33,11 @@ pub(super) async fn get(State(app): State<AppState>, actor: Actor) -> Result<Jso
     responses((status = 200, description = "The host, which is no longer read-only.", body = HostView)))]
 pub(super) async fn confirm(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<WriteQuery>,
     Body(request): Body<ConfirmRequest>,
 ) -> Result<Json<HostView>, Problem> {
-    Ok(Json(app.service.confirm_host(&actor, request, query.dry_run).await?))
+    Ok(Json(app.service.confirm_host(&ctx, request, query.dry_run).await?))
 }
 
 /// List GPUs
@@ -46,9 +46,9 @@ pub(super) async fn confirm(
     responses((status = 200, description = "GPUs in PCI order.", body = List<GpuView>)))]
 pub(super) async fn list_gpus(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
 ) -> Result<Json<List<GpuView>>, Problem> {
-    Ok(Json(List { items: app.service.gpu_views(&actor).await?, next_cursor: None }))
+    Ok(Json(List { items: app.service.gpu_views(&ctx).await?, next_cursor: None }))
 }
 
 /// Get a GPU
@@ -58,10 +58,10 @@ pub(super) async fn list_gpus(
     responses((status = 200, description = "The GPU.", body = GpuView)))]
 pub(super) async fn get_gpu(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(gpu): Path<String>,
 ) -> Result<Json<GpuView>, Problem> {
-    Ok(Json(app.service.gpu(&actor, &gpu).await?))
+    Ok(Json(app.service.gpu(&ctx, &gpu).await?))
 }
 
 /// Replace a missing GPU by another one
@@ -73,12 +73,12 @@ pub(super) async fn get_gpu(
     responses((status = 200, description = "The daemon and the tenants of the missing GPU use the other one now; or a dry run.", body = Replacement)))]
 pub(super) async fn replace_gpu(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(gpu): Path<String>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Body(request): Body<ReplaceRequest>,
 ) -> Result<Json<Replacement>, Problem> {
     let options = conditions.options(query.dry_run);
-    Ok(Json(app.service.replace_gpu(&actor, gpu, request, options).await?))
+    Ok(Json(app.service.replace_gpu(&ctx, gpu, request, options).await?))
 }

@@ -6,7 +6,6 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable, OperationAccepted};
 use super::{List, PageQuery, WriteQuery, accepted, written};
-use crate::domain::access::Actor;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::outlook::LayoutPlan;
@@ -19,6 +18,7 @@ use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody}
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
 use crate::service::WriteOptions;
+use crate::service::access::context::RequestContext;
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
 
 /// List layouts
@@ -27,10 +27,10 @@ use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutV
     responses((status = 200, description = "Layouts in their newest version, ordered by name.", body = List<LayoutView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
-    Ok(axum::Json(app.service.layouts(&actor, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.layouts(&ctx, &query.page()?).await?.into()))
 }
 
 /// Get a layout
@@ -40,10 +40,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The layout in its newest version.", body = LayoutView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
-    let layout = app.service.layout(&actor, &name).await?;
+    let layout = app.service.layout(&ctx, &name).await?;
     shown(i64::from(layout.newest.version), &layout)
 }
 
@@ -64,14 +64,14 @@ pub(super) async fn get(
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(request): Json<LayoutRequest>,
 ) -> Result<Response, Problem> {
     let options = conditions.options(query.dry_run);
-    let done = app.service.put_layout(&actor, name, request, options).await?;
+    let done = app.service.put_layout(&ctx, name, request, options).await?;
     Ok(written(&done, i64::from(done.value.newest.version), query.dry_run))
 }
 
@@ -85,12 +85,12 @@ pub(super) async fn put(
     responses((status = 204, description = "Deleted with all its versions, or a dry run.")))]
 pub(super) async fn delete(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
-    app.service.delete_layout(&actor, name, conditions.options(query.dry_run)).await?;
+    app.service.delete_layout(&ctx, name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -101,11 +101,11 @@ pub(super) async fn delete(
     responses((status = 200, description = "Versions, the newest first.", body = List<Version>)))]
 pub(super) async fn versions(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Version>>, Problem> {
-    Ok(axum::Json(app.service.layout_versions(&actor, &name, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.layout_versions(&ctx, &name, &query.page()?).await?.into()))
 }
 
 /// Get a version of a layout
@@ -115,10 +115,10 @@ pub(super) async fn versions(
     responses((status = 200, description = "The version.", body = Version)))]
 pub(super) async fn version(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path((name, version)): Path<(LayoutName, u32)>,
 ) -> Result<axum::Json<Version>, Problem> {
-    Ok(axum::Json(app.service.layout_version(&actor, &VersionRef { name, version }).await?))
+    Ok(axum::Json(app.service.layout_version(&ctx, &VersionRef { name, version }).await?))
 }
 
 /// Plan a layout
@@ -135,13 +135,13 @@ pub(super) async fn version(
     ))]
 pub(super) async fn plan(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     headers: HeaderMap,
     Json(target): Json<LayoutTarget>,
 ) -> Result<Response, Problem> {
     let format = accept::negotiated(&headers, &[JSON, TEXT])?;
-    let plan = app.service.plan_layout(&actor, &name, &target).await?;
+    let plan = app.service.plan_layout(&ctx, &name, &target).await?;
     if format == TEXT {
         return Ok(plan.text().into_response());
     }
@@ -162,16 +162,16 @@ pub(super) async fn plan(
     responses(OperationAccepted))]
 pub(super) async fn apply(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<ApplyRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&actor, &request)?;
+    let key = idempotency.of(&ctx, &request)?;
     let options = conditions.options(query.dry_run);
-    let operation = app.service.apply_layout(&actor, name, request, options, key).await?;
+    let operation = app.service.apply_layout(&ctx, name, request, options, key).await?;
     Ok(accepted(&operation, query.dry_run))
 }
 
@@ -185,11 +185,11 @@ pub(super) async fn apply(
     responses((status = 200, description = "Whether the daemon has this layout, and what differs.", body = Assertion)))]
 pub(super) async fn assert(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Json(target): Json<LayoutTarget>,
 ) -> Result<axum::Json<Assertion>, Problem> {
-    Ok(axum::Json(app.service.assert_layout(&actor, &name, &target).await?))
+    Ok(axum::Json(app.service.assert_layout(&ctx, &name, &target).await?))
 }
 
 /// The daemon of an export.
@@ -214,14 +214,14 @@ pub(super) struct ExportQuery {
     ))]
 pub(super) async fn export(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(query): Query<ExportQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let mime = accept::negotiated(&headers, &[JSON, YAML])?;
     let format = if mime == YAML { Format::Yaml } else { Format::Json };
-    let document = app.service.export_layout(&actor, &name, &query.daemon).await?;
+    let document = app.service.export_layout(&ctx, &name, &query.daemon).await?;
     Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
 }
 
@@ -241,7 +241,7 @@ const YAML: &str = "application/yaml";
     ))]
 pub(super) async fn import(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<WriteQuery>,
     TextBody { media_type, text }: TextBody,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
@@ -258,6 +258,6 @@ pub(super) async fn import(
         }
     };
     let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
-    let items = app.service.import_layouts(&actor, text, format, options).await?;
+    let items = app.service.import_layouts(&ctx, text, format, options).await?;
     Ok(axum::Json(List { items, next_cursor: None }))
 }

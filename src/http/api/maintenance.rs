@@ -5,12 +5,12 @@ use axum::response::Response;
 
 use super::described::OperationAccepted;
 use super::{WriteQuery, accepted};
-use crate::domain::access::Actor;
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::maintenance::MaintenanceView;
 
 /// Get the maintenance of the host
@@ -19,9 +19,9 @@ use crate::service::daemons::maintenance::MaintenanceView;
     responses((status = 200, description = "The state of the maintenance, and the processes that have its GPUs open now.", body = MaintenanceView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
 ) -> Result<axum::Json<MaintenanceView>, Problem> {
-    Ok(axum::Json(app.service.maintenance(&actor).await?))
+    Ok(axum::Json(app.service.maintenance(&ctx).await?))
 }
 
 /// Begin maintenance
@@ -39,15 +39,15 @@ pub(super) async fn get(
     responses(OperationAccepted))]
 pub(super) async fn begin(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<MaintenanceRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&actor, &request)?;
+    let key = idempotency.of(&ctx, &request)?;
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.begin_maintenance(&actor, request, options, key).await?, query.dry_run))
+    Ok(accepted(&app.service.begin_maintenance(&ctx, request, options, key).await?, query.dry_run))
 }
 
 /// End maintenance
@@ -64,11 +64,11 @@ pub(super) async fn begin(
 )]
 pub(super) async fn end(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.end_maintenance(&actor, options).await?, query.dry_run))
+    Ok(accepted(&app.service.end_maintenance(&ctx, options).await?, query.dry_run))
 }

@@ -3,11 +3,11 @@
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 
-use crate::domain::access::Actor;
 use crate::http::endpoint::RequiredRight;
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
 use crate::metrics::Format;
+use crate::service::access::context::RequestContext;
 
 /// Get the metrics
 ///
@@ -22,11 +22,11 @@ use crate::metrics::Format;
     ))))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
     let format = format(&headers);
-    Ok(([(header::CONTENT_TYPE, format.content_type())], app.service.metrics(&actor, format)?))
+    Ok(([(header::CONTENT_TYPE, format.content_type())], app.service.metrics(&ctx, format)?))
 }
 
 /// `OpenMetrics` where it is preferred. A client that accepts neither form gets Prometheus text: a failed scrape would be of less use.

@@ -8,12 +8,12 @@ use uuid::Uuid;
 
 use super::{List, WriteQuery, accepted};
 use crate::domain::DaemonName;
-use crate::domain::access::Actor;
 use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::AppState;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 use crate::service::{ServiceError, WriteOptions};
 
@@ -43,14 +43,14 @@ pub(super) struct OperationQuery {
     responses((status = 200, description = "Operations, the newest first.", body = List<Operation>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<OperationQuery>,
 ) -> Result<axum::Json<List<Operation>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let states = query.state.as_deref().map(OperationFilter::parse_states).transpose();
     let states = states.map_err(|error| ServiceError::field("/state", error))?.unwrap_or_default();
     let filter = OperationFilter { daemon: query.daemon, states };
-    Ok(axum::Json(app.service.operations(&actor, &filter, &page).await?.into()))
+    Ok(axum::Json(app.service.operations(&ctx, &filter, &page).await?.into()))
 }
 
 /// Get an operation
@@ -60,10 +60,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The operation with its journal.", body = Operation)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<Uuid>,
 ) -> Result<axum::Json<Operation>, Problem> {
-    Ok(axum::Json(app.service.operation(&actor, id).await?))
+    Ok(axum::Json(app.service.operation(&ctx, id).await?))
 }
 
 /// Cancel an operation
@@ -79,13 +79,13 @@ pub(super) async fn get(
     ))]
 pub(super) async fn cancel(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<Uuid>,
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
-    let operation = app.service.cancel_operation(&actor, id, options).await?;
+    let operation = app.service.cancel_operation(&ctx, id, options).await?;
     let is_over = operation.state == OperationState::Cancelled && operation.started_at.is_none();
     Ok(accepted(&operation, query.dry_run || is_over))
 }

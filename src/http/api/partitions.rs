@@ -7,11 +7,11 @@ use utoipa::IntoParams;
 use super::described::ConflictOnRead;
 use super::{FreshQuery, List, PageQuery};
 use crate::domain::DaemonName;
-use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::layouts::PartitionView;
 
 /// Which page, and whether to poll now.
@@ -36,12 +36,12 @@ pub(super) struct FreshPageQuery {
     responses((status = 200, description = "The partitions of the layout in the order of its steps, then any others.", body = List<PartitionView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(FreshPageQuery { fresh, cursor, limit }): Query<FreshPageQuery>,
 ) -> Result<axum::Json<List<PartitionView>>, Problem> {
     let page = PageQuery { cursor, limit }.page()?;
-    Ok(axum::Json(app.service.partitions(&actor, &name, fresh, &page).await?.into()))
+    Ok(axum::Json(app.service.partitions(&ctx, &name, fresh, &page).await?.into()))
 }
 
 /// Get a partition of a daemon
@@ -60,9 +60,9 @@ pub(super) async fn list(
     ))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path((name, partition)): Path<(DaemonName, String)>,
     Query(query): Query<FreshQuery>,
 ) -> Result<axum::Json<PartitionView>, Problem> {
-    Ok(axum::Json(app.service.partition(&actor, &name, &partition, query.fresh).await?))
+    Ok(axum::Json(app.service.partition(&ctx, &name, &partition, query.fresh).await?))
 }

@@ -12,6 +12,7 @@ use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::ServiceError;
 
 /// The manager runs and can read its database.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -54,7 +55,7 @@ const READ_ONLY: &str = "the database is another machine's, or is being loaded: 
     extensions(("x-right" = json!(RequiredRight::Public))), security(()),
     responses((status = 200, description = "The manager runs and can read its database.", body = Health)))]
 pub(super) async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
-    app.service.check_store().await?;
+    app.service.check_store().await.map_err(full)?;
     Ok(Json(Health { status: "ok".into() }))
 }
 
@@ -70,7 +71,7 @@ pub(super) async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, J
     let not_ready = match app.service.not_ready(None).await {
         // The response shows why no daemon is managed.
         Err(_) if !conditions.is_empty() => Vec::new(),
-        other => other?,
+        other => other.map_err(full)?,
     };
     Ok(readiness(not_ready, app.service.is_read_only(), conditions))
 }
@@ -87,8 +88,13 @@ pub(super) async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    let not_ready = app.service.not_ready(Some(&name)).await?;
+    let not_ready = app.service.not_ready(Some(&name)).await.map_err(full)?;
     Ok(readiness(not_ready, app.service.is_read_only(), app.service.blocking_conditions()))
+}
+
+/// The reason, as nothing here names tenants or processes.
+fn full(error: ServiceError) -> Problem {
+    Problem::from(error).unredacted()
 }
 
 fn readiness(

@@ -6,12 +6,12 @@ use uuid::Uuid;
 
 use super::described::NotFound;
 use super::{List, PageQuery, WriteQuery, accepted_as};
-use crate::domain::access::Actor;
 use crate::domain::layout::replay::Replay;
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
 
 /// List replays
@@ -20,10 +20,10 @@ use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
     responses((status = 200, description = "Replays, the newest first.", body = List<Replay>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Replay>>, Problem> {
-    Ok(axum::Json(app.service.replays(&actor, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.replays(&ctx, &query.page()?).await?.into()))
 }
 
 /// Get a replay
@@ -33,10 +33,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The replay with its steps.", body = Replay)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<Uuid>,
 ) -> Result<axum::Json<Replay>, Problem> {
-    Ok(axum::Json(app.service.replay_record(&actor, id).await?))
+    Ok(axum::Json(app.service.replay_record(&ctx, id).await?))
 }
 
 /// Replay a layout
@@ -53,14 +53,14 @@ pub(super) async fn get(
     responses((status = 202, description = "The replay, and the operation that does it.", body = ReplayAccepted), (status = 200, description = "A dry run: both as they would be.", body = ReplayAccepted), NotFound))]
 pub(super) async fn create(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<ReplayRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&actor, &request)?;
+    let key = idempotency.of(&ctx, &request)?;
     let options = conditions.options(query.dry_run);
-    let accepted = app.service.replay(&actor, request, options, key).await?;
+    let accepted = app.service.replay(&ctx, request, options, key).await?;
     Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::described::NotFound;
-use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId};
 use crate::http::AppState;
 use crate::http::audit::RequestedChange;
@@ -16,6 +15,7 @@ use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Json, NoBody, Query};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::{NewSession, SessionView, SessionsOf};
 
 /// What to log in with.
@@ -51,7 +51,7 @@ pub(super) async fn open(
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response()
     };
-    auth::log_in(&app, &admission.actor, None, requested, answer).await
+    auth::log_in(&app, admission.actor, None, requested, answer).await
 }
 
 /// Get the session of this request
@@ -60,10 +60,10 @@ pub(super) async fn open(
     responses((status = 200, description = "The session.", body = SessionView), NotFound))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     CurrentSession(key): CurrentSession,
 ) -> Result<axum::Json<SessionView>, Problem> {
-    Ok(axum::Json(app.service.session(&actor, key).await?))
+    Ok(axum::Json(app.service.session(&ctx, key).await?))
 }
 
 /// Log out
@@ -72,11 +72,11 @@ pub(super) async fn get(
     responses((status = 204, description = "The session has ended."), NotFound))]
 pub(super) async fn end(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     CurrentSession(key): CurrentSession,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    app.service.end_session(&actor, key).await?;
+    app.service.end_session(&ctx, key).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.auth.no_cookie())]).into_response())
 }
 
@@ -101,7 +101,7 @@ pub(super) struct SessionsQuery {
     responses((status = 204, description = "All sessions of the token or the user have ended."), NotFound))]
 pub(super) async fn end_all(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<SessionsQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
@@ -119,7 +119,7 @@ pub(super) async fn end_all(
             SessionsOf::Token(id)
         }
     };
-    Box::pin(app.service.end_sessions(&actor, of)).await?;
+    Box::pin(app.service.end_sessions(&ctx, of)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -141,10 +141,10 @@ pub struct LoginUrl {
     responses((status = 201, description = "The address, which is shown only here.", body = LoginUrl)))]
 pub(super) async fn create_login_url(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     _: NoBody,
 ) -> Result<(StatusCode, axum::Json<LoginUrl>), Problem> {
-    let made = app.service.create_login_code(&actor).await?;
+    let made = app.service.create_login_code(&ctx).await?;
     let url = app.auth.login_url(&made.code);
     Ok((StatusCode::CREATED, axum::Json(LoginUrl { url, expires_at: made.expires_at })))
 }

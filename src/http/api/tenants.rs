@@ -8,7 +8,6 @@ use utoipa::IntoParams;
 
 use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable};
 use super::{FreshQuery, List, PageQuery, WriteQuery, written};
-use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::gpu::GpuRef;
 use crate::domain::tenant::TenantSpec;
@@ -20,6 +19,7 @@ use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
+use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::leases::{HeldLease, LeaseRequest, LeaseView};
@@ -45,12 +45,12 @@ pub(super) struct TenantQuery {
     responses((status = 200, description = "Tenants, ordered by name.", body = List<TenantView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<List<TenantView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let filter = TenantFilter { daemon: query.daemon, text: None };
-    Ok(axum::Json(app.service.tenants(&actor, &filter, &page).await?.into()))
+    Ok(axum::Json(app.service.tenants(&ctx, &filter, &page).await?.into()))
 }
 
 /// Get a tenant
@@ -60,11 +60,11 @@ pub(super) async fn list(
     responses((status = 200, description = "The tenant.", body = TenantView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
-    let tenant = app.service.tenant(&actor, &name, query.fresh).await?;
+    let tenant = app.service.tenant(&ctx, &name, query.fresh).await?;
     shown(tenant.generation, &tenant)
 }
 
@@ -82,13 +82,13 @@ pub(super) async fn get(
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(spec): Json<TenantSpec<GpuRef>>,
 ) -> Result<Response, Problem> {
-    let done = app.service.put_tenant(&actor, name, spec, conditions.options(query.dry_run)).await?;
+    let done = app.service.put_tenant(&ctx, name, spec, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.generation, query.dry_run))
 }
 
@@ -102,12 +102,12 @@ pub(super) async fn put(
     responses((status = 204, description = "Deleted, or a dry run.")))]
 pub(super) async fn delete(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
-    app.service.delete_tenant(&actor, name, conditions.options(query.dry_run)).await?;
+    app.service.delete_tenant(&ctx, name, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -125,12 +125,12 @@ pub(super) async fn delete(
     ))]
 pub(super) async fn environment(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let format = accept::negotiated(&headers, &["application/json", SHELL])?;
-    let view = app.service.tenant_environment(&actor, &name).await?;
+    let view = app.service.tenant_environment(&ctx, &name).await?;
     if format == SHELL {
         let variables: Vec<(String, String)> = view.variables.into_iter().collect();
         let text = environment::as_shell(&variables);
@@ -148,13 +148,13 @@ const SHELL: &str = "text/x-shellscript";
     responses((status = 200, description = "Clients, ordered by process ID.", body = List<ClientView>)))]
 pub(super) async fn clients(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
-    app.service.tenant(&actor, &name, false).await?;
+    app.service.tenant(&ctx, &name, false).await?;
     let filter = ClientFilter { tenant: Some(name), daemon: None };
-    Ok(axum::Json(app.service.clients(&actor, &filter, false, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.clients(&ctx, &filter, false, &query.page()?).await?.into()))
 }
 
 /// Verify a tenant's settings with a CUDA client
@@ -174,17 +174,16 @@ pub(super) async fn clients(
     ))]
 pub(super) async fn verify(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&actor, &"verify")?;
+    let key = idempotency.of(&ctx, &"verify")?;
     let location = format!("/api/v1/tenants/{name}");
-    let verification =
-        app.service.verify_tenant(&actor, name, conditions.options(query.dry_run), key).await?;
+    let verification = app.service.verify_tenant(&ctx, name, conditions.options(query.dry_run), key).await?;
     if query.dry_run {
         return Ok(axum::Json(verification).into_response());
     }
@@ -207,13 +206,13 @@ pub(super) async fn verify(
     ))]
 pub(super) async fn lease(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Json(request): Json<LeaseRequest>,
 ) -> Result<(StatusCode, axum::Json<LeaseView>), Problem> {
-    let lease = app.service.lease(&actor, name, request, peer.lease_caller(), query.dry_run).await?;
+    let lease = app.service.lease(&ctx, name, request, peer.lease_caller(), query.dry_run).await?;
     let status = if query.dry_run { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, axum::Json(lease)))
 }
@@ -227,11 +226,11 @@ pub(super) async fn lease(
     responses((status = 200, description = "Leases, ordered by process ID.", body = List<HeldLease>)))]
 pub(super) async fn leases(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<HeldLease>>, Problem> {
-    Ok(axum::Json(app.service.leases(&actor, &name, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.leases(&ctx, &name, &query.page()?).await?.into()))
 }
 
 /// Revoke a lease
@@ -247,10 +246,10 @@ pub(super) async fn leases(
     responses((status = 204, description = "Revoked, or a dry run.")))]
 pub(super) async fn revoke_lease(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path((name, id)): Path<(TenantName, ClientId)>,
     Query(query): Query<WriteQuery>,
 ) -> Result<StatusCode, Problem> {
-    app.service.revoke_lease(&actor, name, id, query.dry_run).await?;
+    app.service.revoke_lease(&ctx, name, id, query.dry_run).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -5,12 +5,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::{List, PageQuery, WriteQuery};
-use crate::domain::access::Actor;
 use crate::domain::token::TokenId;
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
 use crate::service::access::whoami::WhoamiView;
 
@@ -22,9 +22,9 @@ use crate::service::access::whoami::WhoamiView;
     responses((status = 200, description = "Who the caller is, and what it may do.", body = WhoamiView)))]
 pub(super) async fn whoami(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
 ) -> Result<axum::Json<WhoamiView>, Problem> {
-    Ok(axum::Json(app.service.whoami(&actor).await?))
+    Ok(axum::Json(app.service.whoami(&ctx).await?))
 }
 
 /// List tokens
@@ -35,10 +35,10 @@ pub(super) async fn whoami(
     responses((status = 200, description = "Tokens, ordered by ID.", body = List<TokenView>)))]
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<TokenView>>, Problem> {
-    Ok(axum::Json(app.service.tokens(&actor, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.tokens(&ctx, &query.page()?).await?.into()))
 }
 
 /// Get a token
@@ -48,10 +48,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The token, without its secret.", body = TokenView)))]
 pub(super) async fn get(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<TokenId>,
 ) -> Result<axum::Json<TokenView>, Problem> {
-    Ok(axum::Json(app.service.token(&actor, &id).await?))
+    Ok(axum::Json(app.service.token(&ctx, &id).await?))
 }
 
 /// Create a token
@@ -68,14 +68,14 @@ pub(super) async fn get(
     ))]
 pub(super) async fn create(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<TokenRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&actor, &request)?;
-    let made = app.service.create_token(&actor, request, conditions.options(query.dry_run), key).await?;
+    let key = idempotency.of(&ctx, &request)?;
+    let made = app.service.create_token(&ctx, request, conditions.options(query.dry_run), key).await?;
     if made.secret.is_none() {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }
@@ -92,12 +92,12 @@ pub(super) async fn create(
     responses((status = 204, description = "Revoked now or before, or a dry run.")))]
 pub(super) async fn revoke(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<TokenId>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.service.revoke_token(&actor, id, conditions.options(query.dry_run)).await?;
+    app.service.revoke_token(&ctx, id, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

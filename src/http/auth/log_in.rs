@@ -7,20 +7,22 @@ use crate::domain::token::Secret;
 use crate::http::audit::RequestedChange;
 use crate::http::problem::Problem;
 use crate::http::{AppState, audit};
-use crate::service::access::redaction::with_caller;
 use crate::service::access::sessions::NewSession;
 
 /// Opens a session for a caller that just authenticated, by this login code if it used one, and records the result.
 pub(in crate::http) async fn log_in(
     state: &AppState,
-    actor: &Actor,
-    code: Option<&Secret>,
+    actor: Actor,
+    code: Option<Secret>,
     requested: RequestedChange,
     answer: impl FnOnce(NewSession) -> Response,
 ) -> Response {
-    let opening = with_caller(actor.clone(), async {
-        let opened = Box::pin(state.service.open_session(actor, code)).await;
-        opened.map_or_else(|error| Problem::from(error).into_response(), answer)
-    });
-    audit::record_refusal_of(&state.service, &requested.about("session"), actor, opening).await
+    let requested = requested.about("session");
+    let ctx = requested.by(actor, state.service.clock());
+    let (service, caller) = (state.service.clone(), ctx.clone());
+    let opening =
+        state.service.run_to_completion(async move { service.open_session(&caller, code.as_ref()).await });
+    let answered =
+        async { opening.await.map_or_else(|error| Problem::of(error, &ctx.actor).into_response(), answer) };
+    audit::record_refusal_of(&state.service, &requested, &ctx, answered).await
 }

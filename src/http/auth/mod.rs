@@ -27,15 +27,16 @@ use crate::domain::throttle::Held;
 use crate::domain::token::Secret;
 use crate::metrics::wire::Limit;
 use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
 
-impl<S: Send + Sync> FromRequestParts<S> for Actor {
+impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Every route with this extractor is behind `admit`, which inserts the actor.
-        let actor = parts.extensions.get::<Self>().cloned();
-        actor.ok_or_else(|| ServiceError::Internal("the caller was not authenticated".into()).into())
+        // Every route with this extractor is behind `layers::as_actor`, which inserts it.
+        let ctx = parts.extensions.get::<Self>().cloned();
+        ctx.ok_or_else(|| ServiceError::Internal("the caller was not authenticated".into()).into())
     }
 }
 
@@ -120,7 +121,6 @@ pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -
 /// Attaches the caller to a request.
 pub(super) fn note(request: &mut Request, admission: Admission, key: Option<SessionKey>) -> Actor {
     let extensions = request.extensions_mut();
-    extensions.insert(admission.actor.clone());
     extensions.insert(admission.lifetime);
     extensions.insert(CurrentSession(key));
     admission.actor

@@ -5,8 +5,10 @@ use axum::http::{HeaderName, HeaderValue, Request, header};
 use futures_util::FutureExt as _;
 
 use super::{Conditions, FromRequestParts, Idempotency, MAX_KEY, Problem};
+use crate::clock::Clock;
 use crate::domain::access::{Actor, Grant, Origin, Role, Subject};
 use crate::fuzz::Inputs;
+use crate::service::access::context::RequestContext;
 
 /// The head of a request with this field; bytes that no field can have never get here.
 fn head(name: &HeaderName, value: &[u8]) -> Option<Parts> {
@@ -62,11 +64,12 @@ fn idempotency_keys() {
     let name = HeaderName::from_static("idempotency-key");
     let actor =
         Actor { subject: Subject::User(7), grant: Grant::Host(Role::Operator), origin: Origin::Socket };
+    let ctx = RequestContext::new(actor, Clock::system(), None);
     Inputs::new(samples, &["-", "k", " ", "\t", "\"", "0190"]).at_most(128 << 10).check(|bytes| {
         let Some(mut parts) = head(&name, bytes) else { return false };
         match read::<Idempotency>(&mut parts) {
             Ok(idempotency) => {
-                let key = idempotency.of(&actor, &"body").expect("JSON").expect("what was sent");
+                let key = idempotency.of(&ctx, &"body").expect("JSON").expect("what was sent");
                 assert!(key.key.as_bytes() == bytes && (1..=MAX_KEY).contains(&bytes.len()));
                 assert!(bytes.iter().all(u8::is_ascii_graphic), "{:?}", key.key);
                 assert!(key.request_hash.len() == 64 && key.owner == "uid 7", "{}", key.owner);

@@ -16,9 +16,9 @@ use tower_http::timeout::TimeoutError;
 
 use super::problem::Problem;
 use super::server::TooSlow;
-use crate::domain::access::Actor;
 use crate::domain::json::{self, Refusal, Unreadable};
 use crate::domain::shortened;
+use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// Longest pause of a sender within a body.
@@ -287,20 +287,20 @@ impl Idempotency {
     /// The key of this actor, with a digest of the request.
     pub(super) fn of(
         self,
-        actor: &Actor,
+        ctx: &RequestContext,
         request: &impl serde::Serialize,
     ) -> Result<Option<IdempotencyKey>, Problem> {
         let body = serde_json::to_vec(request)
             .map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
-        Ok(self.digested(actor, [&body]))
+        Ok(self.digested(ctx, [&body]))
     }
 
     /// The same with a digest of the raw query and body.
-    pub(super) fn of_bytes(self, actor: &Actor, query: &str, body: &[u8]) -> Option<IdempotencyKey> {
-        self.digested(actor, [query.as_bytes(), body])
+    pub(super) fn of_bytes(self, ctx: &RequestContext, query: &str, body: &[u8]) -> Option<IdempotencyKey> {
+        self.digested(ctx, [query.as_bytes(), body])
     }
 
-    fn digested<const N: usize>(self, actor: &Actor, request: [&[u8]; N]) -> Option<IdempotencyKey> {
+    fn digested<const N: usize>(self, ctx: &RequestContext, request: [&[u8]; N]) -> Option<IdempotencyKey> {
         let key = self.key?;
         let mut digest = Sha256::new();
         digest.update(self.path.as_bytes());
@@ -308,7 +308,7 @@ impl Idempotency {
             digest.update([0]);
             digest.update(part);
         }
-        let (owner, request_hash) = (actor.subject.to_string(), hex::encode(digest.finalize()));
+        let (owner, request_hash) = (ctx.actor.subject.to_string(), hex::encode(digest.finalize()));
         Some(IdempotencyKey { owner, key, request_hash })
     }
 }

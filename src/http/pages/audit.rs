@@ -14,12 +14,12 @@ use super::forms::{Form, Refused};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Ways};
 use super::{page, rendered};
-use crate::domain::access::Actor;
 use crate::domain::audit::{AuditRecord, Head, Outcome};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::audit::AuditFilter;
+use crate::service::access::context::RequestContext;
 
 const OUTCOMES: [Outcome; 3] = [Outcome::Done, Outcome::Refused, Outcome::Failed];
 /// Fields of the filter.
@@ -64,9 +64,13 @@ struct FieldChange {
     after: Option<String>,
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let found = found(&app, &actor, &query).await;
-    let frame = Frame::of(&app.service, &actor, Section::Audit, "Audit").await;
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let found = found(&app, &ctx, &query).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Audit, "Audit").await;
     match found {
         Ok((rows, head, ways)) => {
             let (refused, head, ways) = (Refused::default(), Some(head), Some(ways));
@@ -74,7 +78,7 @@ async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Re
         }
         Err(error @ ServiceError::Invalid(_)) => {
             let status = Problem::from(error.clone()).status();
-            let refused = Refused::of(error, &FILTER);
+            let refused = Refused::of(Problem::of(error, &ctx.actor), &FILTER);
             let shown =
                 AuditPage { frame, query: query.form(), refused, rows: Vec::new(), head: None, ways: None };
             Ok(page(status, &shown))
@@ -85,7 +89,7 @@ async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Re
 
 async fn found(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     query: &ListQuery,
 ) -> Result<(Vec<AuditRow>, Head, Ways), ServiceError> {
     let filter = AuditFilter {
@@ -95,8 +99,8 @@ async fn found(
         since: None,
         until: None,
     };
-    let paged = app.service.audit(actor, &filter, &query.page()?).await?;
-    let head = app.service.audit_head(actor).await?;
+    let paged = app.service.audit(ctx, &filter, &query.page()?).await?;
+    let head = app.service.audit_head(ctx).await?;
     let ways = query.ways(paged.next_cursor.as_deref());
     Ok((paged.items.into_iter().map(AuditRow::of).collect(), head, ways))
 }

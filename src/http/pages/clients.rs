@@ -13,13 +13,14 @@ use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::lists::{ListQuery, Listing};
 use super::{listed, refused_with, rendered};
-use crate::domain::access::{Actor, Role};
+use crate::domain::access::Role;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
@@ -62,23 +63,31 @@ pub(super) fn memory(client: &ClientView) -> Option<Amount> {
     bytes.reduce(u64::saturating_add).map(Amount)
 }
 
-async fn all(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &actor, &query).await, &["daemon", "tenant"])?;
-    let frame = Frame::of(&app.service, &actor, Section::Clients, "Clients").await;
+async fn all(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "tenant"])?;
+    let frame = Frame::of(&app.service, &ctx, Section::Clients, "Clients").await;
     let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
     let text = |name| query.text(name).unwrap_or_default().to_owned();
     let (daemon, tenant) = (text("daemon"), text("tenant"));
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ClientsPage { frame, list, daemon, tenant, daemons, of_host }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged<ClientView>, ServiceError> {
+async fn found(
+    app: &AppState,
+    ctx: &RequestContext,
+    query: &ListQuery,
+) -> Result<Paged<ClientView>, ServiceError> {
     let filter = ClientFilter {
         daemon: query.parsed("daemon", DaemonName::parse)?,
         tenant: query.parsed("tenant", TenantName::parse)?,
     };
-    app.service.clients(actor, &filter, false, &query.page()?).await
+    app.service.clients(ctx, &filter, false, &query.page()?).await
 }
 
 #[derive(Template)]
@@ -101,24 +110,24 @@ impl ClientPage {
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
     let service = &app.service;
     let newest = Page::first(EVENTS);
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
-    let client = match service.client(&actor, id).await {
+    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let client = match service.client(&ctx, id).await {
         Ok(client) => Some(client),
         // Its events remain when it is gone.
         Err(ServiceError::NotFound { .. }) if !events.is_empty() => None,
         Err(error) => return Err(error.into()),
     };
     let title = format!("Client {}", id.pid);
-    let frame = Frame::of(service, &actor, Section::Clients, &title).await.live();
+    let frame = Frame::of(service, &ctx, Section::Clients, &title).await.live();
     let of_host = frame.may(Role::Viewer);
     let gpus: Vec<GpuRow> = if of_host && client.is_some() {
-        service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
+        service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect()
     } else {
         Vec::new()
     };
@@ -153,28 +162,28 @@ struct TerminateChoice {
 
 async fn confirm_terminate(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<ClientId>,
 ) -> Result<Response, Problem> {
-    let client = match app.service.client(&actor, id).await {
+    let client = match app.service.client(&ctx, id).await {
         Err(error @ ServiceError::NotFound { .. }) => {
-            return redirect_to_history(&app, &actor, id, error).await;
+            return redirect_to_history(&app, &ctx, id, error).await;
         }
         client => client?,
     };
-    let stopped = app.service.is_client_stopped(&actor, id).await?;
+    let stopped = app.service.is_client_stopped(&ctx, id).await?;
     // That is chosen on the page.
     let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
-    let rehearsed = app.service.terminate(&actor, id, policy, WriteOptions::rehearsal(), None).await;
-    let refused = rehearsal_refusal(rehearsed)?;
+    let rehearsed = app.service.terminate(&ctx, id, policy, WriteOptions::rehearsal(), None).await;
+    let refused = rehearsal_refusal(&ctx, rehearsed)?;
     let title = format!("Terminate client {}", id.pid);
-    let frame = Frame::of(&app.service, &actor, Section::Clients, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
     Ok(rendered(&TerminatePage { frame, client, refused, stopped }))
 }
 
 async fn terminate(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<ClientId>,
     form: Form,
 ) -> Result<Response, Problem> {
@@ -182,23 +191,24 @@ async fn terminate(
         "" => StoppedPolicy::Refuse,
         _ => form.read::<TerminateChoice>(&[(STOPPED, Shape::Text)])?.stopped,
     };
-    match app.service.terminate(&actor, id, policy, WriteOptions::default(), None).await {
+    match app.service.terminate(&ctx, id, policy, WriteOptions::default(), None).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         // It has ended already, as requested.
-        Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &actor, id, error).await,
+        Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &ctx, id, error).await,
         Err(error @ ServiceError::Conflict(_)) => {
-            let client = match app.service.client(&actor, id).await {
+            let client = match app.service.client(&ctx, id).await {
                 Err(error @ ServiceError::NotFound { .. }) => {
-                    return redirect_to_history(&app, &actor, id, error).await;
+                    return redirect_to_history(&app, &ctx, id, error).await;
                 }
                 client => client?,
             };
             // Stopped since the page was rendered: show it again, with the choice.
-            let stopped = app.service.is_client_stopped(&actor, id).await.unwrap_or(false);
-            let refused = (!stopped).then(|| error.to_string());
+            let stopped = app.service.is_client_stopped(&ctx, id).await.unwrap_or(false);
+            let problem = Problem::of(error, &ctx.actor);
+            let refused = (!stopped).then(|| problem.detail.clone());
             let title = format!("Terminate client {}", id.pid);
-            let frame = Frame::of(&app.service, &actor, Section::Clients, &title).await;
-            Ok(refused_with(&TerminatePage { frame, client, refused, stopped }, error.into()))
+            let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
+            Ok(refused_with(&TerminatePage { frame, client, refused, stopped }, problem))
         }
         Err(error) => Err(error.into()),
     }
@@ -207,12 +217,12 @@ async fn terminate(
 /// Redirects to the events of a client, which remain when it is gone; 404 if there are none.
 async fn redirect_to_history(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     id: ClientId,
     not_found: ServiceError,
 ) -> Result<Response, Problem> {
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let events = app.service.events(actor, filter, Order::NewestFirst, &Page::first(1)).await?.items;
+    let events = app.service.events(ctx, filter, Order::NewestFirst, &Page::first(1)).await?.items;
     if events.is_empty() {
         return Err(not_found.into());
     }

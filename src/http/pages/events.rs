@@ -12,7 +12,7 @@ use super::forms::{Form, Refused};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, ROWS, Ways};
 use super::{gpus, page, rendered};
-use crate::domain::access::{Actor, Role};
+use crate::domain::access::Role;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Cause, Event, EventFilter, EventType, Severity};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -20,6 +20,7 @@ use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::Page;
 
@@ -77,9 +78,13 @@ struct EventPage {
     followed: Vec<Event>,
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let found = found(&app, &actor, &query).await;
-    let frame = Frame::of(&app.service, &actor, Section::Events, "Events").await;
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let found = found(&app, &ctx, &query).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Events, "Events").await;
     let types = groups();
     match found {
         Ok((events, ways)) => {
@@ -89,7 +94,7 @@ async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Re
         }
         Err(error) => {
             let status = Problem::from(error.clone()).status();
-            let refused = Refused::of(error, &FILTER);
+            let refused = Refused::of(Problem::of(error, &ctx.actor), &FILTER);
             let shown =
                 EventsPage { frame, query: query.form(), refused, events: Vec::new(), ways: None, types };
             Ok(page(status, &shown))
@@ -97,7 +102,11 @@ async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Re
     }
 }
 
-async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<(Vec<Event>, Ways), ServiceError> {
+async fn found(
+    app: &AppState,
+    ctx: &RequestContext,
+    query: &ListQuery,
+) -> Result<(Vec<Event>, Ways), ServiceError> {
     let filter = EventFilter {
         types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
         severity: query.parsed("severity", parse_severity)?,
@@ -109,10 +118,10 @@ async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<(Vec<
         ..EventFilter::default()
     };
     let filter = match query.text("gpu") {
-        Some(gpu) => app.service.of_gpu(actor, filter, gpu).await?,
+        Some(gpu) => app.service.of_gpu(ctx, filter, gpu).await?,
         None => filter,
     };
-    let paged = app.service.events(actor, filter, Order::NewestFirst, &query.page()?).await?;
+    let paged = app.service.events(ctx, filter, Order::NewestFirst, &query.page()?).await?;
     let ways = query.ways(paged.next_cursor.as_deref());
     Ok((paged.items, ways))
 }
@@ -142,11 +151,15 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
     groups
 }
 
-async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) -> Result<Response, Problem> {
-    let event = app.service.event(&actor, id).await?;
-    let frame = Frame::of(&app.service, &actor, Section::Events, &format!("Event {id}")).await;
+async fn show(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(id): Path<i64>,
+) -> Result<Response, Problem> {
+    let event = app.service.event(&ctx, id).await?;
+    let frame = Frame::of(&app.service, &ctx, Section::Events, &format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
-    let followed = app.service.events(&actor, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
+    let followed = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
     let (cause, caused_by) = match &event.cause {
         Cause::Actor { subject } => (None, subject.clone()),
@@ -162,7 +175,7 @@ async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<i64>) ->
     };
     Ok(rendered(&EventPage {
         frame,
-        gpus: gpus::names(&app, &actor).await,
+        gpus: gpus::names(&app, &ctx).await,
         at: Moment(event.at),
         matters: severity(event.severity),
         cause,

@@ -15,6 +15,7 @@ use crate::http::accept;
 use crate::http::auth::{self, Peer};
 use crate::http::problem::{Detail, FieldErrors, NO_SUCH_PATH, Title};
 use crate::service::FieldError;
+use crate::service::access::context::RequestContext;
 
 #[derive(Template)]
 #[template(path = "problem.html")]
@@ -98,7 +99,8 @@ async fn as_page(
     let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
     let page = match auth::session(app, peer, headers) {
         Some((admission, _)) => {
-            let frame = Frame::of(&app.service, &admission.actor, Section::Elsewhere, what).await;
+            let ctx = RequestContext::new(admission.actor, app.service.clock(), None);
+            let frame = Frame::of(&app.service, &ctx, Section::Elsewhere, what).await;
             page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
         }
         None => {

@@ -11,10 +11,10 @@ use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Ways};
 use super::{gpus, rendered};
 use crate::domain::GpuUuid;
-use crate::domain::access::Actor;
 use crate::domain::event::Details;
 use crate::http::AppState;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::events::faults::FaultView;
 use crate::service::page::Page;
 
@@ -70,11 +70,15 @@ impl Fault {
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let found = app.service.faults(&actor, &Page::parse(query.text("cursor"), Some(ROWS))?).await?;
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let found = app.service.faults(&ctx, &Page::parse(query.text("cursor"), Some(ROWS))?).await?;
     let ways = query.ways(found.next_cursor.as_deref());
-    let frame = Frame::of(&app.service, &actor, Section::Faults, "Faults").await;
+    let frame = Frame::of(&app.service, &ctx, Section::Faults, "Faults").await;
     let frame = if query.is_first() { frame.live() } else { frame };
-    let gpus = gpus::names(&app, &actor).await;
+    let gpus = gpus::names(&app, &ctx).await;
     Ok(rendered(&FaultsPage { frame, faults: found.items.into_iter().map(Fault).collect(), gpus, ways }))
 }

@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use crate::domain::access::Actor;
 use crate::domain::json::missing_field;
 use crate::http::extract;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, IdempotencyKey, ServiceError};
 
 /// The field that identifies a form when it is submitted again.
@@ -31,11 +31,14 @@ pub(super) struct FieldDifference {
 }
 
 /// Why a rehearsed write would be refused. A missing right or resource is a problem at once.
-pub(super) fn rehearsal_refusal<T>(rehearsed: Result<T, ServiceError>) -> Result<Option<String>, Problem> {
+pub(super) fn rehearsal_refusal<T>(
+    ctx: &RequestContext,
+    rehearsed: Result<T, ServiceError>,
+) -> Result<Option<String>, Problem> {
     match rehearsed {
         Ok(_) => Ok(None),
         Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
-        Err(error) => Ok(Some(Problem::from(error).detail)),
+        Err(error) => Ok(Some(Problem::of(error, &ctx.actor).detail)),
     }
 }
 
@@ -104,7 +107,7 @@ impl Form {
 
     /// The idempotency key of this form, for a reload or a return to it; other values in these fields make another key.
     /// `None` for a form without one.
-    pub(super) fn key(&self, actor: &Actor, path: &str, fields: &[&str]) -> Option<IdempotencyKey> {
+    pub(super) fn key(&self, ctx: &RequestContext, path: &str, fields: &[&str]) -> Option<IdempotencyKey> {
         let form = uuid::Uuid::parse_str(self.text(KEY)).ok()?;
         let mut digest = Sha256::new();
         for text in std::iter::once(path).chain(fields.iter().map(|name| self.text(name))) {
@@ -113,7 +116,7 @@ impl Form {
         }
         let digest = hex::encode(digest.finalize());
         let key = format!("form {form} {digest}");
-        Some(IdempotencyKey { owner: actor.subject.to_string(), key, request_hash: digest })
+        Some(IdempotencyKey { owner: ctx.actor.subject.to_string(), key, request_hash: digest })
     }
 
     /// The fields in which this form differs from the stored one.
@@ -306,8 +309,8 @@ pub(super) struct Refused {
 
 impl Refused {
     /// Splits an error by the fields of the form; the rest applies to the form as a whole.
-    pub(super) fn of(error: ServiceError, fields: &[&str]) -> Self {
-        let problem = Problem::from(error);
+    pub(super) fn of(problem: impl Into<Problem>, fields: &[&str]) -> Self {
+        let problem = problem.into();
         let mut refused = Self::default();
         if problem.errors.is_empty() {
             refused.whole.push(problem.detail);
@@ -415,8 +418,8 @@ mod tests {
         let refused = Refused::of(ServiceError::Invalid(errors), &NAMES);
         assert_eq!(refused.field("gpus"), Some("no such GPU"));
         assert_eq!(refused.whole(), ["something"]);
-        let refused = Refused::of(ServiceError::Conflict("not now".into()), &NAMES);
-        assert_eq!(refused.whole(), ["not now"]);
+        let problem = Problem::from(ServiceError::Conflict("not now".into())).unredacted();
+        assert_eq!(Refused::of(problem, &NAMES).whole(), ["not now"]);
     }
 
     #[test]

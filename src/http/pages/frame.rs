@@ -1,8 +1,9 @@
 //! The frame of every page: navigation, the user, the host, and whether it is simulated.
 
 use super::assets::Assets;
-use crate::domain::access::{Actor, Grant, Role, Subject};
+use crate::domain::access::{Grant, Role, Subject};
 use crate::service::Service;
+use crate::service::access::context::RequestContext;
 use crate::service::host::HostIdentity;
 
 /// The section of the console that a page belongs to.
@@ -87,8 +88,8 @@ pub(super) struct Frame {
 
 impl Frame {
     /// The frame of a page in this section, for the logged-in user.
-    pub(super) async fn of(service: &Service, actor: &Actor, place: Section, title: &str) -> Self {
-        let role = host_role(&actor.grant);
+    pub(super) async fn of(service: &Service, ctx: &RequestContext, place: Section, title: &str) -> Self {
+        let role = host_role(&ctx.actor.grant);
         let ways = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
             Visibility::All => true,
             Visibility::Host(least) => role.is_some_and(|role| role >= *least),
@@ -101,13 +102,13 @@ impl Frame {
         Self {
             title: title.to_owned(),
             ways: ways.map(way).collect(),
-            who: actor.subject.to_string(),
-            called: match &actor.subject {
+            who: ctx.actor.subject.to_string(),
+            called: match &ctx.actor.subject {
                 Subject::Token { name, .. } => name.to_string(),
                 other => other.to_string(),
             },
-            grant: actor.grant.clone(),
-            host: service.host_identity(actor).await,
+            grant: ctx.actor.grant.clone(),
+            host: service.host_identity(ctx).await,
             assets: Assets,
             live: false,
         }

@@ -13,10 +13,10 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::domain::access::Actor;
 use crate::domain::event::EventFilter;
 use crate::http::AppState;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::access::{InUse, Lifetime};
 use crate::service::events::{Followed, Following};
 
@@ -29,10 +29,10 @@ const RETRY: Duration = Duration::from_secs(2);
 
 pub(super) async fn follow(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     lifetime: Lifetime,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
-    let following = app.service.follow_events(&actor, EventFilter::default(), None).await?;
+    let following = app.service.follow_events(&ctx, EventFilter::default(), None).await?;
     let clock = app.service.clock();
     let in_use = lifetime.in_use(clock);
     let stop = app.stop.clone();

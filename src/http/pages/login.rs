@@ -17,7 +17,6 @@ use crate::http::AppState;
 use crate::http::audit::RequestedChange;
 use crate::http::auth::{self, Peer};
 use crate::http::problem::{Detail, Problem};
-use crate::service::access::audit_log::with_attempt;
 use crate::service::access::sessions::NewSession;
 
 #[derive(Template)]
@@ -161,7 +160,7 @@ pub(super) async fn log_in(
         };
         ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
-    let answer = auth::log_in(&app, &admission.actor, code.as_ref(), requested, answer).await;
+    let answer = auth::log_in(&app, admission.actor, code, requested, answer).await;
     as_page(outside, answer, &form)
 }
 
@@ -192,8 +191,10 @@ pub(super) async fn log_out(
 ) -> Result<Response, Problem> {
     if let Some((admission, key)) = auth::session(&app, peer, &headers) {
         auth::same_site(&headers)?;
-        let attempt = requested.about("session").by(&admission.actor);
-        with_attempt(attempt, app.service.end_session(&admission.actor, Some(key))).await?;
+        let ctx = requested.about("session").by(admission.actor, app.service.clock());
+        let service = app.service.clone();
+        let ending = async move { service.end_session(&ctx, Some(key)).await };
+        app.service.run_to_completion(ending).await?;
     }
     Ok(([(header::SET_COOKIE, app.auth.no_cookie())], Redirect::to("/login")).into_response())
 }

@@ -14,13 +14,14 @@ use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
 use super::{listed, rendered};
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Role};
+use crate::domain::access::Role;
 use crate::domain::event::{Cause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
 use crate::service::{ServiceError, WriteOptions};
@@ -286,59 +287,71 @@ fn cancel_effect(operation: &Operation) -> Option<&'static str> {
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
     let now = app.service.clock().unix_ms();
-    let list = query.listing(found(&app, &actor, &query).await, &["daemon", "state"])?;
+    let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "state"])?;
     let list = list.map(|operation| OperationRow::of(operation, now));
-    let frame = Frame::of(&app.service, &actor, Section::Operations, "Operations").await;
+    let frame = Frame::of(&app.service, &ctx, Section::Operations, "Operations").await;
     let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&OperationsPage { frame, list, query: query.form(), daemons }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged<Operation>, ServiceError> {
+async fn found(
+    app: &AppState,
+    ctx: &RequestContext,
+    query: &ListQuery,
+) -> Result<Paged<Operation>, ServiceError> {
     let filter = OperationFilter {
         daemon: query.parsed("daemon", DaemonName::parse)?,
         states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
     };
-    app.service.operations(actor, &filter, &query.page()?).await
+    app.service.operations(ctx, &filter, &query.page()?).await
 }
 
 /// Active operations, newest first: all, or those of a daemon.
 pub(super) async fn under_way(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     daemon: Option<&DaemonName>,
 ) -> Result<Vec<OperationRow>, Problem> {
     let filter = OperationFilter { daemon: daemon.cloned(), ..OperationFilter::unfinished() };
-    let found = app.service.operations(actor, &filter, &Page::first(MAX_ACTIVE)).await?.items;
+    let found = app.service.operations(ctx, &filter, &Page::first(MAX_ACTIVE)).await?.items;
     let now = app.service.clock().unix_ms();
     Ok(found.into_iter().map(|operation| OperationRow::of(operation, now)).collect())
 }
 
-async fn show(State(app): State<AppState>, actor: Actor, Path(id): Path<Uuid>) -> Result<Response, Problem> {
-    let operation = app.service.operation(&actor, id).await?;
-    let by = requested_by(&app, &actor, id).await?;
+async fn show(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(id): Path<Uuid>,
+) -> Result<Response, Problem> {
+    let operation = app.service.operation(&ctx, id).await?;
+    let by = requested_by(&app, &ctx, id).await?;
     let (last, now) = (operation.steps.len().saturating_sub(1), app.service.clock().unix_ms());
     let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last, now);
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
     let row = OperationRow::of(operation, now);
-    let frame = Frame::of(&app.service, &actor, Section::Operations, &row.title()).await.live();
+    let frame = Frame::of(&app.service, &ctx, Section::Operations, &row.title()).await.live();
     let cancel_effect = row.cancel_effect().filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
 }
 
 /// Who requested it, from its event; `None` once that is pruned.
-async fn requested_by(app: &AppState, actor: &Actor, id: Uuid) -> Result<Option<String>, Problem> {
+async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<Option<String>, Problem> {
     let filter = EventFilter {
         types: vec![EventType::OperationRequested],
         operation: Some(id),
         ..EventFilter::default()
     };
     let page = Page::first(1);
-    let requested = app.service.events(actor, filter, Order::OldestFirst, &page).await?.items;
+    let requested = app.service.events(ctx, filter, Order::OldestFirst, &page).await?.items;
     Ok(requested.into_iter().next().map(|event| match event.cause {
         Cause::Actor { subject } => subject,
         _ => "the manager itself".to_owned(),
@@ -347,10 +360,10 @@ async fn requested_by(app: &AppState, actor: &Actor, id: Uuid) -> Result<Option<
 
 async fn cancel(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<Uuid>,
 ) -> Result<Response, Problem> {
-    app.service.cancel_operation(&actor, id, WriteOptions::default()).await?;
+    app.service.cancel_operation(&ctx, id, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/operations/{id}")).into_response())
 }
 

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
 
 use crate::domain::printable::with_symbols;
-use crate::http::problem::{Kind, Problem};
+use crate::http::problem::{Full, Kind, Problem};
 use crate::service::ServiceError;
 
 /// What a page may load, and where its forms may be sent: only this server.
@@ -19,7 +19,9 @@ pub(super) fn rendered(template: &impl Template) -> Response {
 
 /// A form shown again with its errors: it has the status of the problem, and is recorded as refused.
 pub(super) fn refused_with(template: &impl Template, problem: Problem) -> Response {
-    let (refused, _) = problem.into_response().into_parts();
+    let (mut refused, _) = problem.into_response().into_parts();
+    // The page says already what its reader may see.
+    refused.extensions.remove::<Full>();
     let mut shown = page(refused.status, template);
     shown.extensions_mut().extend(refused.extensions);
     shown

@@ -35,7 +35,7 @@ pub(super) async fn require(
         return problem.into_response();
     }
     let actor = auth::note(&mut request, admission, Some(key));
-    layers::as_actor(&state, &actor, request, |request| next.run(request)).await
+    layers::as_actor(&state, actor, request, |_, request| next.run(request)).await
 }
 
 /// Redirects to the login page, and from there to the requested page.

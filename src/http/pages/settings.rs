@@ -12,12 +12,13 @@ use super::frame::{Frame, Section};
 use super::gpus::{self, GpuRow};
 use super::{page, rendered};
 use crate::domain::GpuUuid;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, MaintenanceState};
 use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::auth::CurrentSession;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::{SessionView, SessionsOf};
 use crate::service::access::whoami::WhoamiView;
 use crate::service::daemons::maintenance::MaintenanceView;
@@ -104,88 +105,92 @@ impl SettingsPage {
     }
 }
 
-async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
-    Frame::of(&app.service, actor, Section::Settings, title).await
+async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
+    Frame::of(&app.service, ctx, Section::Settings, title).await
 }
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     CurrentSession(key): CurrentSession,
 ) -> Result<Response, Problem> {
-    let who = app.service.whoami(&actor).await?;
-    let session = app.service.session(&actor, key).await.ok();
-    let host = match actor.may(Right::View) {
+    let who = app.service.whoami(&ctx).await?;
+    let session = app.service.session(&ctx, key).await.ok();
+    let host = match ctx.actor.may(Right::View) {
         Ok(()) => {
-            let (view, maintenance) =
-                (app.service.host(&actor).await?, app.service.maintenance(&actor).await?);
+            let (view, maintenance) = (app.service.host(&ctx).await?, app.service.maintenance(&ctx).await?);
             let certificate = view.listening.tls.as_ref().map(|tls| Moment(tls.not_after));
-            let gpus = gpus::names(&app, &actor).await;
+            let gpus = gpus::names(&app, &ctx).await;
             Some(HostPart { view, maintenance, gpus, certificate })
         }
         Err(_) => None,
     };
-    Ok(rendered(&SettingsPage { frame: frame(&app, &actor, "Settings").await, who, session, host }))
+    Ok(rendered(&SettingsPage { frame: frame(&app, &ctx, "Settings").await, who, session, host }))
 }
 
 /// Ends all sessions of the user, including this one.
-async fn log_out_everywhere(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    Box::pin(app.service.end_sessions(&actor, SessionsOf::Own)).await?;
+async fn log_out_everywhere(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    Box::pin(app.service.end_sessions(&ctx, SessionsOf::Own)).await?;
     Ok(Redirect::to("/login").into_response())
 }
 
 /// A login address, shown in the response itself: a page with its own address would show it again.
-async fn login_url(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    let made = app.service.create_login_code(&actor).await?;
-    let frame = frame(&app, &actor, "Login address").await;
+async fn login_url(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    let made = app.service.create_login_code(&ctx).await?;
+    let frame = frame(&app, &ctx, "Login address").await;
     Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
 }
 
 /// Confirms that the database belongs to this machine.
-async fn confirm_host(State(app): State<AppState>, actor: Actor, form: Form) -> Result<Response, Problem> {
+async fn confirm_host(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    form: Form,
+) -> Result<Response, Problem> {
     let request: ConfirmRequest = form.read(&[("machine_id", Shape::Text)])?;
-    app.service.confirm_host(&actor, request, false).await?;
+    app.service.confirm_host(&ctx, request, false).await?;
     Ok(Redirect::to("/").into_response())
 }
 
-async fn fill_in_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+async fn fill_in_maintenance(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
     // A user without the right is refused before typing.
-    actor.may(Right::Operate)?;
+    ctx.require(Right::Operate)?;
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
-    let gpus = gpus(&app, &actor).await?;
-    let frame = frame(&app, &actor, "Begin maintenance").await;
+    let gpus = gpus(&app, &ctx).await?;
+    let frame = frame(&app, &ctx, "Begin maintenance").await;
     Ok(rendered(&BeginPage { frame, form: &form, refused: Refused::default(), gpus }))
 }
 
-async fn gpus(app: &AppState, actor: &Actor) -> Result<Vec<GpuRow>, ServiceError> {
-    Ok(app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect())
+async fn gpus(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuRow>, ServiceError> {
+    Ok(app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect())
 }
 
 async fn begin_maintenance(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
+    ctx.require(Right::Operate)?;
     let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
-        Ok(request) => app.service.begin_maintenance(&actor, request, WriteOptions::default(), None).await,
+        Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default(), None).await,
         Err(refused) => Err(refused),
     };
     match request {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         Err(error) => {
-            let status = Problem::from(error.clone()).status();
-            let refused = Refused::of(error, &MAINTENANCE.map(|(name, _)| name));
-            let gpus = gpus(&app, &actor).await?;
-            let frame = frame(&app, &actor, "Begin maintenance").await;
+            let problem = Problem::of(error, &ctx.actor);
+            let (status, refused) =
+                (problem.status(), Refused::of(problem, &MAINTENANCE.map(|(name, _)| name)));
+            let gpus = gpus(&app, &ctx).await?;
+            let frame = frame(&app, &ctx, "Begin maintenance").await;
             Ok(page(status, &BeginPage { frame, form: &form, refused, gpus }))
         }
     }
 }
 
-async fn end_maintenance(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    let operation = app.service.end_maintenance(&actor, WriteOptions::default()).await?;
+async fn end_maintenance(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    let operation = app.service.end_maintenance(&ctx, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
 }
 

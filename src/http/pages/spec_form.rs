@@ -13,10 +13,11 @@ use serde::de::DeserializeOwned;
 
 use super::forms::{FieldDifference, Form, Refused, SpecField};
 use super::{refused_with, rendered};
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::{ServiceError, WriteOptions, etag};
 
 /// The field that holds the revision on which a form was opened.
@@ -41,18 +42,22 @@ pub(super) trait FormSpec: DeserializeOwned {
     }
 
     /// The form that shows what is stored, with its revision.
-    async fn stored(app: &AppState, actor: &Actor, name: &Self::Name) -> Result<Form, ServiceError>;
+    async fn stored(app: &AppState, ctx: &RequestContext, name: &Self::Name) -> Result<Form, ServiceError>;
 
     async fn write(
         self,
         app: &AppState,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: Self::Name,
         options: WriteOptions,
     ) -> Result<(), ServiceError>;
 
     /// The page with its form.
-    async fn page(app: &AppState, actor: &Actor, draft: Draft<Self::Name>) -> Result<impl Template, Problem>;
+    async fn page(
+        app: &AppState,
+        ctx: &RequestContext,
+        draft: Draft<Self::Name>,
+    ) -> Result<impl Template, Problem>;
 }
 
 /// A form while it is filled in.
@@ -98,16 +103,16 @@ pub(super) fn name<S: FormSpec>(form: &Form) -> Result<S::Name, ServiceError> {
 
 pub(super) async fn create<S: FormSpec>(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
+    ctx.require(Right::Administer)?;
     if form.ticked("check") {
-        return Ok(rendered(&S::page(&app, &actor, Draft::new(None, form)).await?));
+        return Ok(rendered(&S::page(&app, &ctx, Draft::new(None, form)).await?));
     }
     let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let error = match both(name::<S>(&form), S::read(&form)) {
-        Ok((name, spec)) => match spec.write(&app, &actor, name.clone(), options).await {
+        Ok((name, spec)) => match spec.write(&app, &ctx, name.clone(), options).await {
             Ok(()) => return Ok(written::<S>(&name)),
             Err(ServiceError::PreconditionFailed(_)) => {
                 let why = format!("there is a {} {name} already: choose another name", S::NOUN);
@@ -117,33 +122,33 @@ pub(super) async fn create<S: FormSpec>(
         },
         Err(error) => error,
     };
-    refused::<S>(&app, &actor, Draft::new(None, form), error).await
+    refused::<S>(&app, &ctx, Draft::new(None, form), error).await
 }
 
 pub(super) async fn edit<S: FormSpec>(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<S::Name>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
-    let form = S::stored(&app, &actor, &name).await?;
-    Ok(rendered(&S::page(&app, &actor, Draft::new(Some(name), form)).await?))
+    ctx.require(Right::Administer)?;
+    let form = S::stored(&app, &ctx, &name).await?;
+    Ok(rendered(&S::page(&app, &ctx, Draft::new(Some(name), form)).await?))
 }
 
 pub(super) async fn change<S: FormSpec>(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<S::Name>,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
+    ctx.require(Right::Administer)?;
     if form.ticked("check") {
-        return Ok(rendered(&S::page(&app, &actor, Draft::new(Some(name), form)).await?));
+        return Ok(rendered(&S::page(&app, &ctx, Draft::new(Some(name), form)).await?));
     }
     let revision = form.text(REVISION).parse().unwrap_or_default();
     let options = WriteOptions { if_match: Some(etag(revision)), ..WriteOptions::default() };
     let error = match S::read(&form) {
-        Ok(spec) => match spec.write(&app, &actor, name.clone(), options).await {
+        Ok(spec) => match spec.write(&app, &ctx, name.clone(), options).await {
             Ok(()) => return Ok(written::<S>(&name)),
             Err(error) => error,
         },
@@ -151,22 +156,22 @@ pub(super) async fn change<S: FormSpec>(
     };
     match error {
         ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. } => {
-            outdated::<S>(&app, &actor, name, form, error).await
+            outdated::<S>(&app, &ctx, name, form, error).await
         }
-        error => refused::<S>(&app, &actor, Draft::new(Some(name), form), error).await,
+        error => refused::<S>(&app, &ctx, Draft::new(Some(name), form), error).await,
     }
 }
 
 /// The form again, when the resource was changed or deleted after it was opened.
 async fn outdated<S: FormSpec>(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: S::Name,
     mut form: Form,
     error: ServiceError,
 ) -> Result<Response, Problem> {
     let noun = S::NOUN;
-    let draft = match S::stored(app, actor, &name).await {
+    let draft = match S::stored(app, ctx, &name).await {
         Ok(stored) => {
             form.replace(REVISION, stored.text(REVISION));
             let conflict = S::used(&form).differences(&stored, S::FIELDS);
@@ -194,19 +199,19 @@ async fn outdated<S: FormSpec>(
         ServiceError::NotFound { .. } => ServiceError::PreconditionFailed(error.to_string()),
         error => error,
     };
-    Ok(refused_with(&S::page(app, actor, draft).await?, error.into()))
+    Ok(refused_with(&S::page(app, ctx, draft).await?, Problem::of(error, &ctx.actor)))
 }
 
 /// The form again, with what is wrong in it.
 async fn refused<S: FormSpec>(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     draft: Draft<S::Name>,
     error: ServiceError,
 ) -> Result<Response, Problem> {
     let names: Vec<&str> = ["name"].into_iter().chain(S::FIELDS.iter().map(|(name, _, _)| *name)).collect();
-    let draft = Draft { refused: Refused::of(error.clone(), &names), ..draft };
-    Ok(refused_with(&S::page(app, actor, draft).await?, error.into()))
+    let draft = Draft { refused: Refused::of(Problem::of(error.clone(), &ctx.actor), &names), ..draft };
+    Ok(refused_with(&S::page(app, ctx, draft).await?, Problem::of(error, &ctx.actor)))
 }
 
 fn written<S: FormSpec>(name: &S::Name) -> Response {

@@ -11,12 +11,12 @@ use super::forms::{Field, Form, KEY, Refused, Shape};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
 use super::{listed, page, rendered};
-use crate::domain::access::Actor;
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
+use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::SessionsOf;
 use crate::service::access::tokens::{TokenRequest, TokenView};
 
@@ -103,85 +103,93 @@ impl Row {
     }
 }
 
-async fn frame(app: &AppState, actor: &Actor, title: &str) -> Frame {
-    Frame::of(&app.service, actor, Section::Tokens, title).await
+async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
+    Frame::of(&app.service, ctx, Section::Tokens, title).await
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let found = async { app.service.tokens(&actor, &query.page()?).await };
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let found = async { app.service.tokens(&ctx, &query.page()?).await };
     let list = query.listing(found.await, &[])?.map(Row::of);
-    let (frame, problem) = (frame(&app, &actor, "Tokens").await, list.problem());
+    let (frame, problem) = (frame(&app, &ctx, "Tokens").await, list.problem());
     Ok(listed(&TokensPage { frame, list }, problem))
 }
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<TokenId>,
 ) -> Result<Response, Problem> {
-    let row = Row::of(app.service.token(&actor, &id).await?);
-    let frame = frame(&app, &actor, &format!("Token {}", row.token.name)).await;
+    let row = Row::of(app.service.token(&ctx, &id).await?);
+    let frame = frame(&app, &ctx, &format!("Token {}", row.token.name)).await;
     Ok(rendered(&TokenPage { frame, row }))
 }
 
-async fn fill_in(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
+async fn fill_in(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
     // A user without the right is refused before typing.
     let first = crate::service::page::Page::first(1);
-    app.service.tokens(&actor, &first).await?;
+    app.service.tokens(&ctx, &first).await?;
     let mut form = query.form().clone();
     form.set("expires_in_s", "86400");
     form.replace(KEY, app.service.clock().new_id().to_string());
-    let (frame, refused) = (frame(&app, &actor, "New token").await, Refused::default());
+    let (frame, refused) = (frame(&app, &ctx, "New token").await, Refused::default());
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }
 
-async fn create(State(app): State<AppState>, actor: Actor, form: Form) -> Result<Response, Problem> {
+async fn create(State(app): State<AppState>, ctx: RequestContext, form: Form) -> Result<Response, Problem> {
     let made = match form.read::<TokenRequest>(&FIELDS) {
         Ok(request) => {
-            let key = form.key(&actor, "/tokens/new", &FIELDS.map(|(name, _)| name));
-            app.service.create_token(&actor, request, WriteOptions::default(), key).await
+            let key = form.key(&ctx, "/tokens/new", &FIELDS.map(|(name, _)| name));
+            app.service.create_token(&ctx, request, WriteOptions::default(), key).await
         }
         Err(refused) => Err(refused),
     };
     match made {
         // Shown in the response itself: a page with its own address would show it again.
         Ok(made) => {
-            let frame = frame(&app, &actor, "Token created").await;
+            let frame = frame(&app, &ctx, "Token created").await;
             Ok(rendered(&MadePage { frame, row: Row::of(made.token), secret: made.secret }))
         }
         Err(error) => {
-            let status = Problem::from(error.clone()).status();
-            let refused = Refused::of(error, &FIELDS.map(|(name, _)| name));
-            Ok(page(status, &NewPage { frame: frame(&app, &actor, "New token").await, form: &form, refused }))
+            let problem = Problem::of(error, &ctx.actor);
+            let (status, refused) = (problem.status(), Refused::of(problem, &FIELDS.map(|(name, _)| name)));
+            Ok(page(status, &NewPage { frame: frame(&app, &ctx, "New token").await, form: &form, refused }))
         }
     }
 }
 
 async fn confirm_revoke(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<TokenId>,
 ) -> Result<Response, Problem> {
-    let row = Row::of(app.service.token(&actor, &id).await?);
-    let frame = frame(&app, &actor, &format!("Revoke token {}", row.token.name)).await;
+    let row = Row::of(app.service.token(&ctx, &id).await?);
+    let frame = frame(&app, &ctx, &format!("Revoke token {}", row.token.name)).await;
     Ok(rendered(&RevokePage { frame, row }))
 }
 
 async fn revoke(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<TokenId>,
 ) -> Result<Response, Problem> {
-    app.service.revoke_token(&actor, id.clone(), WriteOptions::default()).await?;
+    app.service.revoke_token(&ctx, id.clone(), WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
 }
 
 /// Ends the sessions opened with a token, which stays valid.
 async fn end_sessions(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<TokenId>,
 ) -> Result<Response, Problem> {
-    Box::pin(app.service.end_sessions(&actor, SessionsOf::Token(id.clone()))).await?;
+    Box::pin(app.service.end_sessions(&ctx, SessionsOf::Token(id.clone()))).await?;
     Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::audit::{AuditRecord, Head};
+use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError};
 pub use crate::store::audit::AuditFilter;
@@ -18,11 +19,11 @@ impl Service {
     /// Rows of the audit log, newest first.
     pub async fn audit(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: &AuditFilter,
         page: &Page,
     ) -> Result<Paged<AuditRecord>, ServiceError> {
-        actor.may(Right::Administer)?;
+        ctx.require(Right::Administer)?;
         let before = page.key::<u32>()?.map(i64::from);
         let mut reader = self.parts.store.read().await?;
         let rows = store::audit::page(&mut reader, filter, before, page.rows()).await?;
@@ -30,8 +31,8 @@ impl Service {
     }
 
     /// The head of the hash chain.
-    pub async fn audit_head(&self, actor: &Actor) -> Result<Head, ServiceError> {
-        actor.may(Right::Administer)?;
+    pub async fn audit_head(&self, ctx: &RequestContext) -> Result<Head, ServiceError> {
+        ctx.require(Right::Administer)?;
         Ok(store::audit::head(&mut *self.parts.store.read().await?).await?)
     }
 

@@ -1,7 +1,4 @@
-//! Who acts, and on what. This follows the task of a writing use case, so that the event and the audit row of a change are
-//! written in the same transaction and under the same name.
-//!
-//! All use cases write through [`Service::write`].
+//! What a use case commits: its change, with the event and the audit rows of the change in the same transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,90 +10,33 @@ use crate::domain::audit::{Attempt, Target};
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::domain::event::{Cause, ChangedTenant, DomainEvent, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
+use crate::service::access::context::Permit;
 use crate::service::{Service, ServiceError};
 use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError, Transaction};
 
-/// First path segments of requests that change neither a daemon nor a tenant.
-const WITHOUT_SPECS: [&str; 8] =
-    ["clients", "layouts", "login", "logout", "operations", "sessions", "tokens", "users"];
-
-tokio::task_local! {
-    static ATTEMPT: Attempt;
-}
-
-/// Runs work as part of an attempt.
-pub async fn with_attempt<T>(attempt: Attempt, work: impl Future<Output = T>) -> T {
-    ATTEMPT.scope(attempt, work).await
-}
-
-/// Runs work as the current attempt with another target: the path names neither a resource that is being created nor one
-/// given in the query.
-pub(in crate::service) async fn with_target<T>(target: Target, work: impl Future<Output = T>) -> T {
-    match current_attempt() {
-        Some(attempt) => with_attempt(Attempt { target, ..attempt }, work).await,
-        None => work.await,
-    }
-}
-
-/// Runs work as the current attempt, adopting or releasing this daemon.
-pub(in crate::service) async fn with_adoption_target<T>(
-    daemon: DaemonName,
-    work: impl Future<Output = T>,
-) -> T {
-    match current_attempt() {
-        Some(attempt) => {
-            let target = Target::Daemon(daemon);
-            with_attempt(Attempt { target, adoption: true, ..attempt }, work).await
-        }
-        None => work.await,
-    }
-}
-
-/// Runs work as the current attempt on whatever task polls it.
-pub(in crate::service) fn inherit_attempt<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    let attempt = current_attempt();
-    async move {
-        match attempt {
-            Some(attempt) => with_attempt(attempt, work).await,
-            None => work.await,
-        }
-    }
-}
-
-/// The current attempt, if there is one.
-pub(in crate::service) fn current_attempt() -> Option<Attempt> {
-    ATTEMPT.try_with(Clone::clone).ok()
-}
-
-/// The cause of what is done now.
-pub(in crate::service) fn current_cause() -> Cause {
-    match current_attempt() {
-        Some(attempt) if !attempt.is_manager => Cause::Actor { subject: attempt.actor },
-        _ => Cause::Manager,
-    }
-}
-
 impl Service {
     /// Runs a job on the writer, and writes the change's event and audit rows in the same transaction.
     ///
-    /// A dry run writes neither.
-    pub(in crate::service) async fn write<T, F>(&self, job: F) -> Result<T, ServiceError>
+    /// A dry run writes neither, and a request that only reads can do nothing else.
+    pub(in crate::service) async fn write<T, F>(&self, permit: &Permit, job: F) -> Result<T, ServiceError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), ServiceError>> + Send + 'static,
     {
-        let Some(attempt) = current_attempt() else { return self.parts.store.write(job).await };
-        let (by, clock) = (current_cause(), self.parts.clock);
+        let Some(attempt) = permit.attempt() else {
+            return self.parts.store.write(|db| Box::pin(only_rehearsed(db, job))).await;
+        };
+        let (by, clock, any_spec) = (permit.ctx().cause(), self.parts.clock, permit.may_change_any_spec());
         self.parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    let mut before = specs(&mut *db, &attempt.target).await?;
+                    let mut before = specs(&mut *db, &attempt.target, any_spec).await?;
                     let written = store::layouts::last_row(&mut *db).await?;
                     let (value, fate) = job(&mut *db).await?;
                     if fate == Fate::Commit {
-                        let mut after = specs(&mut *db, &attempt.target).await?;
+                        let mut after = specs(&mut *db, &attempt.target, any_spec).await?;
                         if matches!(attempt.target, Target::Other(_)) {
                             new_layouts(&mut *db, written, &mut before, &mut after).await?;
                         }
@@ -118,11 +58,24 @@ impl Service {
     }
 }
 
-/// The specs that an attempt may change, as they are in this transaction: the target's, or those of all daemons and tenants
-/// if the path names no target.
+/// A job of a request that changes nothing.
+async fn only_rehearsed<T, F>(db: Transaction<'_>, job: F) -> Result<(T, Fate), ServiceError>
+where
+    F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), ServiceError>>,
+{
+    match job(db).await? {
+        (value, Fate::RollBack) => Ok((value, Fate::RollBack)),
+        (_, Fate::Commit) => {
+            Err(ServiceError::Internal("a request that only reads made a change".to_owned()))
+        }
+    }
+}
+
+/// The specs that an attempt may change, as they are in this transaction: the target's, or those of all daemons and tenants.
 async fn specs(
     db: Transaction<'_>,
     target: &Target,
+    any_spec: bool,
 ) -> Result<BTreeMap<Target, serde_json::Value>, StoreError> {
     let json = |spec: Result<serde_json::Value, serde_json::Error>| {
         spec.map_err(|error| StoreError::Corrupt { what: "a spec", detail: error.to_string() })
@@ -142,7 +95,7 @@ async fn specs(
         }
         Target::Layout(name) => layouts.extend(store::layouts::newest(db, name).await?),
         Target::Token(id) => tokens.extend(store::tokens::get(db, id).await?),
-        Target::Other(path) if WITHOUT_SPECS.contains(&path.split('/').next().unwrap_or_default()) => {}
+        Target::Other(_) if !any_spec => {}
         Target::Other(_) => {
             daemons = store::daemons::all(&mut *db).await?;
             tenants = store::tenants::page(&mut *db, None, None, "", i64::MAX).await?;

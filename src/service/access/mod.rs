@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod audit_log;
+pub mod context;
 pub mod redaction;
 pub(super) mod refusal_counts;
 mod refusals;

@@ -22,25 +22,6 @@ const FAULT: &str = "an internal error of the manager: ask the host's operator, 
 const FAILED: &str =
     "it failed because of a condition on the host: ask the host's operator, who can see the details";
 
-tokio::task_local! {
-    static CALLER: Actor;
-}
-
-/// Runs work for a caller, for whom its errors are redacted.
-pub async fn with_caller<T>(actor: Actor, work: impl Future<Output = T>) -> T {
-    CALLER.scope(actor, work).await
-}
-
-/// An error redacted for the current caller.
-pub fn redact_for_caller(error: ServiceError) -> ServiceError {
-    let caller = CALLER.try_with(Clone::clone);
-    match caller {
-        Ok(actor) => error.for_actor(&actor),
-        // No caller, or not authenticated yet; such requests reach nothing that could name others.
-        Err(_) => error.into_host_error(),
-    }
-}
-
 /// Two texts of the same message: the full one, and one for users bound to a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::service) struct AudienceText {
@@ -99,7 +80,7 @@ impl ServiceError {
 
     /// The full error, as host users see it.
     #[must_use]
-    pub(super) fn into_host_error(self) -> Self {
+    pub fn into_host_error(self) -> Self {
         match self {
             Self::ForAudience { host, .. } => *host,
             error => error,
@@ -109,9 +90,12 @@ impl ServiceError {
     /// The error as an actor may see it.
     #[must_use]
     pub(in crate::service) fn for_actor(self, actor: &Actor) -> Self {
-        if actor.scope().is_none() {
-            return self.into_host_error();
-        }
+        if actor.scope().is_none() { self.into_host_error() } else { self.into_tenant_error() }
+    }
+
+    /// The error as users bound to a tenant see it.
+    #[must_use]
+    pub fn into_tenant_error(self) -> Self {
         match self {
             Self::ForAudience { tenant, .. } => *tenant,
             // These are about the request itself.

@@ -9,7 +9,7 @@ use crate::domain::session::{Holder, Session};
 use crate::domain::throttle::Held;
 use crate::domain::token::{Digest, Secret, TokenId};
 use crate::metrics::wire::Limit;
-use crate::service::access::audit_log::{current_cause, with_target};
+use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::tokens::{not_found, random};
 use crate::service::access::{NoHolder, SessionKey};
 use crate::service::{Service, ServiceError, StoreError, Transaction};
@@ -73,12 +73,12 @@ impl Service {
     /// again.
     pub async fn open_session(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         code: Option<&Secret>,
     ) -> Result<NewSession, ServiceError> {
-        actor.may(Right::ViewOwn)?;
-        let holder = self.parts.access.holder_of(actor)?;
-        let now = self.parts.clock.unix_ms();
+        let permit = ctx.require(Right::ViewOwn)?;
+        let holder = self.parts.access.holder_of(&ctx.actor)?;
+        let now = ctx.clock.unix_ms();
         if let Held::For(ms) = self.parts.access.logged_in(&holder, now) {
             return Err(too_many(ms));
         }
@@ -87,70 +87,74 @@ impl Service {
         }
         let cookie = Secret::new(random()?);
         let session = Session { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
-        let (service, actor) = (self.clone(), actor.clone());
-        self.run_to_completion(async move {
-            let open = service.parts.access.sessions_of(&session.holder);
-            let surplus: Vec<Digest> =
-                open.iter().copied().take((open.len() + 1).saturating_sub(MAX_SESSIONS)).collect();
-            let (written, ended, admin) = (session.clone(), surplus.clone(), service.admin_digest());
-            let by = current_cause();
-            service
-                .write(move |db| {
-                    Box::pin(async move {
-                        end(&mut *db, &written.holder, &ended, &by, now).await?;
-                        store::sessions::insert(&mut *db, &written, &admin).await?;
-                        let owner = session_owner(&mut *db, &written.holder).await?;
-                        let opened = DomainEvent::SessionOpened(owner);
-                        store::events::append(db, &opened.because(by), now).await?;
-                        Ok::<_, ServiceError>(((), Fate::Commit))
-                    })
-                })
-                .await?;
-            let access = &service.parts.access;
-            access.end_sessions(&surplus);
-            let key = SessionKey(session.digest);
-            access.begin_session(session);
-            let Some((session, ends_at)) = access.session_now(&key, now) else {
-                return Err(ServiceError::Conflict("the token was revoked a moment ago".to_owned()));
-            };
-            let max_age_s = access.session_seconds();
-            Ok(NewSession { session: view(&actor, &session, ends_at), cookie, max_age_s })
+        self.refuse_read_only().await?;
+        let open = self.parts.access.sessions_of(&session.holder);
+        let surplus: Vec<Digest> =
+            open.iter().copied().take((open.len() + 1).saturating_sub(MAX_SESSIONS)).collect();
+        let (written, ended, admin) = (session.clone(), surplus.clone(), self.admin_digest());
+        let by = ctx.cause();
+        self.write(&permit, move |db| {
+            Box::pin(async move {
+                end(&mut *db, &written.holder, &ended, &by, now).await?;
+                store::sessions::insert(&mut *db, &written, &admin).await?;
+                let owner = session_owner(&mut *db, &written.holder).await?;
+                let opened = DomainEvent::SessionOpened(owner);
+                store::events::append(db, &opened.because(by), now).await?;
+                Ok::<_, ServiceError>(((), Fate::Commit))
+            })
         })
-        .await
+        .await?;
+        let access = &self.parts.access;
+        access.end_sessions(&surplus);
+        let key = SessionKey(session.digest);
+        access.begin_session(session);
+        let Some((session, ends_at)) = access.session_now(&key, now) else {
+            return Err(ServiceError::Conflict("the token was revoked a moment ago".to_owned()));
+        };
+        let max_age_s = access.session_seconds();
+        Ok(NewSession { session: view(&ctx.actor, &session, ends_at), cookie, max_age_s })
     }
 
     /// The session of the request.
     #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<SessionView, ServiceError> {
-        actor.may(Right::ViewOwn)?;
-        let found = key.and_then(|key| self.parts.access.session_now(&key, self.parts.clock.unix_ms()));
-        found.map(|(session, ends_at)| view(actor, &session, ends_at)).ok_or_else(no_session)
+    pub async fn session(
+        &self,
+        ctx: &RequestContext,
+        key: Option<SessionKey>,
+    ) -> Result<SessionView, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
+        let found = key.and_then(|key| self.parts.access.session_now(&key, ctx.clock.unix_ms()));
+        found.map(|(session, ends_at)| view(&ctx.actor, &session, ends_at)).ok_or_else(no_session)
     }
 
     /// Ends the session of the request.
-    pub async fn end_session(&self, actor: &Actor, key: Option<SessionKey>) -> Result<(), ServiceError> {
-        actor.may(Right::ViewOwn)?;
-        let open = key.and_then(|key| self.parts.access.session_now(&key, self.parts.clock.unix_ms()));
+    pub async fn end_session(
+        &self,
+        ctx: &RequestContext,
+        key: Option<SessionKey>,
+    ) -> Result<(), ServiceError> {
+        let permit = ctx.require(Right::ViewOwn)?;
+        let open = key.and_then(|key| self.parts.access.session_now(&key, ctx.clock.unix_ms()));
         let (session, _) = open.ok_or_else(no_session)?;
-        self.end_these(session.holder, vec![session.digest]).await
+        self.end_these(&permit, session.holder, vec![session.digest]).await
     }
 
     /// Ends all sessions of a token or a user: the caller's own, or another's for an admin.
-    pub async fn end_sessions(&self, actor: &Actor, of: SessionsOf) -> Result<(), ServiceError> {
+    pub async fn end_sessions(&self, ctx: &RequestContext, of: SessionsOf) -> Result<(), ServiceError> {
         let right = match of {
             SessionsOf::Own => Right::ViewOwn,
             SessionsOf::AdminToken | SessionsOf::Token(_) | SessionsOf::User(_) => Right::Administer,
         };
-        actor.may(right)?;
+        let permit = ctx.require(right)?;
         let access = &self.parts.access;
         let (holder, target) = match of {
-            SessionsOf::Own => match access.holder_of(actor) {
+            SessionsOf::Own => match access.holder_of(&ctx.actor) {
                 Ok(holder) => (holder, None),
                 // It may have sessions from when it was named itself.
                 Err(NoHolder::OfAGroup(uid)) => (Holder::User(uid), None),
                 // They have none.
                 Err(NoHolder::Anonymous) => {
-                    return self.write(|_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
+                    return self.write(&permit, |_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
                 }
             },
             SessionsOf::AdminToken => (Holder::AdminToken, None),
@@ -170,41 +174,42 @@ impl Service {
             }
         };
         let open = self.parts.access.sessions_of(&holder);
-        let ending = self.end_these(holder, open);
-        match target {
-            Some(target) => Box::pin(with_target(target, ending)).await,
-            None => ending.await,
-        }
+        let permit = match target {
+            Some(target) => permit.on(target),
+            None => permit,
+        };
+        self.end_these(&permit, holder, open).await
     }
 
     /// Makes a single-use login code for the caller.
-    pub async fn create_login_code(&self, actor: &Actor) -> Result<NewCode, ServiceError> {
-        actor.may(Right::Administer)?;
+    pub async fn create_login_code(&self, ctx: &RequestContext) -> Result<NewCode, ServiceError> {
+        let permit = ctx.require(Right::Administer)?;
         let code = Secret::new(random()?);
-        let holder = self.parts.access.holder_of(actor)?;
+        let holder = self.parts.access.holder_of(&ctx.actor)?;
         // The code is kept in memory only; its creation is recorded. The manager's own code at its first start is not
         // recorded: that must also work with a read-only database.
-        if actor.subject != Subject::Manager {
-            self.write(|_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
+        if ctx.actor.subject != Subject::Manager {
+            self.write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
         }
-        let expires_at = self.parts.access.keep_code(&code, holder, self.parts.clock.unix_ms());
+        let expires_at = self.parts.access.keep_code(&code, holder, ctx.clock.unix_ms());
         Ok(NewCode { code, expires_at })
     }
 
     /// Ends sessions in memory at once, then in the store.
-    async fn end_these(&self, holder: Holder, digests: Vec<Digest>) -> Result<(), ServiceError> {
+    async fn end_these(
+        &self,
+        permit: &Permit,
+        holder: Holder,
+        digests: Vec<Digest>,
+    ) -> Result<(), ServiceError> {
         self.parts.access.end_sessions(&digests);
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let (by, clock) = (current_cause(), service.parts.clock);
-            service
-                .write(move |db| {
-                    Box::pin(async move {
-                        end(db, &holder, &digests, &by, clock.unix_ms()).await?;
-                        Ok::<_, ServiceError>(((), Fate::Commit))
-                    })
-                })
-                .await
+        self.refuse_read_only().await?;
+        let (by, clock) = (permit.ctx().cause(), self.parts.clock);
+        self.write(permit, move |db| {
+            Box::pin(async move {
+                end(db, &holder, &digests, &by, clock.unix_ms()).await?;
+                Ok::<_, ServiceError>(((), Fate::Commit))
+            })
         })
         .await
     }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Grant, Right};
+use crate::domain::access::{Grant, Right};
 use crate::domain::audit::Target;
 use crate::domain::event::{Cause, DomainEvent, TokenFacts};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
-use crate::service::access::audit_log::{current_cause, with_target};
+use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once, stored_answer};
 use crate::store::{self, StoreError, Transaction};
@@ -79,54 +79,51 @@ impl Service {
     /// stored.
     pub async fn create_token(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         request: TokenRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<NewToken, ServiceError> {
-        actor.may(Right::Administer)?;
+        let permit = ctx.require(Right::Administer)?;
         let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
         let secret = Secret::new(random()?);
-        let now = self.parts.clock.unix_ms();
+        let now = ctx.clock.unix_ms();
         let token = Token {
             id: TokenId::new(random()?),
             name: request.name,
             digest: secret.digest(),
             grant: request.grant,
             created_at: now,
-            created_by: actor.subject.to_string(),
+            created_by: ctx.actor.subject.to_string(),
             expires_at: lifetime.map(|ms| now + ms),
             last_used_at: None,
             revoked_at: None,
         };
-        let service = self.clone();
-        self.run_to_completion(async move {
-            if let Some(key) = &key
-                && let Some(made) =
-                    stored_answer::<TokenId>(&mut *service.parts.store.read().await?, key).await?
-            {
-                return service.created_before(&made).await;
-            }
-            let (written, dry_run, by) = (token.clone(), options.dry_run, current_cause());
-            let writing = service.write(move |db| {
-                Box::pin(async move {
-                    let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
-                    Ok((once(db, key.as_ref(), now, making).await?, fate(&options)))
-                })
-            });
-            let made = with_target(Target::Token(token.id.clone()), writing).await?;
-            if dry_run {
-                return Ok(NewToken { token: service.token_view(token), secret: None });
-            }
-            if made != token.id {
-                return service.created_before(&made).await;
-            }
-            service.load_tokens().await?;
-            tracing::info!(token = %token.id, name = %token.name, grant = %token.grant, by = token.created_by, "a token was created");
-            let text = secret.token(&token.id);
-            Ok(NewToken { token: service.token_view(token), secret: Some(text) })
-        })
-        .await
+        self.refuse_read_only().await?;
+        if let Some(key) = &key
+            && let Some(made) = stored_answer::<TokenId>(&mut *self.parts.store.read().await?, key).await?
+        {
+            return self.created_before(&made).await;
+        }
+        let (written, dry_run, by) = (token.clone(), options.dry_run, ctx.cause());
+        let permit = permit.on(Target::Token(token.id.clone()));
+        let writing = self.write(&permit, move |db| {
+            Box::pin(async move {
+                let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
+                Ok((once(db, key.as_ref(), now, making).await?, fate(&options)))
+            })
+        });
+        let made = writing.await?;
+        if dry_run {
+            return Ok(NewToken { token: self.token_view(token), secret: None });
+        }
+        if made != token.id {
+            return self.created_before(&made).await;
+        }
+        self.load_tokens().await?;
+        tracing::info!(token = %token.id, name = %token.name, grant = %token.grant, by = token.created_by, "a token was created");
+        let text = secret.token(&token.id);
+        Ok(NewToken { token: self.token_view(token), secret: Some(text) })
     }
 
     /// The token that a repeated request created the first time, without its text.
@@ -137,15 +134,15 @@ impl Service {
     }
 
     /// One token.
-    pub async fn token(&self, actor: &Actor, id: &TokenId) -> Result<TokenView, ServiceError> {
-        actor.may(Right::Administer)?;
+    pub async fn token(&self, ctx: &RequestContext, id: &TokenId) -> Result<TokenView, ServiceError> {
+        ctx.require(Right::Administer)?;
         let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
         token.map(|token| self.token_view(token)).ok_or_else(|| not_found(id))
     }
 
     /// Tokens by ID, including those that are no longer valid.
-    pub async fn tokens(&self, actor: &Actor, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
-        actor.may(Right::Administer)?;
+    pub async fn tokens(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
+        ctx.require(Right::Administer)?;
         let mut reader = self.parts.store.read().await?;
         page.key::<TokenId>()?;
         let tokens = store::tokens::page(&mut reader, &page.after, page.rows()).await?;
@@ -159,37 +156,34 @@ impl Service {
     /// A token that was revoked before stays as it is.
     pub async fn revoke_token(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         id: TokenId,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
-        actor.may(Right::Administer)?;
-        let (service, by) = (self.clone(), actor.subject.to_string());
-        self.run_to_completion(async move {
-            let (revoked, dry_run, because) = (id.clone(), options.dry_run, current_cause());
-            let clock = service.parts.clock;
-            service
-                .write(move |db| {
-                    Box::pin(async move {
-                        let Some(token) = store::tokens::get(&mut *db, &id).await? else {
-                            return Err(not_found(&id));
-                        };
-                        let now = clock.unix_ms();
-                        if store::tokens::revoke(&mut *db, &id, now).await? {
-                            let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
-                            store::events::append(db, &event, now).await?;
-                        }
-                        Ok(((), fate(&options)))
-                    })
-                })
-                .await?;
-            if !dry_run {
-                tracing::info!(token = %revoked, by, "a token was revoked");
-                service.parts.access.end(&[revoked]).await;
-            }
-            Ok(())
+        let permit = ctx.require(Right::Administer)?;
+        self.refuse_read_only().await?;
+        let by = ctx.actor.subject.to_string();
+        let (revoked, dry_run, because) = (id.clone(), options.dry_run, ctx.cause());
+        let clock = ctx.clock;
+        self.write(&permit, move |db| {
+            Box::pin(async move {
+                let Some(token) = store::tokens::get(&mut *db, &id).await? else {
+                    return Err(not_found(&id));
+                };
+                let now = clock.unix_ms();
+                if store::tokens::revoke(&mut *db, &id, now).await? {
+                    let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
+                    store::events::append(db, &event, now).await?;
+                }
+                Ok(((), fate(&options)))
+            })
         })
-        .await
+        .await?;
+        if !dry_run {
+            tracing::info!(token = %revoked, by, "a token was revoked");
+            self.parts.access.end(&[revoked]).await;
+        }
+        Ok(())
     }
 
     fn token_view(&self, token: Token) -> TokenView {

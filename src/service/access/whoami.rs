@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Grant, Right};
+use crate::domain::access::{Grant, Right};
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 
 /// Who the caller is, and what it may do.
@@ -22,12 +23,12 @@ pub struct WhoamiView {
 impl Service {
     /// Who the caller is.
     #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn whoami(&self, actor: &Actor) -> Result<WhoamiView, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+    pub async fn whoami(&self, ctx: &RequestContext) -> Result<WhoamiView, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
         Ok(WhoamiView {
-            subject: actor.subject.to_string(),
-            grant: actor.grant.clone(),
-            origin: actor.origin.to_string(),
+            subject: ctx.actor.subject.to_string(),
+            grant: ctx.actor.grant.clone(),
+            origin: ctx.actor.origin.to_string(),
         })
     }
 }

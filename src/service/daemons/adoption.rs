@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::{
     CurrentDaemon, Daemon, DaemonSpec, Home, Incarnation, Management, Phase, check_management,
@@ -14,7 +14,7 @@ use crate::domain::daemon::{
 use crate::domain::foreign::AdoptedSpec;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
-use crate::service::access::audit_log::with_adoption_target;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, is_foreign, not_found, refuse_with_tenants};
@@ -37,23 +37,13 @@ impl Service {
     /// Adopts a foreign control daemon, with a spec read back from the settings in effect.
     pub async fn adopt_daemon(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: DaemonName,
         request: AdoptRequest,
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
-        actor.may(Right::Administer)?;
-        let (service, daemon) = (self.clone(), name.clone());
-        let work = self.run_to_completion(async move { service.adopt_now(name, request, options).await });
-        Box::pin(with_adoption_target(daemon, work)).await
-    }
-
-    async fn adopt_now(
-        &self,
-        name: DaemonName,
-        request: AdoptRequest,
-        options: WriteOptions,
-    ) -> Result<Written<DaemonView>, ServiceError> {
+        let permit = ctx.require(Right::Administer)?.adopting(name.clone());
+        self.refuse_read_only().await?;
         self.check_name_fits(&name)?;
         let (neighbour, identity) = self.named_process(&request.process).await?;
         let context = self.parts.fleet.context();
@@ -73,9 +63,9 @@ impl Service {
         let AdoptedSpec { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
         let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
         let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
-        let (process, clock) = (request.process.clone(), self.parts.clock);
+        let (process, clock) = (request.process.clone(), ctx.clock);
         let (daemon, desired, incarnation) = self
-            .write(move |db| {
+            .write(&permit, move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
@@ -232,8 +222,8 @@ impl Service {
     }
 
     /// Whether the daemon was adopted, so that it can be released.
-    pub async fn is_adopted(&self, actor: &Actor, name: &DaemonName) -> Result<bool, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool, ServiceError> {
+        ctx.require(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         Ok(is_foreign(store::daemons::incarnation(&mut reader, name).await?.as_ref()))
     }
@@ -241,19 +231,18 @@ impl Service {
     /// Releases an adopted daemon: deletes it here and leaves its process running.
     pub async fn release_daemon(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: DaemonName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
-        actor.may(Right::Administer)?;
-        let (service, daemon) = (self.clone(), name.clone());
-        let work = self.run_to_completion(async move {
-            let handle = service.parts.fleet.get(&name);
-            let status = handle.as_ref().map(|handle| handle.observed().status);
-            let absent = status.is_none_or(|status| status.phase == Phase::Absent);
-            let (released, dry_run, clock) = (name.clone(), options.dry_run, service.parts.clock);
-            let revision = service
-                .write(move |db| {
+        let permit = ctx.require(Right::Administer)?.adopting(name.clone());
+        self.refuse_read_only().await?;
+        let handle = self.parts.fleet.get(&name);
+        let status = handle.as_ref().map(|handle| handle.observed().status);
+        let absent = status.is_none_or(|status| status.phase == Phase::Absent);
+        let (released, dry_run, clock) = (name.clone(), options.dry_run, ctx.clock);
+        let revision = self
+                .write(&permit, move |db| {
                     Box::pin(async move {
                         let daemon =
                             store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
@@ -276,19 +265,17 @@ impl Service {
                     })
                 })
                 .await?;
-            if !dry_run {
-                service.parts.fleet.forget(&released, Some(revision));
-                if let Some(handle) = handle {
-                    handle.ended(RELEASE_TIMEOUT).await;
-                }
-                // Someone may have created a daemon of that name since the commit, and published it to the driver that has
-                // just ended.
-                service.publish_remembered(&released).await?;
-                tracing::info!(daemon = %released, "released a daemon, and left its process running");
+        if !dry_run {
+            self.parts.fleet.forget(&released, Some(revision));
+            if let Some(handle) = handle {
+                handle.ended(RELEASE_TIMEOUT).await;
             }
-            Ok(())
-        });
-        Box::pin(with_adoption_target(daemon, work)).await
+            // Someone may have created a daemon of that name since the commit, and published it to the driver that has
+            // just ended.
+            self.publish_remembered(&released).await?;
+            tracing::info!(daemon = %released, "released a daemon, and left its process running");
+        }
+        Ok(())
     }
 }
 

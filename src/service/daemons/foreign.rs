@@ -3,13 +3,14 @@
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::host::Identity;
+use crate::service::access::context::RequestContext;
 use crate::service::tenants::clients::ClientMemory;
 use crate::service::{Service, ServiceError};
 use crate::store;
@@ -89,8 +90,11 @@ pub struct VerdictView {
 
 impl Service {
     /// Every foreign control daemon by process ID, each read in its own session.
-    pub async fn foreign_daemons(&self, actor: &Actor) -> Result<Vec<ForeignDaemonView>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn foreign_daemons(
+        &self,
+        ctx: &RequestContext,
+    ) -> Result<Vec<ForeignDaemonView>, ServiceError> {
+        ctx.require(Right::View)?;
         let scanner = &self.parts.fleet.context().foreign_daemons;
         let seen = scanner.scan().await;
         let mut foreign: Vec<ForeignDaemon> =
@@ -102,8 +106,12 @@ impl Service {
     }
 
     /// One foreign control daemon by its process ID and start time.
-    pub async fn foreign_daemon(&self, actor: &Actor, id: &str) -> Result<ForeignDaemonView, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn foreign_daemon(
+        &self,
+        ctx: &RequestContext,
+        id: &str,
+    ) -> Result<ForeignDaemonView, ServiceError> {
+        ctx.require(Right::View)?;
         let not_found = |reason: &str| ServiceError::NotFound {
             kind: "foreign control daemon",
             name: format!("{}: {reason}", id.chars().take(40).collect::<String>()),

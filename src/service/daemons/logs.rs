@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 pub use crate::supervisor::{Excerpt, OwnSessions, Part};
 use crate::supervisor::{excerpt, kept_name};
@@ -49,16 +50,16 @@ impl Service {
     /// The lines of a daemon's log that contain this text; for host users only, because logs name processes of all users.
     pub async fn daemon_log(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &DaemonName,
         file: LogFile,
         part: Part,
         wanted: String,
         own: OwnSessions,
     ) -> Result<LogView, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         // A daemon that does not exist has no log.
-        let daemon = self.daemon(actor, name, false).await?;
+        let daemon = self.daemon(ctx, name, false).await?;
         let directory = match daemon.status {
             Some(status) => status.log_directory.into(),
             None => self.parts.fleet.context().log_directory(name),

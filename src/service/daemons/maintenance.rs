@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{
     Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
 };
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
+use crate::service::access::context::RequestContext;
 use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions};
 use crate::store::{self, Transaction};
 
@@ -39,8 +40,8 @@ pub struct MaintenanceView {
 
 impl Service {
     /// The current maintenance.
-    pub async fn maintenance(&self, actor: &Actor) -> Result<MaintenanceView, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn maintenance(&self, ctx: &RequestContext) -> Result<MaintenanceView, ServiceError> {
+        ctx.require(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let live = self.parts.inventory.live();
         let Some(maintenance) = store::maintenance::get(&mut reader).await? else {
@@ -92,34 +93,33 @@ impl Service {
     /// Requests maintenance of some GPUs, or of all.
     pub async fn begin_maintenance(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         request: MaintenanceRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        actor.may(Right::Operate)?;
-        let (service, actor) = (self.clone(), actor.clone());
-        self.run_to_completion(async move {
-            let timeout_s = checked_drain(request.timeout_s)?;
-            let present = service.gpus().await?;
-            let named = request.gpus.map(|named| {
-                named
-                    .iter()
-                    .enumerate()
-                    .map(|(position, gpu)| {
-                        gpu.resolve(&present)
-                            .map(|gpu| gpu.uuid.clone())
-                            .map_err(|error| ServiceError::field(&format!("/gpus/{position}"), error.to_string()))
-                    })
-                    .collect::<Result<Vec<GpuUuid>, ServiceError>>()
-            });
-            let named = named.transpose()?;
-            if named.as_ref().is_some_and(Vec::is_empty) {
-                return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
-            }
-            let on_timeout = request.on_timeout;
-            service
-                .request_operation(&actor, options, key, move |db, _| {
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        let timeout_s = checked_drain(request.timeout_s)?;
+        let present = self.gpus().await?;
+        let named = request.gpus.map(|named| {
+            named
+                .iter()
+                .enumerate()
+                .map(|(position, gpu)| {
+                    gpu.resolve(&present)
+                        .map(|gpu| gpu.uuid.clone())
+                        .map_err(|error| ServiceError::field(&format!("/gpus/{position}"), error.to_string()))
+                })
+                .collect::<Result<Vec<GpuUuid>, ServiceError>>()
+        });
+        let named = named.transpose()?;
+        if named.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
+        }
+        let on_timeout = request.on_timeout;
+        self
+                .request_operation(&permit, options, key, move |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
                         if let Some(now) = store::maintenance::get(&mut *db).await? {
@@ -144,33 +144,27 @@ impl Service {
                     })
                 })
                 .await
-        })
-        .await
     }
 
     /// Requests the end of maintenance.
     pub async fn end_maintenance(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
-        actor.may(Right::Operate)?;
-        let (service, actor) = (self.clone(), actor.clone());
-        self.run_to_completion(async move {
-            service
-                .request_operation(&actor, options, None, |db, _| {
-                    Box::pin(async move {
-                        refuse_another(&mut *db).await?;
-                        let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
-                            return Err(ServiceError::Conflict(
-                                "the host is not in maintenance: there is nothing to end".to_owned(),
-                            ));
-                        };
-                        let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
-                        Ok((OperationRequest::EndMaintenance, daemons))
-                    })
-                })
-                .await
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        self.request_operation(&permit, options, None, |db, _| {
+            Box::pin(async move {
+                refuse_another(&mut *db).await?;
+                let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
+                    return Err(ServiceError::Conflict(
+                        "the host is not in maintenance: there is nothing to end".to_owned(),
+                    ));
+                };
+                let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
+                Ok((OperationRequest::EndMaintenance, daemons))
+            })
         })
         .await
     }

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, admission, compute_mode};
-use crate::service::access::audit_log::with_target;
+use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::layouts::fit_layout;
@@ -62,24 +62,13 @@ impl Service {
     /// Creates or replaces a daemon; the supervisor reconciles it.
     pub async fn put_daemon(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: DaemonName,
         spec: DaemonSpec<GpuRef>,
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
-        actor.may(Right::Administer)?;
-        let (service, target) = (self.clone(), Target::Daemon(name.clone()));
-        let putting =
-            self.run_to_completion(async move { service.put_daemon_now(name, spec, options).await });
-        Box::pin(with_target(target, putting)).await
-    }
-
-    async fn put_daemon_now(
-        &self,
-        name: DaemonName,
-        spec: DaemonSpec<GpuRef>,
-        options: WriteOptions,
-    ) -> Result<Written<DaemonView>, ServiceError> {
+        let permit = ctx.require(Right::Administer)?.on(Target::Daemon(name.clone()));
+        self.refuse_read_only().await?;
         let gpus = self.gpus().await?;
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
@@ -96,11 +85,11 @@ impl Service {
         let capability = &self.parts.fleet.context().capability;
         let (ceiling, lacks_static) = (capability.client_ceiling(), capability.lacks_static());
         let service = self.clone();
-        let (manager_uid, clock) = (self.parts.manager_uid, self.parts.clock);
+        let (manager_uid, clock) = (self.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let mut spec = spec;
         let (daemon, desired, created, let_go) = self
-            .write(move |db| {
+            .write(&permit, move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
@@ -183,52 +172,49 @@ impl Service {
     /// Sets whether a daemon takes new clients, and nothing else.
     pub async fn set_schedulable(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: DaemonName,
         schedulable: bool,
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
-        actor.may(Right::Operate)?;
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let gpus = service.gpus().await?;
-            let (manager_uid, clock) = (service.parts.manager_uid, service.parts.clock);
-            let dry_run = options.dry_run;
-            let (daemon, desired) = service
-                .write(move |db| {
-                    Box::pin(async move {
-                        let mut daemon =
-                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                        check_precondition(&options, Some(daemon.revision))?;
-                        if daemon.spec.schedulable != schedulable {
-                            let spec = DaemonSpec { schedulable, ..daemon.spec };
-                            store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
-                            let written = store::daemons::get(&mut *db, &name).await?;
-                            daemon = written.ok_or_else(|| {
-                                ServiceError::Internal("the daemon just written is gone".into())
-                            })?;
-                        }
-                        let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                        Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
-                    })
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        let gpus = self.gpus().await?;
+        let (manager_uid, clock) = (self.parts.manager_uid, ctx.clock);
+        let dry_run = options.dry_run;
+        let (daemon, desired) = self
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let mut daemon =
+                        store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(daemon.revision))?;
+                    if daemon.spec.schedulable != schedulable {
+                        let spec = DaemonSpec { schedulable, ..daemon.spec };
+                        store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
+                        let written = store::daemons::get(&mut *db, &name).await?;
+                        daemon = written.ok_or_else(|| {
+                            ServiceError::Internal("the daemon just written is gone".into())
+                        })?;
+                    }
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
                 })
-                .await?;
-            if !dry_run {
-                service.publish(desired);
-            }
-            Ok(Written { value: service.daemon_view(daemon), created: false })
-        })
-        .await
+            })
+            .await?;
+        if !dry_run {
+            self.publish(desired);
+        }
+        Ok(Written { value: self.daemon_view(daemon), created: false })
     }
 
     /// One daemon; with `fresh`, after a new poll.
     pub async fn daemon(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &DaemonName,
         fresh: bool,
     ) -> Result<DaemonView, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let daemon = self.stored_daemon(name).await?.ok_or_else(|| not_found(name))?;
         if fresh && let Some(handle) = self.parts.fleet.get(name) {
             handle.fresh(self.parts.patience).await?;
@@ -240,16 +226,20 @@ impl Service {
     #[allow(clippy::unused_async, reason = "as every use case is called")]
     pub async fn daemon_desired(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &DaemonName,
     ) -> Result<Option<Desired>, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         Ok(self.parts.fleet.get(name).map(|handle| handle.desired()))
     }
 
     /// Daemons by name.
-    pub async fn daemons(&self, actor: &Actor, page: &Page) -> Result<Paged<DaemonView>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn daemons(
+        &self,
+        ctx: &RequestContext,
+        page: &Page,
+    ) -> Result<Paged<DaemonView>, ServiceError> {
+        ctx.require(Right::View)?;
         page.key::<DaemonName>()?;
         let daemons = self.stored_daemons().await?;
         let rest = daemons.iter().filter(|daemon| daemon.name.as_str() > page.after.as_str());
@@ -263,7 +253,7 @@ impl Service {
     /// Requests an operation on a daemon.
     pub async fn operate(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
@@ -274,48 +264,43 @@ impl Service {
             OperationRequest::DeleteDaemon { .. } => Right::Administer,
             _ => Right::Operate,
         };
-        actor.may(right)?;
-        self.operate_now(actor, name, request, options, key).await
+        let permit = ctx.require(right)?;
+        self.operate_now(&permit, name, request, options, key).await
     }
 
-    /// The same for an actor whose right was already checked.
+    /// The same with a right that was already checked.
     pub(super) async fn operate_now(
         &self,
-        actor: &Actor,
+        permit: &Permit,
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        let (service, actor) = (self.clone(), actor.clone());
-        self.run_to_completion(async move {
-            if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
-                checked_drain(timeout_s)?;
-            }
-            let precondition = options.clone();
-            service
-                .request_operation(&actor, options, key, move |db, _| {
-                    Box::pin(async move {
-                        let daemon =
-                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                        check_precondition(&precondition, Some(daemon.revision))?;
-                        refuse_observed(&mut *db, &daemon, &request).await?;
-                        if matches!(request, OperationRequest::DeleteDaemon { .. }) {
-                            refuse_with_tenants(&mut *db, &name).await?;
-                        }
-                        let brings_up = matches!(
-                            request,
-                            OperationRequest::StartDaemon
-                                | OperationRequest::RestartDaemon { .. }
-                                | OperationRequest::DrainDaemon { .. }
-                        );
-                        if brings_up {
-                            refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
-                        }
-                        Ok((request, vec![name]))
-                    })
-                })
-                .await
+        self.refuse_read_only().await?;
+        if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
+            checked_drain(timeout_s)?;
+        }
+        let precondition = options.clone();
+        self.request_operation(permit, options, key, move |db, _| {
+            Box::pin(async move {
+                let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                check_precondition(&precondition, Some(daemon.revision))?;
+                refuse_observed(&mut *db, &daemon, &request).await?;
+                if matches!(request, OperationRequest::DeleteDaemon { .. }) {
+                    refuse_with_tenants(&mut *db, &name).await?;
+                }
+                let brings_up = matches!(
+                    request,
+                    OperationRequest::StartDaemon
+                        | OperationRequest::RestartDaemon { .. }
+                        | OperationRequest::DrainDaemon { .. }
+                );
+                if brings_up {
+                    refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
+                }
+                Ok((request, vec![name]))
+            })
         })
         .await
     }

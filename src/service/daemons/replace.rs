@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::event::{ChangedTenant, DomainEvent};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
-use crate::service::access::audit_log::current_cause;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::adoption::refuse_while_operated;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
@@ -40,26 +40,14 @@ impl Service {
     /// Replaces a missing GPU by one that is present, for its daemon and all tenants that name it.
     pub async fn replace_gpu(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         old: String,
         request: ReplaceRequest,
         options: WriteOptions,
     ) -> Result<Replacement, ServiceError> {
-        actor.may(Right::Administer)?;
-        let service = self.clone();
-        let actor = actor.clone();
-        self.run_to_completion(async move { service.replace_gpu_now(&actor, &old, &request, options).await })
-            .await
-    }
-
-    async fn replace_gpu_now(
-        &self,
-        actor: &Actor,
-        old: &str,
-        request: &ReplaceRequest,
-        options: WriteOptions,
-    ) -> Result<Replacement, ServiceError> {
-        let missing = self.gpu(actor, old).await?;
+        let permit = ctx.require(Right::Administer)?.on_any_spec();
+        self.refuse_read_only().await?;
+        let missing = self.gpu(ctx, &old).await?;
         let old = missing.uuid;
         if missing.present {
             return Err(ServiceError::Conflict(format!(
@@ -68,14 +56,14 @@ impl Service {
             )));
         }
         let gpus = self.gpus().await?;
-        let new = replacement(request, &gpus)?.clone();
+        let new = replacement(&request, &gpus)?.clone();
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         let manager_uid = self.parts.manager_uid;
         let dry_run = options.dry_run;
         let (replaced, with) = (old.clone(), new.uuid.clone());
-        let (by, clock) = (current_cause(), self.parts.clock);
+        let (by, clock) = (ctx.cause(), ctx.clock);
         let (daemon, tenants, desired) = self
-            .write(move |db| {
+            .write(&permit, move |db| {
                 Box::pin(async move {
                     let name = holder(db, &old).await?;
                     let current = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::event::EventFilter;
 use crate::domain::tenant::Tenant;
 use crate::metrics::Format;
 use crate::metrics::snapshot::{CommittedSnapshot, MetricsSnapshot, ObservedDaemon};
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 use crate::store::{self, StoreError};
 
@@ -21,8 +22,8 @@ const EVENTS: i64 = 500;
 
 impl Service {
     /// The metrics; reads only memory, so that it answers whatever hangs.
-    pub fn metrics(&self, actor: &Actor, format: Format) -> Result<String, ServiceError> {
-        actor.may(Right::View)?;
+    pub fn metrics(&self, ctx: &RequestContext, format: Format) -> Result<String, ServiceError> {
+        ctx.require(Right::View)?;
         let parts = &self.parts;
         let seen = parts.fleet.all().into_iter().map(|(name, handle)| ObservedDaemon {
             name: name.to_string(),

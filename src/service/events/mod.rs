@@ -6,6 +6,7 @@ pub(super) mod stream_limits;
 pub mod writer;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use sqlx::Connection as _;
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ use crate::domain::event::{Cause, Details, DomainEvent, Event, EventFilter, Lost
 use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
 use crate::metrics::wire::Limit;
+use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::events::stream_limits::{LimitReached, StreamSlot};
 use crate::service::page::{Page, Paged};
@@ -30,45 +32,46 @@ impl Service {
     /// The matching events in this order; for a tenant user, those of its tenant.
     pub async fn events(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: EventFilter,
         order: Order,
         page: &Page,
     ) -> Result<Paged<Event>, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+        ctx.require(Right::ViewOwn)?;
         let after = after(page, order)?;
         let mut reader = self.parts.store.read().await?;
-        let filter = narrowed(actor, first_visible(&mut reader, actor).await?, filter);
+        let filter = narrowed(&ctx.actor, first_visible(&mut reader, &ctx.actor).await?, filter);
         let events = store::events::page(&mut reader, &filter, order, after, page.rows()).await?;
-        let events = events.into_iter().map(|event| event.redacted_for(actor)).collect();
+        let events = events.into_iter().map(|event| event.redacted_for(&ctx.actor)).collect();
         Ok(page.cut(events, |event| format!("{}{}", sign(order), event.id)))
     }
 
     /// One event.
-    pub async fn event(&self, actor: &Actor, id: i64) -> Result<Event, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+    pub async fn event(&self, ctx: &RequestContext, id: i64) -> Result<Event, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
         let mut reader = self.parts.store.read().await?;
         let event = store::events::get(&mut reader, id).await?;
-        let begin = first_visible(&mut reader, actor).await?.unwrap_or(NEVER);
+        let begin = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
         let seen = |event: &Event| {
             let mut affected = event.details.iter().flat_map(Details::affected_tenants);
-            (affected.any(|tenant| actor.sees(Some(tenant))) || actor.sees(event.subject.tenant.as_ref()))
+            (affected.any(|tenant| ctx.actor.sees(Some(tenant)))
+                || ctx.actor.sees(event.subject.tenant.as_ref()))
                 && event.id >= begin
         };
         let event = event.filter(seen);
         let event = event.ok_or_else(|| ServiceError::NotFound { kind: "event", name: id.to_string() })?;
-        Ok(event.redacted_for(actor))
+        Ok(event.redacted_for(&ctx.actor))
     }
 
     /// Streams events as they are written: after event `last`, or from now on.
     #[allow(clippy::unused_async, reason = "as every use case is called")]
     pub async fn follow_events(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: EventFilter,
         last: Option<i64>,
     ) -> Result<Following, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+        ctx.require(Right::ViewOwn)?;
         let newest = self.parts.store.newest_event();
         let now = *newest.borrow();
         let last = last.unwrap_or(now);
@@ -81,8 +84,8 @@ impl Service {
                 ),
             ));
         }
-        let place = self.streams.take(actor)?;
-        let (store, reader) = (self.parts.store.clone(), actor.clone());
+        let place = self.streams.take(&ctx.actor)?;
+        let (store, reader) = (self.parts.store.clone(), Arc::clone(&ctx.actor));
         let ahead = VecDeque::new();
         Ok(Following {
             clock: self.parts.clock,
@@ -104,19 +107,19 @@ impl Service {
     /// host has.
     pub async fn of_gpu(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: EventFilter,
         name: &str,
     ) -> Result<EventFilter, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+        ctx.require(Right::ViewOwn)?;
         let mut known = self.held_gpus().await?;
-        if let Some(own) = actor.scope() {
+        if let Some(own) = ctx.actor.scope() {
             let own = self.gpus_of(own).await?;
             known.retain(|gpu| own.contains(&gpu.uuid));
         }
         let gpu = match GpuRef(name.to_owned()).resolve(&known) {
             Ok(gpu) => gpu.uuid.clone(),
-            Err(error) => match (GpuUuid::parse(name), actor.scope()) {
+            Err(error) => match (GpuUuid::parse(name), ctx.actor.scope()) {
                 (Ok(uuid), _) => uuid,
                 // It does not reveal which GPUs there are; an impossible name is refused for everyone.
                 (Err(_), Some(_)) if GpuRef(name.to_owned()).is_well_formed() => {
@@ -131,10 +134,10 @@ impl Service {
     /// The first event of a daemon; earlier ones are about another daemon of that name.
     pub async fn first_event_of_daemon(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &DaemonName,
     ) -> Result<Option<i64>, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         Ok(store::daemons::events_visible_from(&mut *self.parts.store.read().await?, name).await?)
     }
 
@@ -233,7 +236,7 @@ pub struct Following {
     newest: watch::Receiver<i64>,
     ahead: VecDeque<Event>,
     /// The reader.
-    reader: Actor,
+    reader: Arc<Actor>,
     _place: StreamSlot,
 }
 

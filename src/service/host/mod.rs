@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::admission::budget_of;
 use crate::domain::daemon::{Condition, Daemon};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
@@ -20,6 +20,7 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError, unavailable};
 use crate::store;
 use crate::supervisor::is_server;
@@ -198,8 +199,8 @@ impl Promises {
 
 impl Service {
     /// The identity of the host for any authenticated user, even while the driver does not answer.
-    pub async fn host_identity(&self, actor: &Actor) -> HostIdentity {
-        let hostname = actor.may(Right::View).is_ok().then(hostname);
+    pub async fn host_identity(&self, ctx: &RequestContext) -> HostIdentity {
+        let hostname = ctx.actor.may(Right::View).is_ok().then(hostname);
         HostIdentity { hostname, simulated: self.simulated().await, read_only: self.is_read_only() }
     }
 
@@ -220,8 +221,8 @@ impl Service {
     }
 
     /// The host.
-    pub async fn host(&self, actor: &Actor) -> Result<HostView, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn host(&self, ctx: &RequestContext) -> Result<HostView, ServiceError> {
+        ctx.require(Right::View)?;
         let (driver, gpus) =
             self.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
@@ -250,8 +251,8 @@ impl Service {
     }
 
     /// All GPUs in PCI order, then missing ones that a daemon has.
-    pub async fn gpu_views(&self, actor: &Actor) -> Result<Vec<GpuView>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>, ServiceError> {
+        ctx.require(Right::View)?;
         let known = self.seen_gpus().await?;
         let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
         let promises = self.promises().await?;
@@ -266,8 +267,8 @@ impl Service {
     }
 
     /// One GPU by UUID, unique prefix, index or PCI address.
-    pub async fn gpu(&self, actor: &Actor, name: &str) -> Result<GpuView, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn gpu(&self, ctx: &RequestContext, name: &str) -> Result<GpuView, ServiceError> {
+        ctx.require(Right::View)?;
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = self.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {

@@ -4,9 +4,9 @@ use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
-use crate::service::access::audit_log::current_cause;
+use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
 use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
@@ -14,37 +14,37 @@ use crate::store::{self, Transaction};
 
 impl Service {
     /// One operation with its journal.
-    pub async fn operation(&self, actor: &Actor, id: Uuid) -> Result<Operation, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+    pub async fn operation(&self, ctx: &RequestContext, id: Uuid) -> Result<Operation, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
         let mut reader = self.parts.store.read().await?;
         // A tenant user sees only the operations it requested itself.
-        if !actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
+        if !ctx.actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
             return Err(not_found(id));
         }
         let operation = store::operations::get(&mut reader, id).await?.ok_or_else(|| not_found(id))?;
-        Ok(operation.redacted_for(actor))
+        Ok(operation.redacted_for(&ctx.actor))
     }
 
     /// Operations, newest first.
     pub async fn operations(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: &OperationFilter,
         page: &Page,
     ) -> Result<Paged<Operation>, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+        ctx.require(Right::ViewOwn)?;
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = self.parts.store.read().await?;
-        let (scope, before) = (actor.scope(), before.as_deref());
+        let (scope, before) = (ctx.actor.scope(), before.as_deref());
         let operations = store::operations::page(&mut reader, scope, filter, before, page.rows()).await?;
-        let operations = operations.into_iter().map(|operation| operation.redacted_for(actor)).collect();
+        let operations = operations.into_iter().map(|operation| operation.redacted_for(&ctx.actor)).collect();
         Ok(page.cut(operations, |operation: &Operation| operation.id.to_string()))
     }
 
     /// Creates an operation whose request and daemons are determined in the same transaction.
     pub(in crate::service) async fn request_operation(
         &self,
-        actor: &Actor,
+        permit: &Permit,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
         request: impl for<'c> FnOnce(
@@ -56,11 +56,12 @@ impl Service {
         + 'static,
     ) -> Result<Operation, ServiceError> {
         let clock = self.parts.clock;
-        let (id, by) = (clock.new_id(), current_cause());
+        let (ctx, id) = (permit.ctx(), clock.new_id());
+        let by = ctx.cause();
         let dry_run = options.dry_run;
-        let tenant = actor.scope().cloned();
+        let tenant = ctx.actor.scope().cloned();
         let operation = self
-            .write(move |db| {
+            .write(permit, move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
                     let operation = once(db, key.as_ref(), now, async |db| {
@@ -81,7 +82,7 @@ impl Service {
         if !dry_run {
             self.parts.engine.wake();
         }
-        Ok(operation.redacted_for(actor))
+        Ok(operation.redacted_for(&ctx.actor))
     }
 
     /// Cancels an operation: a pending one never starts, and a running one stops at its next cancellation point.
@@ -89,42 +90,39 @@ impl Service {
     /// A running operation is still running in the answer.
     pub async fn cancel_operation(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         id: Uuid,
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
-        actor.may(Right::Operate)?;
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let (by, dry_run, clock) = (current_cause(), options.dry_run, service.parts.clock);
-            let operation = service
-                .write(move |db| {
-                    Box::pin(async move {
-                        let now = clock.unix_ms();
-                        if store::operations::cancel(&mut *db, id, now).await? {
-                            store::operations::record_cancelled(&mut *db, id, by, now).await?;
-                        } else if store::operations::request_cancel(&mut *db, id, now).await? {
-                            store::operations::stop_requested(&mut *db, id, by, now).await?;
-                        } else {
-                            let operation = store::operations::get(db, id).await?;
-                            return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
-                        }
-                        let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
-                        Ok((operation, fate(&options)))
-                    })
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        let (by, dry_run, clock) = (ctx.cause(), options.dry_run, ctx.clock);
+        let operation = self
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let now = clock.unix_ms();
+                    if store::operations::cancel(&mut *db, id, now).await? {
+                        store::operations::record_cancelled(&mut *db, id, by, now).await?;
+                    } else if store::operations::request_cancel(&mut *db, id, now).await? {
+                        store::operations::stop_requested(&mut *db, id, by, now).await?;
+                    } else {
+                        let operation = store::operations::get(db, id).await?;
+                        return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
+                    }
+                    let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
+                    Ok((operation, fate(&options)))
                 })
-                .await?;
-            if !dry_run {
-                // A pending operation ends here, and is counted nowhere else.
-                if operation.state == OperationState::Cancelled {
-                    let outcomes = service.parts.engine.outcomes();
-                    outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
-                }
-                service.parts.engine.cancel(id);
+            })
+            .await?;
+        if !dry_run {
+            // A pending operation ends here, and is counted nowhere else.
+            if operation.state == OperationState::Cancelled {
+                let outcomes = self.parts.engine.outcomes();
+                outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
             }
-            Ok(operation)
-        })
-        .await
+            self.parts.engine.cancel(id);
+        }
+        Ok(operation)
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::audit::Attempt;
 use crate::domain::event::{Cause, DomainEvent, HostConfirmation};
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostFault;
-use crate::service::access::audit_log::{current_attempt, current_cause, inherit_attempt};
+use crate::service::access::context::{Permit, RequestContext};
 use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Service, ServiceError};
@@ -106,11 +106,11 @@ impl Service {
     /// Moves the database to this machine, and completes startup.
     pub async fn confirm_host(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         request: ConfirmRequest,
         dry_run: bool,
     ) -> Result<HostView, ServiceError> {
-        actor.may(Right::Administer)?;
+        let permit = ctx.require(Right::Administer)?;
         let here = &self.parts.machine_id;
         if request.machine_id != *here {
             return Err(ServiceError::field(
@@ -122,34 +122,29 @@ impl Service {
             ));
         }
         if dry_run {
-            return Ok(HostView { read_only: None, ..self.host(actor).await? });
+            return Ok(HostView { read_only: None, ..self.host(ctx).await? });
         }
-        let service = self.clone();
-        // Not `run_to_completion`, which refuses while the store is read-only; it completes all the same.
-        let confirmed = self.parts.tasks.spawn(inherit_attempt(async move {
-            let _one = service.initialized.confirming.lock().await;
-            if service.initialized.is_done() {
-                return service.accept_loss().await;
-            }
-            if service.parts.store.is_sealed() {
-                service.move_here().await?;
-                service.parts.store.unseal();
+        let one = self.initialized.confirming.lock().await;
+        if !self.initialized.is_done() {
+            if self.parts.store.is_sealed() {
+                self.move_here(&permit).await?;
+                self.parts.store.unseal();
                 tracing::info!("the database was confirmed to belong to this machine");
             }
-            let taken = service.initialize().await;
+            let taken = self.initialize().await;
             taken.inspect_err(|error| tracing::error!(%error, "the stored state could not be loaded"))?;
-            service.accept_loss().await
-        }));
-        confirmed.await.map_err(|error| ServiceError::Internal(error.to_string()))??;
-        self.host(actor).await
+        }
+        self.accept_loss(&permit).await?;
+        drop(one);
+        self.host(ctx).await
     }
 
     /// Accepts the database as it is although rows are missing from its audit log.
-    async fn accept_loss(&self) -> Result<(), ServiceError> {
+    async fn accept_loss(&self, permit: &Permit) -> Result<(), ServiceError> {
         if !self.parts.health.has(HostFault::AuditTruncated) {
             return Ok(());
         }
-        let (attempt, by, clock) = (current_attempt(), current_cause(), self.parts.clock);
+        let (attempt, by, clock) = (permit.attempt(), permit.ctx().cause(), self.parts.clock);
         let written: Result<(), StoreError> = self
             .parts
             .store
@@ -169,9 +164,9 @@ impl Service {
     }
 
     /// Writes that the database belongs to this machine.
-    async fn move_here(&self) -> Result<(), StoreError> {
+    async fn move_here(&self, permit: &Permit) -> Result<(), StoreError> {
         let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
-        let (attempt, by, clock) = (current_attempt(), current_cause(), self.parts.clock);
+        let (attempt, by, clock) = (permit.attempt(), permit.ctx().cause(), self.parts.clock);
         self.parts
             .store
             .write_sealed(move |db| {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::of_daemon::refuse_mode;
 use super::{check_note, invalid, no_version, not_found, put_if_new};
 use crate::clock::Clock;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
@@ -18,6 +18,7 @@ use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_r
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
+use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions, stored_answer};
@@ -133,11 +134,11 @@ impl Service {
     /// What applying a layout would do, by a fresh poll.
     pub async fn plan_layout(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<LayoutPlan, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let projected = self.projected(name, target).await?;
         self.plan_of(&projected).await
     }
@@ -145,11 +146,11 @@ impl Service {
     /// Whether a daemon matches a layout, by a fresh poll.
     pub async fn assert_layout(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<Assertion, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let Projected { daemon, active, layout } = self.projected(name, target).await?;
         let patience = self.parts.patience;
         let seen = self.parts.engine.look_for_layout(&target.daemon, &active, &layout, patience).await?;
@@ -182,42 +183,39 @@ impl Service {
     /// Requests that a layout be applied to a daemon; if its plan is blocked, that is refused at once.
     pub async fn apply_layout(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: LayoutName,
         request: ApplyRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        actor.may(Right::Operate)?;
-        let author = actor.subject.to_string();
-        let (service, actor) = (self.clone(), actor.clone());
-        self.run_to_completion(async move {
-            check_note(request.note.as_deref())?;
-            check_digest(request.plan.as_deref())?;
-            if let Some(answered) = service.answered(key.as_ref()).await? {
-                return Ok(answered);
-            }
-            let projected = service.projected(&name, &request.target()).await?;
-            let plan = service.plan_of(&projected).await?;
-            refuse_blocked(&plan, request.recreate)?;
-            refuse_another(&plan, request.plan.as_deref())?;
-            let Projected { daemon, active, .. } = projected;
-            let before = daemon.spec.layout.map(|layout| layout.drift_policy);
-            let drift_policy = request.drift_policy.or(before).unwrap_or_default();
-            let ActiveLayout { name, version, gpu_map, .. } = active;
-            let ApplyRequest { layout, recreate, note, .. } = request;
-            let operation = OperationRequest::ApplyLayout {
-                layout: name,
-                version,
-                gpu_map,
-                drift_policy,
-                recreate,
-                note: note.clone(),
-            };
-            let new = layout.map(|layout| OwnedVersion { layout, author, note });
-            service.request_layout(&actor, daemon.name, operation, new, options, key).await
-        })
-        .await
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        let author = ctx.actor.subject.to_string();
+        check_note(request.note.as_deref())?;
+        check_digest(request.plan.as_deref())?;
+        if let Some(answered) = self.answered(key.as_ref()).await? {
+            return Ok(answered);
+        }
+        let projected = self.projected(&name, &request.target()).await?;
+        let plan = self.plan_of(&projected).await?;
+        refuse_blocked(&plan, request.recreate)?;
+        refuse_another(&plan, request.plan.as_deref())?;
+        let Projected { daemon, active, .. } = projected;
+        let before = daemon.spec.layout.map(|layout| layout.drift_policy);
+        let drift_policy = request.drift_policy.or(before).unwrap_or_default();
+        let ActiveLayout { name, version, gpu_map, .. } = active;
+        let ApplyRequest { layout, recreate, note, .. } = request;
+        let operation = OperationRequest::ApplyLayout {
+            layout: name,
+            version,
+            gpu_map,
+            drift_policy,
+            recreate,
+            note: note.clone(),
+        };
+        let new = layout.map(|layout| OwnedVersion { layout, author, note });
+        self.request_layout(&permit, daemon.name, operation, new, options, key).await
     }
 
     /// The answer to the same request if it was made before.
@@ -231,7 +229,7 @@ impl Service {
 
     pub(in crate::service) async fn request_layout(
         &self,
-        actor: &Actor,
+        permit: &Permit,
         name: DaemonName,
         mut request: OperationRequest,
         new: Option<OwnedVersion>,
@@ -239,7 +237,7 @@ impl Service {
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         let clock = self.parts.clock;
-        self.request_operation(actor, options, key, move |db, _| {
+        self.request_operation(permit, options, key, move |db, _| {
             Box::pin(async move {
                 may_change(&mut *db, &name, &request).await?;
                 if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{LayoutView, check_free, invalid, no_version, put_if_new, view};
 use crate::clock::Clock;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -13,6 +13,7 @@ use crate::domain::layout::{Enforcement, GpuMap, Version};
 use crate::domain::{DaemonName, LayoutName, PartitionId};
 use crate::host::process;
 use crate::operations::PolledDaemon;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Service, ServiceError, WriteOptions, fate, unavailable};
 use crate::store::{self, layouts::NewVersion};
@@ -30,45 +31,42 @@ impl Service {
     /// import that fails halfway is completed by repeating it, since layouts that are stored already do not differ.
     pub async fn import_layouts(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         text: String,
         format: Format,
         options: WriteOptions,
     ) -> Result<Vec<LayoutView>, ServiceError> {
-        actor.may(Right::Operate)?;
-        let author = actor.subject.to_string();
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let layouts = text::read(&text, format).map_err(|error| invalid("", error))?.layouts;
-            check_import(&layouts)?;
-            let mut views = Vec::with_capacity(layouts.len());
-            for part in parts(layouts) {
-                let (author, fate, clock) = (author.clone(), fate(&options), service.parts.clock);
-                let written = service.write(move |db| {
-                    Box::pin(async move {
-                        let mut views = Vec::with_capacity(part.len());
-                        for (name, entry) in part {
-                            let newest = take(&mut *db, &name, &entry, &author, clock).await?;
-                            views.push(view(&mut *db, newest).await?);
-                        }
-                        Ok::<_, ServiceError>((views, fate))
-                    })
-                });
-                views.extend(written.await?);
-            }
-            Ok(views)
-        })
-        .await
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        let author = ctx.actor.subject.to_string();
+        let layouts = text::read(&text, format).map_err(|error| invalid("", error))?.layouts;
+        check_import(&layouts)?;
+        let mut views = Vec::with_capacity(layouts.len());
+        for part in parts(layouts) {
+            let (author, fate, clock) = (author.clone(), fate(&options), ctx.clock);
+            let written = self.write(&permit, move |db| {
+                Box::pin(async move {
+                    let mut views = Vec::with_capacity(part.len());
+                    for (name, entry) in part {
+                        let newest = take(&mut *db, &name, &entry, &author, clock).await?;
+                        views.push(view(&mut *db, newest).await?);
+                    }
+                    Ok::<_, ServiceError>((views, fate))
+                })
+            });
+            views.extend(written.await?);
+        }
+        Ok(views)
     }
 
     /// A layout with the results of its steps on a daemon where it is in force now.
     pub async fn export_layout(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &LayoutName,
         daemon: &DaemonName,
     ) -> Result<Document, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let holder = store::daemons::get(&mut reader, daemon).await?.ok_or_else(|| no_daemon(daemon))?;
         let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {

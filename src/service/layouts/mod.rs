@@ -15,11 +15,11 @@ pub(super) use of_daemon::fit_layout;
 pub use partitions::PartitionView;
 
 use crate::clock::Clock;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
-use crate::service::access::audit_log::with_target;
+use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store::layouts::NewVersion;
@@ -50,53 +50,47 @@ impl Service {
     /// Writes a layout, as a new version if it differs, and returns the newest version.
     pub async fn put_layout(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: LayoutName,
         request: LayoutRequest,
         options: WriteOptions,
     ) -> Result<Written<LayoutView>, ServiceError> {
-        actor.may(Right::Operate)?;
-        let author = actor.subject.to_string();
-        let (service, target, clock) = (self.clone(), Target::Layout(name.clone()), self.parts.clock);
-        let putting = self.run_to_completion(async move {
-            let LayoutRequest { layout, note } = request;
-            layout.check().map_err(|error| invalid("/layout", error))?;
-            check_note(note.as_deref())?;
-            let written = service.write(move |db| {
-                Box::pin(async move {
-                    let before = store::layouts::newest(&mut *db, &name).await?;
-                    let tag = before.as_ref().map(|version| i64::from(version.version));
-                    check_precondition(&options, tag)?;
-                    let new = NewVersion {
-                        layout: &layout,
-                        author: &author,
-                        note: note.as_deref(),
-                        provenance: None,
-                    };
-                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock).await?;
-                    let view = view(db, newest).await?;
-                    Ok::<_, ServiceError>((
-                        Written { value: view, created: before.is_none() },
-                        fate(&options),
-                    ))
-                })
-            });
-            written.await
-        });
-        Box::pin(with_target(target, putting)).await
+        let permit = ctx.require(Right::Operate)?.on(Target::Layout(name.clone()));
+        self.refuse_read_only().await?;
+        let LayoutRequest { layout, note } = request;
+        layout.check().map_err(|error| invalid("/layout", error))?;
+        check_note(note.as_deref())?;
+        let (author, clock) = (ctx.actor.subject.to_string(), ctx.clock);
+        self.write(&permit, move |db| {
+            Box::pin(async move {
+                let before = store::layouts::newest(&mut *db, &name).await?;
+                let tag = before.as_ref().map(|version| i64::from(version.version));
+                check_precondition(&options, tag)?;
+                let new =
+                    NewVersion { layout: &layout, author: &author, note: note.as_deref(), provenance: None };
+                let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock).await?;
+                let view = view(db, newest).await?;
+                Ok::<_, ServiceError>((Written { value: view, created: before.is_none() }, fate(&options)))
+            })
+        })
+        .await
     }
 
     /// The newest version of a layout.
-    pub async fn layout(&self, actor: &Actor, name: &LayoutName) -> Result<LayoutView, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn layout(&self, ctx: &RequestContext, name: &LayoutName) -> Result<LayoutView, ServiceError> {
+        ctx.require(Right::View)?;
         let mut reader = self.parts.store.read().await?;
         let newest = store::layouts::newest(&mut reader, name).await?;
         view(&mut reader, newest.ok_or_else(|| not_found(name))?).await
     }
 
     /// Layouts by name.
-    pub async fn layouts(&self, actor: &Actor, page: &Page) -> Result<Paged<LayoutView>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn layouts(
+        &self,
+        ctx: &RequestContext,
+        page: &Page,
+    ) -> Result<Paged<LayoutView>, ServiceError> {
+        ctx.require(Right::View)?;
         page.key::<LayoutName>()?;
         let mut reader = self.parts.store.read().await?;
         let listed = store::layouts::page(&mut reader, &page.after, page.rows()).await?;
@@ -109,8 +103,12 @@ impl Service {
     }
 
     /// One version of a layout.
-    pub async fn layout_version(&self, actor: &Actor, wanted: &VersionRef) -> Result<Version, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn layout_version(
+        &self,
+        ctx: &RequestContext,
+        wanted: &VersionRef,
+    ) -> Result<Version, ServiceError> {
+        ctx.require(Right::View)?;
         let found = store::layouts::version(&mut *self.parts.store.read().await?, wanted).await?;
         found.ok_or_else(|| no_version(wanted))
     }
@@ -118,11 +116,11 @@ impl Service {
     /// The versions of a layout, newest first.
     pub async fn layout_versions(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &LayoutName,
         page: &Page,
     ) -> Result<Paged<Version>, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let before = page.key::<u32>()?;
         let mut reader = self.parts.store.read().await?;
         if store::layouts::newest(&mut reader, name).await?.is_none() {
@@ -135,14 +133,13 @@ impl Service {
     /// Deletes a layout with all its versions; refused while a daemon has it or an operation uses it.
     pub async fn delete_layout(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: LayoutName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
-        actor.may(Right::Operate)?;
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let deleted = service.write(move |db| {
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        self.write(&permit, move |db| {
                 Box::pin(async move {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
                     let newest = newest.ok_or_else(|| not_found(&name))?;
@@ -164,10 +161,8 @@ impl Service {
                     store::layouts::delete(db, &name).await?;
                     Ok::<_, ServiceError>(((), fate(&options)))
                 })
-            });
-            deleted.await
-        })
-        .await
+            })
+            .await
     }
 }
 

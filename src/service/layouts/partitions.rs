@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
 use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName, TenantName};
+use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError};
 
@@ -39,14 +40,14 @@ impl Service {
     /// The partitions of a daemon: those of its layout, then others that it lists.
     pub async fn partitions(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         daemon: &DaemonName,
         fresh: bool,
         page: &Page,
     ) -> Result<Paged<PartitionView>, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let from = page.key::<usize>()?.unwrap_or(0);
-        let all = self.all_partitions(actor, daemon, fresh).await?;
+        let all = self.all_partitions(ctx, daemon, fresh).await?;
         let numbered = all.into_iter().enumerate().skip(from).collect();
         let paged = page.cut(numbered, |(number, _)| (number + 1).to_string());
         let items = paged.items.into_iter().map(|(_, partition)| partition).collect();
@@ -56,13 +57,13 @@ impl Service {
     /// One partition of a daemon, by its name, by its ID, or by `<uuid>/<id>`.
     pub async fn partition(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         daemon: &DaemonName,
         wanted: &str,
         fresh: bool,
     ) -> Result<PartitionView, ServiceError> {
-        actor.may(Right::View)?;
-        let all = self.all_partitions(actor, daemon, fresh).await?;
+        ctx.require(Right::View)?;
+        let all = self.all_partitions(ctx, daemon, fresh).await?;
         let is_it = |one: &&PartitionView| {
             let id = one.id.as_ref().map(PartitionId::as_str);
             one.partition.as_ref().is_some_and(|name| name.as_str() == wanted)
@@ -84,11 +85,11 @@ impl Service {
 
     async fn all_partitions(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         daemon: &DaemonName,
         fresh: bool,
     ) -> Result<Vec<PartitionView>, ServiceError> {
-        let status = self.daemon(actor, daemon, fresh).await?.status;
+        let status = self.daemon(ctx, daemon, fresh).await?.status;
         let listed = status.as_ref().and_then(|status| status.effective.as_ref()?.partitions.clone());
         let listed = listed.unwrap_or_default();
         let layout = status.and_then(|status| status.layout);

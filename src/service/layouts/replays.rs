@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::document::{Difference, Entry, Recorded};
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
@@ -13,6 +13,7 @@ use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
+use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
 use crate::service::page::{Page, Paged};
 use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions};
@@ -117,85 +118,82 @@ impl Service {
     /// Requests the replay of a layout; differences and blockers are refused at once.
     pub async fn replay(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         request: ReplayRequest,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<ReplayAccepted, ServiceError> {
-        actor.may(Right::Operate)?;
-        let author = actor.subject.to_string();
-        let (service, actor) = (self.clone(), actor.clone());
-        self.run_to_completion(async move {
-            if let Some(answered) = service.answered(key.as_ref()).await? {
-                return accepted(answered);
+        let permit = ctx.require(Right::Operate)?;
+        self.refuse_read_only().await?;
+        let author = ctx.actor.subject.to_string();
+        if let Some(answered) = self.answered(key.as_ref()).await? {
+            return accepted(answered);
+        }
+        let force = request.force;
+        let ReplaySource { name, target, entry } = request.source()?;
+        let recorded = entry.as_ref().and_then(|entry| entry.recorded.as_ref());
+        let projected = match self.projected(&name, &target).await {
+            Ok(projected) => projected,
+            Err(error) => return Err(self.other_sku(&name, &target, recorded, error).await),
+        };
+        let plan = self.plan_of(&projected).await?;
+        let forced = match recorded {
+            Some(recorded) => {
+                let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
+                self.compare(daemon, map, &projected.layout, recorded, &name, force).await?
             }
-            let force = request.force;
-            let ReplaySource { name, target, entry } = request.source()?;
-            let recorded = entry.as_ref().and_then(|entry| entry.recorded.as_ref());
-            let projected = match service.projected(&name, &target).await {
-                Ok(projected) => projected,
-                Err(error) => return Err(service.other_sku(&name, &target, recorded, error).await),
-            };
-            let plan = service.plan_of(&projected).await?;
-            let forced = match recorded {
-                Some(recorded) => {
-                    let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
-                    service.compare(daemon, map, &projected.layout, recorded, &name, force).await?
-                }
-                None => Vec::new(),
-            };
-            if let Some(there) = plan.not_empty() {
-                return Err(ServiceError::Conflict(there));
+            None => Vec::new(),
+        };
+        if let Some(there) = plan.not_empty() {
+            return Err(ServiceError::Conflict(there));
+        }
+        refuse_blocked(&plan, false)?;
+        let Projected { daemon, active, layout } = projected;
+        let (expected, shares) = match recorded {
+            Some(recorded) if layout.enforcement == Enforcement::Static => {
+                (Some(recorded.ids.clone()), Vec::new())
             }
-            refuse_blocked(&plan, false)?;
-            let Projected { daemon, active, layout } = projected;
-            let (expected, shares) = match recorded {
-                Some(recorded) if layout.enforcement == Enforcement::Static => {
-                    (Some(recorded.ids.clone()), Vec::new())
+            Some(recorded) => (None, recorded.shares.clone()),
+            None => {
+                let mut reader = self.parts.store.read().await?;
+                store::restarts::on_record(&mut reader, &daemon.name, &active, &layout).await?
+            }
+        };
+        let clock = ctx.clock;
+        let replay = Replay {
+            id: clock.new_id(),
+            daemon: daemon.name.clone(),
+            layout: name,
+            version: active.version,
+            gpu_map: active.gpu_map,
+            cause: ReplayCause::Asked,
+            operation: None,
+            expected,
+            shares,
+            seen: Vec::new(),
+            provenance: recorded.map(|recorded| recorded.provenance.clone()),
+            forced,
+            verdict: Verdict::Pending,
+            error: None,
+            steps: Vec::new(),
+            created_at: clock.unix_ms(),
+            finished_at: None,
+            duration_us: None,
+        };
+        let requested = self.request_operation(&permit, options, key, move |db, operation| {
+            Box::pin(async move {
+                let mut replay = Replay { operation: Some(operation), ..replay };
+                if let Some(entry) = &entry {
+                    replay.version = take(&mut *db, &replay.layout, entry, &author, clock).await?.version;
                 }
-                Some(recorded) => (None, recorded.shares.clone()),
-                None => {
-                    let mut reader = service.parts.store.read().await?;
-                    store::restarts::on_record(&mut reader, &daemon.name, &active, &layout).await?
-                }
-            };
-            let clock = service.parts.clock;
-            let replay = Replay {
-                id: clock.new_id(),
-                daemon: daemon.name.clone(),
-                layout: name,
-                version: active.version,
-                gpu_map: active.gpu_map,
-                cause: ReplayCause::Asked,
-                operation: None,
-                expected,
-                shares,
-                seen: Vec::new(),
-                provenance: recorded.map(|recorded| recorded.provenance.clone()),
-                forced,
-                verdict: Verdict::Pending,
-                error: None,
-                steps: Vec::new(),
-                created_at: clock.unix_ms(),
-                finished_at: None,
-                duration_us: None,
-            };
-            let requested = service.request_operation(&actor, options, key, move |db, operation| {
-                Box::pin(async move {
-                    let mut replay = Replay { operation: Some(operation), ..replay };
-                    if let Some(entry) = &entry {
-                        replay.version = take(&mut *db, &replay.layout, entry, &author, clock).await?.version;
-                    }
-                    let (layout, version) = (replay.layout.clone(), replay.version);
-                    let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };
-                    may_change(&mut *db, &replay.daemon, &request).await?;
-                    store::replays::put(db, &replay).await?;
-                    Ok((request, vec![replay.daemon]))
-                })
-            });
-            accepted(requested.await?)
-        })
-        .await
+                let (layout, version) = (replay.layout.clone(), replay.version);
+                let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };
+                may_change(&mut *db, &replay.daemon, &request).await?;
+                store::replays::put(db, &replay).await?;
+                Ok((request, vec![replay.daemon]))
+            })
+        });
+        accepted(requested.await?)
     }
 
     /// Why a document does not fit a daemon without GPUs for its roles: how the intended GPUs, or the daemon's, differ;
@@ -273,15 +271,15 @@ impl Service {
     }
 
     /// One replay.
-    pub async fn replay_record(&self, actor: &Actor, id: Uuid) -> Result<Replay, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn replay_record(&self, ctx: &RequestContext, id: Uuid) -> Result<Replay, ServiceError> {
+        ctx.require(Right::View)?;
         let replay = store::replays::get(&mut *self.parts.store.read().await?, id).await?;
         replay.ok_or_else(|| ServiceError::NotFound { kind: "replay", name: id.to_string() })
     }
 
     /// Replays, newest first.
-    pub async fn replays(&self, actor: &Actor, page: &Page) -> Result<Paged<Replay>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn replays(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<Replay>, ServiceError> {
+        ctx.require(Right::View)?;
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = self.parts.store.read().await?;
         let replays = store::replays::page(&mut reader, before.as_deref(), page.rows()).await?;

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::host;
+use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
 use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, stored_answer};
@@ -92,15 +93,15 @@ impl Service {
     /// Clients by process ID; with `fresh`, after a poll of every daemon concerned.
     pub async fn clients(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: &ClientFilter,
         fresh: bool,
         page: &Page,
     ) -> Result<Paged<ClientView>, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+        ctx.require(Right::ViewOwn)?;
         if fresh {
             let daemons = self.parts.fleet.observed().into_iter().map(|(name, _)| name);
-            let own = self.daemon_in_scope(actor).await?;
+            let own = self.daemon_in_scope(ctx).await?;
             let wanted = daemons
                 .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
                 .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
@@ -119,7 +120,7 @@ impl Service {
             .attributed()
             .await?
             .into_iter()
-            .filter(|client| actor.sees(client.tenant.as_ref()))
+            .filter(|client| ctx.actor.sees(client.tenant.as_ref()))
             .filter(|client| after.is_none_or(|after| client.id > after))
             .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
             .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
@@ -129,26 +130,29 @@ impl Service {
     }
 
     /// One client at the last poll.
-    pub async fn client(&self, actor: &Actor, id: ClientId) -> Result<ClientView, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+    pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
         let clients = self.attributed().await?;
         clients
             .into_iter()
-            .find(|client| client.id == id && actor.sees(client.tenant.as_ref()))
+            .find(|client| client.id == id && ctx.actor.sees(client.tenant.as_ref()))
             .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
     }
 
     /// Whether a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
-    pub async fn is_client_stopped(&self, actor: &Actor, id: ClientId) -> Result<bool, ServiceError> {
-        actor.may(Right::ViewOwn)?;
-        self.client(actor, id).await?;
+    pub async fn is_client_stopped(&self, ctx: &RequestContext, id: ClientId) -> Result<bool, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
+        self.client(ctx, id).await?;
         Ok(host::process::is_stopped(id.pid))
     }
 
     /// The daemon of the tenant that an actor is bound to, if that tenant exists; `None` for an actor that may see all
     /// daemons.
-    async fn daemon_in_scope(&self, actor: &Actor) -> Result<Option<Option<DaemonName>>, ServiceError> {
-        let Some(tenant) = actor.scope() else { return Ok(None) };
+    async fn daemon_in_scope(
+        &self,
+        ctx: &RequestContext,
+    ) -> Result<Option<Option<DaemonName>>, ServiceError> {
+        let Some(tenant) = ctx.actor.scope() else { return Ok(None) };
         let tenant = store::tenants::get(&mut *self.parts.store.read().await?, tenant).await?;
         Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))
     }
@@ -156,30 +160,28 @@ impl Service {
     /// Requests the termination of a client; `stopped` says what to do if it is stopped, which is refused by default.
     pub async fn terminate(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         id: ClientId,
         stopped: StoppedPolicy,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
-        match actor.scope() {
-            // The client's tenant is determined below, where another's client is not found.
-            Some(tenant) => actor.may(Right::UseTenant(tenant))?,
-            None => actor.may(Right::Operate)?,
-        }
+        // The client's tenant is determined below, where another's client is not found.
+        let right = ctx.actor.scope().map_or(Right::Operate, Right::UseTenant);
+        let permit = ctx.require(right)?;
         // A repeated request finds the client gone, as intended.
         if let Some(key) = &key
             && let Some(operation) =
                 stored_answer::<Operation>(&mut *self.parts.store.read().await?, key).await?
         {
-            return Ok(operation.redacted_for(actor));
+            return Ok(operation.redacted_for(&ctx.actor));
         }
-        let client = match self.client(actor, id).await {
+        let client = match self.client(ctx, id).await {
             Ok(client) => client,
             // A client that connected in the last seconds is missing from the last poll.
             Err(ServiceError::NotFound { .. }) => {
-                self.clients(actor, &ClientFilter::default(), true, &Page::first(1)).await?;
-                self.client(actor, id).await?
+                self.clients(ctx, &ClientFilter::default(), true, &Page::first(1)).await?;
+                self.client(ctx, id).await?
             }
             Err(error) => return Err(error),
         };
@@ -187,7 +189,7 @@ impl Service {
             return Err(ServiceError::Conflict(TerminateError::Stopped(id).to_string()).visible_to_tenants());
         }
         let request = OperationRequest::TerminateClient { client: id, stopped };
-        self.operate_now(actor, client.daemon, request, options, key).await
+        self.operate_now(&permit, client.daemon, request, options, key).await
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::cache::TenantsOfDaemons;
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 use crate::store::{self, StoreError};
 
@@ -56,8 +57,11 @@ impl Service {
     }
 
     /// How many tenants each daemon has.
-    pub async fn tenant_counts(&self, actor: &Actor) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn tenant_counts(
+        &self,
+        ctx: &RequestContext,
+    ) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
+        ctx.require(Right::View)?;
         let mut counts = BTreeMap::new();
         for tenant in self.stored_tenants().await?.iter() {
             *counts.entry(tenant.spec.daemon.clone()).or_default() += 1;

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::history::{EVERY_MS, HeldByTenant, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
+use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 
 impl Service {
@@ -47,15 +48,19 @@ impl Service {
     }
 
     /// The start of a tenant's history, in unix milliseconds: an hour ago, or when this manager started.
-    pub fn tenant_history_since(&self, actor: &Actor, name: &TenantName) -> Result<i64, ServiceError> {
-        actor.may(Right::ViewTenant(name))?;
+    pub fn tenant_history_since(&self, ctx: &RequestContext, name: &TenantName) -> Result<i64, ServiceError> {
+        ctx.require(Right::ViewTenant(name))?;
         Ok(self.history.since.max(self.parts.clock.unix_ms() - SPAN_MS))
     }
 
     /// What a tenant used in the last hour, oldest first; empty if it had no client.
     #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn tenant_history(&self, actor: &Actor, name: &TenantName) -> Result<Vec<Point>, ServiceError> {
-        actor.may(Right::ViewTenant(name))?;
+    pub async fn tenant_history(
+        &self,
+        ctx: &RequestContext,
+        name: &TenantName,
+    ) -> Result<Vec<Point>, ServiceError> {
+        ctx.require(Right::ViewTenant(name))?;
         let mut points = self.history.history().of_tenant(name);
         let present = self.held_now().remove(name).map(|held| (held.clients, held.memory()));
         with_present(&mut points, self.parts.clock.unix_ms(), present);
@@ -66,10 +71,10 @@ impl Service {
     #[allow(clippy::unused_async, reason = "as every use case is called")]
     pub async fn gpu_history(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         gpu: &GpuUuid,
     ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let mut lines: BTreeMap<TenantName, Vec<Point>> =
             self.history.history().of_gpu(gpu).into_iter().collect();
         let held = self.held_now();

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::admission;
 use crate::domain::audit::Target;
 use crate::domain::daemon::{self, Condition, Daemon, Management, Phase};
@@ -27,7 +27,7 @@ use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName};
-use crate::service::access::audit_log::{current_cause, with_target};
+use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::{AudienceText, Redact as _};
 use crate::service::access::tokens;
 use crate::service::page::{Page, Paged};
@@ -97,25 +97,13 @@ impl Service {
     /// Creates or replaces a tenant; the supervisor applies it.
     pub async fn put_tenant(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: TenantName,
         spec: TenantSpec<GpuRef>,
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
-        actor.may(Right::Administer)?;
-        let (service, actor, target) = (self.clone(), actor.clone(), Target::Tenant(name.clone()));
-        let putting =
-            self.run_to_completion(async move { service.put_tenant_now(&actor, name, spec, options).await });
-        Box::pin(with_target(target, putting)).await
-    }
-
-    async fn put_tenant_now(
-        &self,
-        actor: &Actor,
-        name: TenantName,
-        spec: TenantSpec<GpuRef>,
-        options: WriteOptions,
-    ) -> Result<Written<TenantView>, ServiceError> {
+        let permit = ctx.require(Right::Administer)?.on(Target::Tenant(name.clone()));
+        self.refuse_read_only().await?;
         let gpus = self.gpus().await?;
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
@@ -128,11 +116,11 @@ impl Service {
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
         let ceiling = context.capability.client_ceiling();
         let boot_id = context.boot_id.clone();
-        let (manager_uid, clock) = (self.parts.manager_uid, self.parts.clock);
+        let (manager_uid, clock) = (self.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let present = gpus.clone();
         let (tenant, desired, created) = self
-            .write(move |db| {
+            .write(&permit, move |db| {
                 Box::pin(async move {
                     let current = store::tenants::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|tenant| tenant.generation))?;
@@ -185,7 +173,7 @@ impl Service {
         if !dry_run {
             self.publish(desired.into_iter().flatten());
         }
-        Ok(Written { value: self.tenant_view(actor, tenant, &present).await?, created })
+        Ok(Written { value: self.tenant_view(ctx, tenant, &present).await?, created })
     }
 
     /// A process stays with the daemon it was started for, whatever happens to its tenant.
@@ -210,81 +198,78 @@ impl Service {
     /// Deletes a tenant; refused while its processes are connected.
     pub async fn delete_tenant(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: TenantName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
-        actor.may(Right::Administer)?;
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let connected = service.processes_of(&name).await?;
-            if connected > 0 {
-                return Err(ServiceError::Conflict(format!(
-                    "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
-                )));
-            }
-            let gpus = service.gpus().await?;
-            let (manager_uid, dry_run) = (service.parts.manager_uid, options.dry_run);
-            let boot_id = service.parts.fleet.context().boot_id.clone();
-            let (by, clock) = (current_cause(), service.parts.clock);
-            let forgotten = name.clone();
-            let (desired, revoked) = service
-                .write(move |db| {
-                    Box::pin(async move {
-                        let tenant =
-                            store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                        check_precondition(&options, Some(tenant.generation))?;
-                        refuse_while_leased(&mut *db, &name, &boot_id).await?;
-                        store::tenants::delete(&mut *db, &name).await?;
-                        let revoked = tokens::revoke_of(&mut *db, &name, &by, clock.unix_ms()).await?;
-                        store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
-                        // A dry run notifies no one.
-                        let desired = if dry_run {
-                            None
-                        } else {
-                            store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
-                        };
-                        Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
-                    })
+        let permit = ctx.require(Right::Administer)?;
+        self.refuse_read_only().await?;
+        let connected = self.processes_of(&name).await?;
+        if connected > 0 {
+            return Err(ServiceError::Conflict(format!(
+                "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
+            )));
+        }
+        let gpus = self.gpus().await?;
+        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
+        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let (by, clock) = (ctx.cause(), ctx.clock);
+        let forgotten = name.clone();
+        let (desired, revoked) = self
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let tenant =
+                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(tenant.generation))?;
+                    refuse_while_leased(&mut *db, &name, &boot_id).await?;
+                    store::tenants::delete(&mut *db, &name).await?;
+                    let revoked = tokens::revoke_of(&mut *db, &name, &by, clock.unix_ms()).await?;
+                    store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
+                    // A dry run notifies no one.
+                    let desired = if dry_run {
+                        None
+                    } else {
+                        store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
+                    };
+                    Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
                 })
-                .await?;
-            if !dry_run {
-                service.parts.access.end(&revoked).await;
-                service.history.forget(&forgotten);
-                service.publish(desired);
-            }
-            Ok(())
-        })
-        .await
+            })
+            .await?;
+        if !dry_run {
+            self.parts.access.end(&revoked).await;
+            self.history.forget(&forgotten);
+            self.publish(desired);
+        }
+        Ok(())
     }
 
     /// One tenant; with `fresh`, after a new poll of its daemon.
     pub async fn tenant(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &TenantName,
         fresh: bool,
     ) -> Result<TenantView, ServiceError> {
-        actor.may(Right::ViewTenant(name))?;
+        ctx.require(Right::ViewTenant(name))?;
         let tenant = self.stored_tenant(name).await?;
         if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
             handle.fresh(self.parts.patience).await?;
         }
         let gpus = self.held_gpus().await?;
-        self.tenant_view(actor, tenant, &gpus).await
+        self.tenant_view(ctx, tenant, &gpus).await
     }
 
     /// Tenants by name.
     pub async fn tenants(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         filter: &TenantFilter,
         page: &Page,
     ) -> Result<Paged<TenantView>, ServiceError> {
-        actor.may(Right::ViewOwn)?;
+        ctx.require(Right::ViewOwn)?;
         page.key::<TenantName>()?;
         let mut reader = self.parts.store.read().await?;
-        let tenants = match actor.scope() {
+        let tenants = match ctx.actor.scope() {
             None => {
                 let (daemon, text) = (filter.daemon.as_ref(), filter.text.as_deref());
                 store::tenants::page(&mut reader, daemon, text, &page.after, page.rows()).await?
@@ -322,7 +307,7 @@ impl Service {
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
             let verification = verifications.remove(&tenant.name);
-            items.push(self.view_with(actor, tenant, (daemon, verification), &gpus, connected, &obstacles));
+            items.push(self.view_with(ctx, tenant, (daemon, verification), &gpus, connected, &obstacles));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -330,10 +315,10 @@ impl Service {
     /// The environment of a tenant's processes.
     pub async fn tenant_environment(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &TenantName,
     ) -> Result<EnvironmentView, ServiceError> {
-        actor.may(Right::ViewTenant(name))?;
+        ctx.require(Right::ViewTenant(name))?;
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         let gpus = self.held_gpus().await?;
@@ -432,7 +417,7 @@ impl Service {
 
     async fn tenant_view(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         tenant: Tenant,
         gpus: &[Gpu],
     ) -> Result<TenantView, ServiceError> {
@@ -443,13 +428,13 @@ impl Service {
         let verification = store::verifications::get(&mut reader, &tenant.name).await?;
         drop(reader);
         let obstacles = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
-        Ok(self.view_with(actor, tenant, (daemon, verification), gpus, connected, &obstacles))
+        Ok(self.view_with(ctx, tenant, (daemon, verification), gpus, connected, &obstacles))
     }
 
     /// A tenant as an actor may see it.
     fn view_with(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         tenant: Tenant,
         (stored, verification): (Option<Daemon>, Option<Verification>),
         gpus: &[Gpu],
@@ -457,7 +442,7 @@ impl Service {
         obstacles: &TenantBlockers,
     ) -> TenantView {
         let verification = verification
-            .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(actor));
+            .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(&ctx.actor));
         let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
         let mut status = TenantStatus {
             observed_generation: 0,
@@ -499,9 +484,9 @@ impl Service {
                 let refused = refused.filter(|_| applied);
                 let is_handed_out = refused.is_none() && unlinked.is_none();
                 let (reason, message) = match (refused, ready) {
-                    (Some((reason, error)), _) => (reason, error.for_actor(actor).to_string()),
+                    (Some((reason, error)), _) => (reason, error.for_actor(&ctx.actor).to_string()),
                     (None, _) if unlinked.is_some() => {
-                        ("SocketNotHandedOut", socket_problem(handed.problem.as_ref()).text_for(actor))
+                        ("SocketNotHandedOut", socket_problem(handed.problem.as_ref()).text_for(&ctx.actor))
                     }
                     (None, _) if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
                     (None, Some(ready)) if ready.status => (
@@ -517,13 +502,13 @@ impl Service {
                             format!("daemon {name} is not ready ({reason}{what}): ask the host's operator");
                         let words = AudienceText::new(format!("daemon {name}: {message}"), redacted);
                         let reason = if reason == "ServerFault" { "ServerFault" } else { "DaemonNotReady" };
-                        (reason, words.text_for(actor))
+                        (reason, words.text_for(&ctx.actor))
                     }
                     (None, None) => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
                 };
                 status.conditions.push(Condition::new("Ready", applied && is_handed_out, reason, message));
                 if let Some(problem) = &handed.problem {
-                    let message = socket_problem(Some(problem)).text_for(actor);
+                    let message = socket_problem(Some(problem)).text_for(&ctx.actor);
                     status.conditions.push(Condition::new("ClientSocket", false, problem.reason, message));
                 }
                 status.gpus = resolved.gpus;
@@ -539,7 +524,7 @@ impl Service {
                     "Ready",
                     false,
                     "CannotBeHeld",
-                    error.for_actor(actor).to_string(),
+                    error.for_actor(&ctx.actor).to_string(),
                 ));
             }
         }

@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::percentage::own_share::own_shares;
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
+use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
 use crate::service::{Service, ServiceError};
 use crate::store;
 
 impl Service {
     /// The chunks of each GPU on which a CUDA client has counted them.
-    pub async fn chunk_counts(&self, actor: &Actor) -> Result<BTreeMap<GpuUuid, ChunkCensus>, ServiceError> {
-        actor.may(Right::View)?;
+    pub async fn chunk_counts(
+        &self,
+        ctx: &RequestContext,
+    ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, ServiceError> {
+        ctx.require(Right::View)?;
         Ok(store::probe_results::chunks(&mut *self.parts.store.read().await?).await?)
     }
 

@@ -1,12 +1,13 @@
 //! What a tenant would get, predicted before anything is written.
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::admission::Refusal;
 use crate::domain::daemon::Management;
 use crate::domain::gpu::GpuRef;
 use crate::domain::prediction::{Prediction, predict};
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{InvalidValue, TenantName};
+use crate::service::access::context::RequestContext;
 use crate::service::tenants::percentage_layout::refuse_own_share;
 use crate::service::{Service, ServiceError};
 use crate::store;
@@ -18,12 +19,12 @@ impl Service {
     /// is queried. It fails only if no prediction is possible: without the daemon, or with unknown GPUs.
     pub async fn predict_tenant(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: Option<&TenantName>,
         is_new: bool,
         spec: TenantSpec<GpuRef>,
     ) -> Result<Prediction, ServiceError> {
-        actor.may(Right::View)?;
+        ctx.require(Right::View)?;
         let gpus = self.gpus().await?;
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
@@ -22,7 +22,7 @@ use crate::domain::verification::{
 use crate::domain::{GpuUuid, MemoryLimit, TenantName};
 use crate::gpu::probe::ProbeRequest;
 use crate::gpu::report::Report;
-use crate::service::access::audit_log::current_cause;
+use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::tenants::not_found;
@@ -41,28 +41,17 @@ impl Service {
     /// Starts a CUDA client in the environment of a tenant, unless one is running; the result goes to the tenant's status.
     pub async fn verify_tenant(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: TenantName,
         options: WriteOptions,
         key: Option<IdempotencyKey>,
     ) -> Result<Verification, ServiceError> {
-        actor.may(Right::UseTenant(&name))?;
-        let service = self.clone();
-        let verifying =
-            self.run_to_completion(async move { service.begin_verification(name, options, key).await });
-        Ok(verifying.await?.redacted_for(actor))
-    }
-
-    async fn begin_verification(
-        &self,
-        name: TenantName,
-        options: WriteOptions,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Verification, ServiceError> {
+        let permit = ctx.require(Right::UseTenant(&name))?;
+        self.refuse_read_only().await?;
         let (dry_run, verified, service) = (options.dry_run, name.clone(), self.clone());
-        let clock = self.parts.clock;
+        let clock = ctx.clock;
         let (verification, begun) = self
-            .write(move |db| {
+            .write(&permit, move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
                     let tenant =
@@ -81,11 +70,11 @@ impl Service {
             })
             .await?;
         if let Some(asked_at) = verification.running_since.filter(|_| begun && !dry_run) {
-            let (service, by) = (self.clone(), current_cause());
+            let (service, by) = (self.clone(), ctx.cause());
             // Not awaited at shutdown: the next manager reports it as interrupted.
             tokio::spawn(async move { service.verify(&verified, asked_at, by).await });
         }
-        Ok(verification)
+        Ok(verification.redacted_for(&ctx.actor))
     }
 
     /// Starts the client, and writes its result and event.

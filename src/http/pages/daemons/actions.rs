@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use super::clients;
 use crate::domain::DaemonName;
-use crate::domain::access::Actor;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
@@ -20,6 +19,7 @@ use crate::http::pages::forms::{Field, Form, Refused, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::clients::ClientView;
 use crate::service::{ServiceError, WriteOptions, etag};
@@ -168,47 +168,56 @@ pub(super) fn router() -> Router<AppState> {
 
 /// The confirmation page and its form.
 fn with_confirmation(action: ConfirmedAction) -> MethodRouter<AppState> {
-    let show =
-        move |app: State<AppState>, actor: Actor, name: Path<DaemonName>| confirm(app, actor, name, action);
-    let run = move |app: State<AppState>, actor: Actor, name: Path<DaemonName>, form: Form| {
-        run_confirmed(app, actor, name, form, action)
+    let show = move |app: State<AppState>, ctx: RequestContext, name: Path<DaemonName>| {
+        confirm(app, ctx, name, action)
+    };
+    let run = move |app: State<AppState>, ctx: RequestContext, name: Path<DaemonName>, form: Form| {
+        run_confirmed(app, ctx, name, form, action)
     };
     get(show).post(run)
 }
 
 async fn start(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
 ) -> Result<Response, Problem> {
     let options = WriteOptions::default();
-    let operation = app.service.operate(&actor, name, OperationRequest::StartDaemon, options, None).await?;
+    let operation = app.service.operate(&ctx, name, OperationRequest::StartDaemon, options, None).await?;
     Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
 }
 
-async fn cordon(app: State<AppState>, actor: Actor, name: Path<DaemonName>) -> Result<Response, Problem> {
-    set_schedulable(app, actor, name, false).await
+async fn cordon(
+    app: State<AppState>,
+    ctx: RequestContext,
+    name: Path<DaemonName>,
+) -> Result<Response, Problem> {
+    set_schedulable(app, ctx, name, false).await
 }
 
-async fn uncordon(app: State<AppState>, actor: Actor, name: Path<DaemonName>) -> Result<Response, Problem> {
-    set_schedulable(app, actor, name, true).await
+async fn uncordon(
+    app: State<AppState>,
+    ctx: RequestContext,
+    name: Path<DaemonName>,
+) -> Result<Response, Problem> {
+    set_schedulable(app, ctx, name, true).await
 }
 
 async fn set_schedulable(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     schedulable: bool,
 ) -> Result<Response, Problem> {
     let back = format!("/daemons/{name}");
-    app.service.set_schedulable(&actor, name, schedulable, WriteOptions::default()).await?;
+    app.service.set_schedulable(&ctx, name, schedulable, WriteOptions::default()).await?;
     Ok(Redirect::to(&back).into_response())
 }
 
 /// Shows the confirmation page.
 async fn confirm(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     action: ConfirmedAction,
 ) -> Result<Response, Problem> {
@@ -216,51 +225,51 @@ async fn confirm(
     form.set("grace_s", default_grace().to_string());
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     form.set("on_timeout", "fail");
-    let blocker =
-        rehearsal_refusal(done(&app, &actor, &name, action, &form, WriteOptions::rehearsal()).await)?;
-    confirm_page(&app, &actor, &name, action, form, Refused::default(), blocker).await
+    let blocker = done(&app, &ctx, &name, action, &form, WriteOptions::rehearsal()).await;
+    let blocker = rehearsal_refusal(&ctx, blocker)?;
+    confirm_page(&app, &ctx, &name, action, form, Refused::default(), blocker).await
 }
 
 #[allow(clippy::too_many_arguments, reason = "the contents of the page")]
 async fn confirm_page(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &DaemonName,
     action: ConfirmedAction,
     mut form: Form,
     refused: Refused,
     blocker: Option<String>,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.daemon(actor, name, false).await?;
+    let daemon = app.service.daemon(ctx, name, false).await?;
     // The page lists the present clients.
     form.replace("revision", daemon.revision.to_string());
-    let clients = clients(app, actor, name).await?;
-    let tenants = app.service.tenant_counts(actor).await?.get(name).copied().unwrap_or(0);
+    let clients = clients(app, ctx, name).await?;
+    let tenants = app.service.tenant_counts(ctx).await?.get(name).copied().unwrap_or(0);
     let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let title = format!("{} daemon {name}", action.title());
-    let frame = Frame::of(&app.service, actor, Section::Daemons, &title).await;
+    let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
     Ok(page(status, &ConfirmPage { frame, action, daemon, clients, tenants, form, refused, blocker }))
 }
 
 /// Runs the action, and redirects to where its effect is shown.
 async fn run_confirmed(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     form: Form,
     action: ConfirmedAction,
 ) -> Result<Response, Problem> {
     let if_match = form.text("revision").parse().ok().map(etag);
     let options = WriteOptions { if_match, ..WriteOptions::default() };
-    match done(&app, &actor, &name, action, &form, options).await {
+    match done(&app, &ctx, &name, action, &form, options).await {
         Ok(Some(operation)) => Ok(Redirect::to(&format!("/operations/{operation}")).into_response()),
         Ok(None) => Ok(Redirect::to("/daemons#foreign").into_response()),
         Err(forbidden @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => {
             Err(forbidden.into())
         }
         Err(error) => {
-            let refused = Refused::of(error, &NAMES);
-            confirm_page(&app, &actor, &name, action, form, refused, None).await
+            let refused = Refused::of(Problem::of(error, &ctx.actor), &NAMES);
+            confirm_page(&app, &ctx, &name, action, form, refused, None).await
         }
     }
 }
@@ -268,7 +277,7 @@ async fn run_confirmed(
 /// Runs or rehearses the action; returns the operation if there is one.
 async fn done(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &DaemonName,
     action: ConfirmedAction,
     form: &Form,
@@ -277,9 +286,9 @@ async fn done(
     let fields: ActionForm = form.read(&FIELDS)?;
     match action.request(&fields)? {
         Some(request) => {
-            let operation = app.service.operate(actor, name.clone(), request, options, None).await?;
+            let operation = app.service.operate(ctx, name.clone(), request, options, None).await?;
             Ok(Some(operation.id))
         }
-        None => app.service.release_daemon(actor, name.clone(), options).await.map(|()| None),
+        None => app.service.release_daemon(ctx, name.clone(), options).await.map(|()| None),
     }
 }

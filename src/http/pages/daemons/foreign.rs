@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::named;
-use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Management;
 use crate::domain::{DaemonName, GpuUuid, Priority};
@@ -18,6 +17,7 @@ use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
 use crate::service::daemons::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
@@ -70,21 +70,21 @@ fn limit(bytes: Option<u64>) -> String {
 
 pub(super) async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    shown(&app, &actor, &id, Form::default(), Refused::default()).await
+    shown(&app, &ctx, &id, Form::default(), Refused::default()).await
 }
 
 async fn shown(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     id: &str,
     mut form: Form,
     refused: Refused,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.foreign_daemon(actor, id).await?;
-    let gpus: Vec<GpuRow> = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect();
+    let daemon = app.service.foreign_daemon(ctx, id).await?;
+    let gpus: Vec<GpuRow> = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect();
     if refused.is_empty() {
         let first = daemon.gpus.iter().flatten().next();
         let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.index);
@@ -94,17 +94,17 @@ async fn shown(
     let gpus = named(&daemon, &gpus);
     let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let title = format!("Control daemon {}", daemon.pid);
-    let frame = Frame::of(&app.service, actor, Section::Daemons, &title).await;
+    let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
     Ok(page(status, &ForeignPage { frame, daemon, gpus, form, refused }))
 }
 
 pub(super) async fn adopt(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<ClientId>,
     form: Form,
 ) -> Result<Response, Problem> {
-    match adopted(&app, &actor, id, &form).await {
+    match adopted(&app, &ctx, id, &form).await {
         Ok(written) => Ok(Redirect::to(&format!("/daemons/{}", written.value.name)).into_response()),
         Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
         Err(error) => {
@@ -114,14 +114,15 @@ pub(super) async fn adopt(
                 }
                 error => error,
             };
-            shown(&app, &actor, &id.to_string(), form, Refused::of(error, &NAMES)).await
+            let refused = Refused::of(Problem::of(error, &ctx.actor), &NAMES);
+            shown(&app, &ctx, &id.to_string(), form, refused).await
         }
     }
 }
 
 async fn adopted(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     id: ClientId,
     form: &Form,
 ) -> Result<Written<DaemonView>, ServiceError> {
@@ -134,5 +135,5 @@ async fn adopted(
     };
     let request = AdoptRequest { process: id.to_string(), management };
     let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
-    app.service.adopt_daemon(actor, name, request, options).await
+    app.service.adopt_daemon(ctx, name, request, options).await
 }

@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
@@ -17,6 +17,7 @@ use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::rendered;
 use crate::http::pages::spec_form::{Draft, FormSpec, REVISION};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::{ServiceError, WriteOptions};
 
@@ -72,11 +73,11 @@ pub(super) struct NewQuery {
 
 pub(super) async fn new(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(query): Query<NewQuery>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
-    let gpus = gpus(&app, &actor).await?;
+    ctx.require(Right::Administer)?;
+    let gpus = gpus(&app, &ctx).await?;
     let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();
     let wanted = |row: &&&GpuRow| {
         let index = row.gpu.index.map(|index| index.to_string());
@@ -89,11 +90,11 @@ pub(super) async fn new(
     if let Some(index) = chosen.and_then(|row| row.gpu.index) {
         form.set("name", format!("gpu{index}"));
     }
-    Ok(rendered(&DaemonSpec::page(&app, &actor, Draft::new(None, form)).await?))
+    Ok(rendered(&DaemonSpec::page(&app, &ctx, Draft::new(None, form)).await?))
 }
 
-async fn gpus(app: &AppState, actor: &Actor) -> Result<Vec<GpuRow>, Problem> {
-    Ok(app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect())
+async fn gpus(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuRow>, Problem> {
+    Ok(app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect())
 }
 
 impl FormSpec for DaemonSpec<GpuRef> {
@@ -115,8 +116,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
         ("wedge_grace_s", Shape::Whole, "Seconds to wait for them"),
     ];
 
-    async fn stored(app: &AppState, actor: &Actor, name: &DaemonName) -> Result<Form, ServiceError> {
-        let daemon = app.service.daemon(actor, name, false).await?;
+    async fn stored(app: &AppState, ctx: &RequestContext, name: &DaemonName) -> Result<Form, ServiceError> {
+        let daemon = app.service.daemon(ctx, name, false).await?;
         let mut form = Form::of(&daemon.spec, Self::FIELDS)?;
         form.set(REVISION, daemon.revision.to_string());
         Ok(form)
@@ -125,7 +126,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
     async fn write(
         self,
         app: &AppState,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: DaemonName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
@@ -133,18 +134,22 @@ impl FormSpec for DaemonSpec<GpuRef> {
             None => self,
             Some(_) => {
                 // Fields that the form lacks stay as they are; the revision ensures that they are those that were read.
-                let stored = app.service.daemon(actor, &name, false).await?.spec;
+                let stored = app.service.daemon(ctx, &name, false).await?.spec;
                 let (layout, desired_state) = (stored.layout, stored.desired_state);
                 Self { layout, desired_state, schedulable: stored.schedulable, ..self }
             }
         };
-        app.service.put_daemon(actor, name, spec, options).await.map(drop)
+        app.service.put_daemon(ctx, name, spec, options).await.map(drop)
     }
 
-    async fn page(app: &AppState, actor: &Actor, draft: Draft<DaemonName>) -> Result<impl Template, Problem> {
+    async fn page(
+        app: &AppState,
+        ctx: &RequestContext,
+        draft: Draft<DaemonName>,
+    ) -> Result<impl Template, Problem> {
         let Draft { edited, form, refused, conflict } = draft;
         let daemon = match &edited {
-            Some(name) => Some(app.service.daemon(actor, name, false).await?),
+            Some(name) => Some(app.service.daemon(ctx, name, false).await?),
             None => None,
         };
         let choice = |row: GpuRow| {
@@ -154,12 +159,12 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
-        let gpus = gpus(app, actor).await?.into_iter().map(choice).collect();
+        let gpus = gpus(app, ctx).await?.into_iter().map(choice).collect();
         let title = match &edited {
             Some(name) => format!("Edit daemon {name}"),
             None => "Set up a daemon".to_owned(),
         };
-        let frame = Frame::of(&app.service, actor, Section::Daemons, &title).await;
+        let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
         Ok(FormPage { frame, daemon, gpus, form, refused, conflict })
     }
 }

@@ -7,13 +7,13 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::domain::DaemonName;
-use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::pages::format::{Amount, Stamped};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::rendered;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::logs::{LogFile, LogView, OwnSessions, Part};
 
 #[derive(Template)]
@@ -132,7 +132,7 @@ enum FileWord {
 
 pub(super) async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
@@ -149,9 +149,9 @@ pub(super) async fn show(
     };
     let q: String = query.q.trim().chars().take(200).collect();
     let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
-    let log = app.service.daemon_log(&actor, &name, file, part, q.clone(), own).await?;
+    let log = app.service.daemon_log(&ctx, &name, file, part, q.clone(), own).await?;
     let is_last = part == Part::Last;
-    let frame = Frame::of(&app.service, &actor, Section::Daemons, &format!("Logs of {name}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Daemons, &format!("Logs of {name}")).await;
     let frame = if is_last { frame.live() } else { frame };
     Ok(rendered(&LogsPage { frame, name, file, q, log, is_last, own, part }))
 }

@@ -24,7 +24,6 @@ use super::lists::ROWS;
 use super::operations::{OperationRow, under_way};
 use super::rendered;
 use super::spec_form;
-use crate::domain::access::Actor;
 use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};
@@ -39,6 +38,7 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -179,57 +179,57 @@ pub(super) fn mode(mode: Mode) -> &'static str {
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
+async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
     let service = &app.service;
     let page = Page::first(MAX_LIMIT);
-    let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
-    let counts = service.tenant_counts(&actor).await?;
+    let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let counts = service.tenant_counts(&ctx).await?;
     let mut rows = Vec::new();
-    for row in daemon_rows(&app, &actor, &gpus, &page).await? {
+    for row in daemon_rows(&app, &ctx, &gpus, &page).await? {
         let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
         let promised = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_promised).sum());
         rows.push(DaemonListRow { row, tenants, promised });
     }
-    let foreign = service.foreign_daemons(&actor).await?;
+    let foreign = service.foreign_daemons(&ctx).await?;
     let foreign =
         foreign.into_iter().map(|daemon| ForeignRow { gpus: named(&daemon, &gpus), daemon }).collect();
     let free = |row: &GpuRow| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
     let unheld = gpus.into_iter().filter(free).collect();
-    let frame = Frame::of(service, &actor, Section::Daemons, "Daemons").await.live();
+    let frame = Frame::of(service, &ctx, Section::Daemons, "Daemons").await.live();
     Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
 }
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<DaemonName>,
 ) -> Result<Response, Problem> {
     let service = &app.service;
-    let daemon = service.daemon(&actor, &name, false).await?;
-    let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
-    let desired = service.daemon_desired(&actor, &name).await?;
-    let clients = clients(&app, &actor, &name).await?;
-    let tenants = service.tenants(&actor, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
+    let daemon = service.daemon(&ctx, &name, false).await?;
+    let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let desired = service.daemon_desired(&ctx, &name).await?;
+    let clients = clients(&app, &ctx, &name).await?;
+    let tenants = service.tenants(&ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
     let has_more_tenants = tenants.next_cursor.is_some();
     let tenants = tenants.items.into_iter().map(|tenant| DaemonTenantRow {
         ready: format::ready(&tenant.status.conditions),
         limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
         tenant,
     });
-    let from = service.first_event_of_daemon(&actor, &name).await?;
+    let from = service.first_event_of_daemon(&ctx, &name).await?;
     let about = EventFilter { daemon: Some(name.clone()), from, ..EventFilter::default() };
     let newest = Page::first(EVENTS);
-    let events = service.events(&actor, about, Order::NewestFirst, &newest).await?.items;
-    let is_adopted = service.is_adopted(&actor, &name).await?;
+    let events = service.events(&ctx, about, Order::NewestFirst, &newest).await?.items;
+    let is_adopted = service.is_adopted(&ctx, &name).await?;
     let tenants = tenants.collect();
     let row = DaemonRow::of(daemon, &gpus, clients.len());
     let effective = row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
     let settings = settings::of(desired.as_ref(), effective, |uuid| {
         gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)
     });
-    let under_way = under_way(&app, &actor, Some(&name)).await?;
-    let frame = Frame::of(service, &actor, Section::Daemons, &format!("Daemon {name}")).await.live();
+    let under_way = under_way(&app, &ctx, Some(&name)).await?;
+    let frame = Frame::of(service, &ctx, Section::Daemons, &format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
         frame,
         row,

@@ -1,11 +1,11 @@
 //! Daemons as several pages read and show them.
 
-use crate::domain::access::Actor;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::pages::format::{self, Badge, layout};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -47,12 +47,12 @@ impl DaemonRow {
 /// The daemons with their numbers of clients.
 pub(in crate::http::pages) async fn daemon_rows(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     gpus: &[GpuRow],
     page: &Page,
 ) -> Result<Vec<DaemonRow>, Problem> {
-    let daemons = app.service.daemons(actor, page).await?.items;
-    let clients = app.service.clients(actor, &ClientFilter::default(), false, page).await?.items;
+    let daemons = app.service.daemons(ctx, page).await?.items;
+    let clients = app.service.clients(ctx, &ClientFilter::default(), false, page).await?.items;
     let row = |daemon: DaemonView| {
         let clients = clients.iter().filter(|client| client.daemon == daemon.name).count();
         DaemonRow::of(daemon, gpus, clients)
@@ -63,10 +63,10 @@ pub(in crate::http::pages) async fn daemon_rows(
 /// The names of the daemons, for a filter or a form.
 pub(in crate::http::pages) async fn daemon_names(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
 ) -> Result<Vec<DaemonName>, Problem> {
     let all = Page::first(MAX_LIMIT);
-    let daemons = app.service.daemons(actor, &all).await?.items;
+    let daemons = app.service.daemons(ctx, &all).await?.items;
     Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
 }
 
@@ -82,10 +82,10 @@ pub(super) fn named(daemon: &ForeignDaemonView, gpus: &[GpuRow]) -> Vec<(GpuUuid
 /// The clients of a daemon.
 pub(super) async fn clients(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &DaemonName,
 ) -> Result<Vec<ClientView>, Problem> {
     let filter = ClientFilter { daemon: Some(name.clone()), tenant: None };
     let all = Page::first(MAX_LIMIT);
-    Ok(app.service.clients(actor, &filter, false, &all).await?.items)
+    Ok(app.service.clients(ctx, &filter, false, &all).await?.items)
 }

@@ -17,13 +17,13 @@ use super::frame::{Frame, Section};
 use super::rendered;
 use super::sm_map::{Named, SmMap};
 use crate::domain::TenantName;
-use crate::domain::access::Actor;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
@@ -92,32 +92,32 @@ impl ProcessRow {
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    let gpus = app.service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
-    let frame = Frame::of(&app.service, &actor, Section::Gpus, "GPUs").await.live();
+async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    let gpus = app.service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let frame = Frame::of(&app.service, &ctx, Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    let row = GpuRow::of(app.service.gpu(&actor, &name).await?);
+    let row = GpuRow::of(app.service.gpu(&ctx, &name).await?);
     let daemon = match &row.gpu.daemon {
-        Some(daemon) => Some(app.service.daemon(&actor, daemon, false).await?),
+        Some(daemon) => Some(app.service.daemon(&ctx, daemon, false).await?),
         None => None,
     };
     let map = daemon.as_ref().and_then(|daemon| partition_map(&row.gpu, daemon));
     let partitioned = map.is_some();
-    let counted = app.service.chunk_counts(&actor).await?.remove(row.key());
+    let counted = app.service.chunk_counts(&ctx).await?.remove(row.key());
     let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref(), counted.as_ref()));
     let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
-    let processes = processes(&app, &actor, &row.gpu).await?;
-    let lines = app.service.gpu_history(&actor, row.key()).await?;
+    let processes = processes(&app, &ctx, &row.gpu).await?;
+    let lines = app.service.gpu_history(&ctx, row.key()).await?;
     let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
-    let frame = Frame::of(&app.service, &actor, Section::Gpus, &row.called()).await.live();
+    let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
     Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
@@ -161,10 +161,14 @@ fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<GpuShareRow> {
         .collect()
 }
 
-async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Option<Vec<ProcessRow>>, Problem> {
+async fn processes(
+    app: &AppState,
+    ctx: &RequestContext,
+    gpu: &GpuView,
+) -> Result<Option<Vec<ProcessRow>>, Problem> {
     let Some(listed) = &gpu.processes else { return Ok(None) };
     let page = Page::first(MAX_LIMIT);
-    let clients = app.service.clients(actor, &ClientFilter::default(), false, &page).await?.items;
+    let clients = app.service.clients(ctx, &ClientFilter::default(), false, &page).await?.items;
     let row = |process: &crate::service::host::GpuProcessView| ProcessRow {
         pid: process.pid,
         kind: process.kind,
@@ -182,10 +186,10 @@ async fn processes(app: &AppState, actor: &Actor, gpu: &GpuView) -> Result<Optio
 /// What tenants used of a GPU in the last hour, for the script that draws it.
 async fn history(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<String>,
 ) -> Result<axum::Json<Chart>, Problem> {
-    let gpu = app.service.gpu(&actor, &name).await?.uuid;
-    let lines = app.service.gpu_history(&actor, &gpu).await?;
+    let gpu = app.service.gpu(&ctx, &name).await?.uuid;
+    let lines = app.service.gpu_history(&ctx, &gpu).await?;
     Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))
 }

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::GpuRow;
 use crate::domain::GpuUuid;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -15,6 +15,7 @@ use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
 use crate::http::pages::{refused_with, rendered};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::replace::ReplaceRequest;
 use crate::service::{ServiceError, WriteOptions};
 
@@ -39,50 +40,51 @@ struct ReplacementChoice {
 
 pub(super) async fn ask(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<String>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    Ok(rendered(&replace_page(&app, &actor, &name, query.form(), Refused::default()).await?))
+    Ok(rendered(&replace_page(&app, &ctx, &name, query.form(), Refused::default()).await?))
 }
 
 pub(super) async fn replace(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<String>,
     form: Form,
 ) -> Result<Response, Problem> {
     let done = match form.read::<ReplaceRequest>(&FIELDS) {
-        Ok(request) => app.service.replace_gpu(&actor, name.clone(), request, WriteOptions::default()).await,
+        Ok(request) => app.service.replace_gpu(&ctx, name.clone(), request, WriteOptions::default()).await,
         Err(error) => Err(error),
     };
     match done {
         Ok(replacement) => Ok(Redirect::to(&format!("/daemons/{}", replacement.daemon.name)).into_response()),
         Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
         Err(error) => {
-            let refused = Refused::of(error.clone(), &["with"]);
-            let page = replace_page(&app, &actor, &name, &form, refused).await?;
-            Ok(refused_with(&page, error.into()))
+            let problem = Problem::of(error, &ctx.actor);
+            let refused = Refused::of(problem.clone(), &["with"]);
+            let page = replace_page(&app, &ctx, &name, &form, refused).await?;
+            Ok(refused_with(&page, problem))
         }
     }
 }
 
 async fn replace_page(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &str,
     form: &Form,
     refused: Refused,
 ) -> Result<ReplacePage, Problem> {
-    actor.may(Right::Administer)?;
-    let row = GpuRow::of(app.service.gpu(actor, name).await?);
+    ctx.require(Right::Administer)?;
+    let row = GpuRow::of(app.service.gpu(ctx, name).await?);
     let mut choices = Vec::new();
     if !row.gpu.present {
         let free =
             |row: &GpuRow| row.gpu.present && row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
-        let gpus = app.service.gpu_views(actor).await?;
+        let gpus = app.service.gpu_views(ctx).await?;
         for other in gpus.into_iter().map(GpuRow::of).filter(free) {
-            let blocker = rehearsed(app, actor, row.key(), other.key()).await?;
+            let blocker = rehearsed(app, ctx, row.key(), other.key()).await?;
             let chosen = form.has("with", other.key().as_str());
             choices.push(ReplacementChoice { row: other, blocker, chosen });
         }
@@ -93,20 +95,20 @@ async fn replace_page(
             first.chosen = true;
         }
     }
-    let frame = Frame::of(&app.service, actor, Section::Gpus, &format!("Replace {}", row.called())).await;
+    let frame = Frame::of(&app.service, ctx, Section::Gpus, &format!("Replace {}", row.called())).await;
     Ok(ReplacePage { frame, row, choices, refused })
 }
 
 /// Why a GPU cannot replace another.
 async fn rehearsed(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     old: &GpuUuid,
     new: &GpuUuid,
 ) -> Result<Option<String>, Problem> {
     let request = ReplaceRequest { with: GpuRef(new.to_string()) };
     let options = WriteOptions::rehearsal();
-    rehearsal_refusal(app.service.replace_gpu(actor, old.to_string(), request, options).await)
+    rehearsal_refusal(ctx, app.service.replace_gpu(ctx, old.to_string(), request, options).await)
 }
 
 impl ReplacePage {

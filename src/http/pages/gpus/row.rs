@@ -1,9 +1,9 @@
 //! A GPU as lists and its page show it.
 
 use crate::domain::GpuUuid;
-use crate::domain::access::Actor;
 use crate::http::AppState;
 use crate::http::pages::format::{Gauge, compute_mode, or_dash};
+use crate::service::access::context::RequestContext;
 use crate::service::host::{GpuProcessKind, GpuView};
 
 /// A GPU as lists and its page show it.
@@ -67,8 +67,8 @@ impl GpuRow {
 }
 
 /// The display names of the GPUs; users without access to the host get none.
-pub(in crate::http::pages) async fn names(app: &AppState, actor: &Actor) -> Vec<(GpuUuid, String)> {
-    let gpus = app.service.gpu_views(actor).await.unwrap_or_default();
+pub(in crate::http::pages) async fn names(app: &AppState, ctx: &RequestContext) -> Vec<(GpuUuid, String)> {
+    let gpus = app.service.gpu_views(ctx).await.unwrap_or_default();
     gpus.into_iter().map(GpuRow::of).map(|row| (row.key().clone(), row.called())).collect()
 }
 

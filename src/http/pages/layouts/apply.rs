@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::target::{Places, RoleChoice, gpu_map};
-use crate::domain::access::Actor;
 use crate::domain::client::ClientId;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::assertion::Assertion;
@@ -23,6 +22,7 @@ use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
 use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::{ApplyRequest, LayoutTarget};
 use crate::service::page::{MAX_LIMIT, Page};
@@ -57,28 +57,28 @@ struct AssertPage {
 
 pub(super) async fn plan(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    planned(&app, &actor, name, query.form(), None).await
+    planned(&app, &ctx, name, query.form(), None).await
 }
 
 pub(super) async fn apply(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {
-    let version = match version_of(&app, &actor, &name, &form).await {
+    let version = match version_of(&app, &ctx, &name, &form).await {
         Err(error @ ServiceError::Invalid(_)) => {
-            return planned(&app, &actor, name, &form, Some(error)).await;
+            return planned(&app, &ctx, name, &form, Some(error)).await;
         }
         version => version?,
     };
-    let places = Places::of(&app, &actor).await?;
+    let places = Places::of(&app, &ctx).await?;
     let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
-        return planned(&app, &actor, name, &form, None).await;
+        return planned(&app, &ctx, name, &form, None).await;
     };
     let note = form.text("note").replace("\r\n", "\n");
     let request = ApplyRequest {
@@ -95,44 +95,42 @@ pub(super) async fn apply(
         plan: Some(form.text("plan").to_owned()).filter(|digest| !digest.is_empty()),
         note: Some(note).filter(|note| !note.is_empty()),
     };
-    match app.service.apply_layout(&actor, name.clone(), request, WriteOptions::default(), None).await {
+    match app.service.apply_layout(&ctx, name.clone(), request, WriteOptions::default(), None).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
-        Err(error) => planned(&app, &actor, name, &form, Some(error)).await,
+        Err(error) => planned(&app, &ctx, name, &form, Some(error)).await,
     }
 }
 
 async fn version_of(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &LayoutName,
     form: &Form,
 ) -> Result<Version, ServiceError> {
     match form.version()? {
-        Some(version) => app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await,
-        None => Ok(app.service.layout(actor, name).await?.newest),
+        Some(version) => app.service.layout_version(ctx, &VersionRef { name: name.clone(), version }).await,
+        None => Ok(app.service.layout(ctx, name).await?.newest),
     }
 }
 
 /// The plan, and the error of a refused request.
 async fn planned(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: LayoutName,
     form: &Form,
     error: Option<ServiceError>,
 ) -> Result<Response, Problem> {
-    let (version, mistyped) = match version_of(app, actor, &name, form).await {
+    let (version, mistyped) = match version_of(app, ctx, &name, form).await {
         // Without a daemon, the page offers the choice.
-        Err(error @ ServiceError::Invalid(_)) => {
-            (app.service.layout(actor, &name).await?.newest, Some(error))
-        }
+        Err(error @ ServiceError::Invalid(_)) => (app.service.layout(ctx, &name).await?.newest, Some(error)),
         version => (version?, None),
     };
     let all = Page::first(MAX_LIMIT);
-    let versions = app.service.layout_versions(actor, &name, &all).await?.items;
+    let versions = app.service.layout_versions(ctx, &name, &all).await?.items;
     let numbers = versions.into_iter().map(|version| version.version).collect();
-    let places = Places::of(app, actor).await?;
+    let places = Places::of(app, ctx).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
     let (mut roles, mut plan, mut refusal) = (Vec::new(), None, mistyped);
     if refusal.is_some() {
@@ -145,7 +143,7 @@ async fn planned(
             gpu_map: gpu_map(&roles),
             layout: None,
         };
-        match app.service.plan_layout(actor, &name, &target).await {
+        match app.service.plan_layout(ctx, &name, &target).await {
             Ok(planned) => plan = Some(planned),
             Err(error) => refusal = Some(error),
         }
@@ -159,15 +157,16 @@ async fn planned(
         (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => None,
         (_, error) => error.or(refusal),
     };
-    let refused = unplanned.map(|error| Refused::of(error, &["note", "version"])).unwrap_or_default();
+    let refused = unplanned.map(|error| Problem::of(error, &ctx.actor));
+    let refused = refused.map(|problem| Refused::of(problem, &["note", "version"])).unwrap_or_default();
     let clients = match &plan {
         Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
-            app.service.clients(actor, &ClientFilter::default(), false, &all).await?.items
+            app.service.clients(ctx, &ClientFilter::default(), false, &all).await?.items
         }
         _ => Vec::new(),
     };
     let title = format!("Plan layout {name}");
-    let frame = Frame::of(&app.service, actor, Section::Layouts, &title).await;
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
     let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
     Ok(page(status, &shown))
 }
@@ -271,13 +270,13 @@ impl PlanRow<'_> {
 /// Compares a daemon with a layout now.
 pub(super) async fn assert(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
     let form = query.form();
-    let version = version_of(&app, &actor, &name, form).await?;
-    let places = Places::of(&app, &actor).await?;
+    let version = version_of(&app, &ctx, &name, form).await?;
+    let places = Places::of(&app, &ctx).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
     let daemon = daemon.ok_or_else(|| ServiceError::NotFound {
         kind: "daemon",
@@ -289,8 +288,8 @@ pub(super) async fn assert(
         gpu_map: gpu_map(&places.roles(&name, &version.layout, &daemon, form)),
         layout: None,
     };
-    let assertion = app.service.assert_layout(&actor, &name, &target).await?;
+    let assertion = app.service.assert_layout(&ctx, &name, &target).await?;
     let title = format!("Layout {name} on {}", daemon.name);
-    let frame = Frame::of(&app.service, &actor, Section::Layouts, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;
     Ok(page(StatusCode::OK, &AssertPage { frame, version, daemon, places, assertion }))
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::draft::{Draft, EditorButton};
 use super::gpu_kind::{self, GpuKind, LayoutPreview, choose};
 use crate::domain::LayoutName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::layout::{Layout, VersionRef};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
@@ -20,6 +20,7 @@ use crate::http::pages::forms::{Form, Refused};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutRequest, LayoutView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
@@ -65,64 +66,64 @@ struct EditorState<'a> {
 
 pub(super) async fn new(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(begin): Query<EditorQuery>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
+    ctx.require(Right::Operate)?;
     let mut form = Form::default();
     form.set("on", begin.daemon.unwrap_or_default());
     let mut draft = Draft::default();
     draft.press(EditorButton::Add);
     draft.steps[0].focus = false;
     let shown = EditorState::first(None, &form, draft, String::new());
-    shown.answer(&app, &actor).await
+    shown.answer(&app, &ctx).await
 }
 
 pub(super) async fn edit(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(begin): Query<EditorQuery>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
-    let view = app.service.layout(&actor, &name).await?;
+    ctx.require(Right::Operate)?;
+    let view = app.service.layout(&ctx, &name).await?;
     let base = view.newest.version;
     let layout = match begin.version {
         Some(version) => {
-            app.service.layout_version(&actor, &VersionRef { name: name.clone(), version }).await?.layout
+            app.service.layout_version(&ctx, &VersionRef { name: name.clone(), version }).await?.layout
         }
         None => view.newest.layout,
     };
     let mut form = Form::default();
     let holder = view.daemons.first().map(ToString::to_string);
     form.set("on", begin.daemon.or(holder).unwrap_or_default());
-    EditorState::first(Some(&name), &form, Draft::of(&layout), base.to_string()).answer(&app, &actor).await
+    EditorState::first(Some(&name), &form, Draft::of(&layout), base.to_string()).answer(&app, &ctx).await
 }
 
 pub(super) async fn write_new(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
-    written(&app, &actor, None, &form).await
+    ctx.require(Right::Operate)?;
+    written(&app, &ctx, None, &form).await
 }
 
 pub(super) async fn write(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     mut form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
+    ctx.require(Right::Operate)?;
     // If the layout was deleted, the form becomes that of a new one.
     form.replace("name", name.as_str());
-    written(&app, &actor, Some(name), &form).await
+    written(&app, &ctx, Some(name), &form).await
 }
 
 async fn written(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: Option<LayoutName>,
     form: &Form,
 ) -> Result<Response, Problem> {
@@ -133,7 +134,7 @@ async fn written(
     let name = name.as_ref();
     if pressed != EditorButton::Save {
         draft.read(pressed == EditorButton::Check && form.text("lenient").is_empty());
-        return EditorState::first(name, form, draft, base).answer(app, actor).await;
+        return EditorState::first(name, form, draft, base).answer(app, ctx).await;
     }
     let layout = draft.layout();
     let target = match name {
@@ -147,19 +148,19 @@ async fn written(
         (Some(layout), Ok(target)) => (layout, target),
         (_, Err(why)) => {
             shown.refused = Refused::of(ServiceError::field("/name", why), &["name"]);
-            return shown.answer(app, actor).await;
+            return shown.answer(app, ctx).await;
         }
-        (None, Ok(_)) => return shown.answer(app, actor).await,
+        (None, Ok(_)) => return shown.answer(app, ctx).await,
     };
-    match put(app, actor, &target, layout, form, name.is_none()).await {
+    match put(app, ctx, &target, layout, form, name.is_none()).await {
         Ok(()) => Ok(Redirect::to(&format!("/layouts/{target}")).into_response()),
-        Err(error) => shown.refuse(app, actor, &target, error).await,
+        Err(error) => shown.refuse(app, ctx, &target, error).await,
     }
 }
 
 async fn put(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &LayoutName,
     layout: Layout,
     form: &Form,
@@ -171,7 +172,7 @@ async fn put(
     let base = form.text("base").parse::<i64>().ok();
     let options =
         WriteOptions { dry_run: false, if_match: base.filter(|_| !is_new).map(etag), must_be_new: is_new };
-    app.service.put_layout(actor, name.clone(), LayoutRequest { layout, note }, options).await.map(|_| ())
+    app.service.put_layout(ctx, name.clone(), LayoutRequest { layout, note }, options).await.map(|_| ())
 }
 
 impl<'a> EditorState<'a> {
@@ -184,7 +185,7 @@ impl<'a> EditorState<'a> {
     async fn refuse(
         mut self,
         app: &AppState,
-        actor: &Actor,
+        ctx: &RequestContext,
         target: &LayoutName,
         error: ServiceError,
     ) -> Result<Response, Problem> {
@@ -197,7 +198,7 @@ impl<'a> EditorState<'a> {
             ServiceError::PreconditionFailed(_) => {
                 // The user has been informed of the other version, so the next save is based on it.
                 self.status = StatusCode::PRECONDITION_FAILED;
-                match app.service.layout(actor, target).await {
+                match app.service.layout(ctx, target).await {
                     Ok(LayoutView { newest, .. }) => {
                         self.between = Some(newest.version);
                         self.base = newest.version.to_string();
@@ -224,15 +225,15 @@ impl<'a> EditorState<'a> {
                 let others = others.into_iter().map(by_name).collect();
                 self.refused = Refused::of(ServiceError::Invalid(others), &["name", "note"]);
             }
-            ServiceError::Conflict(_) => self.refused = Refused::of(error, &[]),
+            ServiceError::Conflict(_) => self.refused = Refused::of(Problem::of(error, &ctx.actor), &[]),
             other => return Err(other.into()),
         }
-        self.answer(app, actor).await
+        self.answer(app, ctx).await
     }
 
-    async fn answer(self, app: &AppState, actor: &Actor) -> Result<Response, Problem> {
+    async fn answer(self, app: &AppState, ctx: &RequestContext) -> Result<Response, Problem> {
         let Self { name, form, mut draft, refused, base, between, status } = self;
-        let gpu_kinds = gpu_kind::all(app, actor).await?;
+        let gpu_kinds = gpu_kind::all(app, ctx).await?;
         let sku = draft.sku.trim();
         let gpu_kind = choose(&gpu_kinds, form.text("on"), Some(sku).filter(|sku| !sku.is_empty())).cloned();
         // Parsed from a copy, whose errors are shown already.
@@ -247,7 +248,7 @@ impl<'a> EditorState<'a> {
         }
         let title = name.map_or_else(|| "New layout".to_owned(), |name| format!("Edit layout {name}"));
         let action = name.map_or_else(|| "/layouts/-/new".to_owned(), |name| format!("/layouts/{name}/edit"));
-        let frame = Frame::of(&app.service, actor, Section::Layouts, &title).await;
+        let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
         let shown = EditorPage {
             frame,
             action,

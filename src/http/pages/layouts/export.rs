@@ -5,13 +5,13 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 
-use crate::domain::access::Actor;
 use crate::domain::layout::VersionRef;
 use crate::domain::layout::text::{self, Format};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 
 /// The options of an export.
 #[derive(Debug, Deserialize)]
@@ -35,22 +35,22 @@ enum ExportFormat {
 
 pub(super) async fn download(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(wanted): Query<ExportPageQuery>,
 ) -> Result<Response, Problem> {
     let (document, called) = match (&wanted.daemon, wanted.version) {
         (Some(daemon), _) => {
-            (app.service.export_layout(&actor, &name, daemon).await?, format!("{name}.recorded"))
+            (app.service.export_layout(&ctx, &name, daemon).await?, format!("{name}.recorded"))
         }
         (None, Some(version)) => {
             let version =
-                app.service.layout_version(&actor, &VersionRef { name: name.clone(), version }).await?;
+                app.service.layout_version(&ctx, &VersionRef { name: name.clone(), version }).await?;
             let called = format!("{name}.{}", version.version);
             (text::bare(name, &version.layout, version.note), called)
         }
         (None, None) => {
-            let newest = app.service.layout(&actor, &name).await?.newest;
+            let newest = app.service.layout(&ctx, &name).await?.newest;
             (text::bare(name.clone(), &newest.layout, newest.note), name.to_string())
         }
     };

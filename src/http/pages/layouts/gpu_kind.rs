@@ -2,7 +2,6 @@
 //!
 //! Only chunks are counted. The IDs are known only to MPS, and blockers on a daemon are found by its plan.
 
-use crate::domain::access::Actor;
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
@@ -11,6 +10,7 @@ use crate::domain::{DaemonName, PartitionName, TenantName};
 use crate::http::AppState;
 use crate::http::pages::sm_map::SmMap;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -68,11 +68,11 @@ impl GpuKind {
 }
 
 /// The kinds that this host offers: its daemons', static mode first, otherwise its first GPU.
-pub(super) async fn all(app: &AppState, actor: &Actor) -> Result<Vec<GpuKind>, Problem> {
+pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, Problem> {
     let page = Page::first(MAX_LIMIT);
-    let daemons = app.service.daemons(actor, &page).await?.items;
-    let gpus = app.service.gpu_views(actor).await?;
-    let censuses = app.service.chunk_counts(actor).await?;
+    let daemons = app.service.daemons(ctx, &page).await?.items;
+    let gpus = app.service.gpu_views(ctx).await?;
+    let censuses = app.service.chunk_counts(ctx).await?;
     let of = |daemon: &DaemonView| {
         let first = daemon.spec.gpus.first()?;
         let gpu = gpus.iter().find(|gpu| gpu.uuid == *first)?;

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use crate::domain::LayoutName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::text::{self, Format};
 use crate::http::AppState;
@@ -19,6 +19,7 @@ use crate::http::pages::forms::{Form, Refused};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::{ServiceError, WriteOptions};
 
 #[derive(Template)]
@@ -29,37 +30,38 @@ struct ImportPage<'a> {
     refused: Refused,
 }
 
-pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
-    Ok(import_page(&app, &actor, &Form::default(), Refused::default(), StatusCode::OK).await)
+pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    ctx.require(Right::Operate)?;
+    Ok(import_page(&app, &ctx, &Form::default(), Refused::default(), StatusCode::OK).await)
 }
 
 async fn import_page(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     form: &Form,
     refused: Refused,
     status: StatusCode,
 ) -> Response {
-    let frame = Frame::of(&app.service, actor, Section::Layouts, "Import layouts").await;
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, "Import layouts").await;
     page(status, &ImportPage { frame, form, refused })
 }
 
 pub(super) async fn import(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     form: Form,
 ) -> Result<Response, Problem> {
     let imported = match read(&form) {
-        Ok((text, format)) => app.service.import_layouts(&actor, text, format, WriteOptions::default()).await,
+        Ok((text, format)) => app.service.import_layouts(&ctx, text, format, WriteOptions::default()).await,
         Err(error) => Err(error),
     };
     match imported.as_deref() {
         Ok([one]) => Ok(Redirect::to(&format!("/layouts/{}", one.newest.name)).into_response()),
         Ok(_) => Ok(Redirect::to("/layouts").into_response()),
         Err(error @ (ServiceError::Invalid(_) | ServiceError::Conflict(_))) => {
-            let refused = Refused::of(in_its_place(error.clone()), &["text", "name"]);
-            Ok(import_page(&app, &actor, &form, refused, StatusCode::UNPROCESSABLE_ENTITY).await)
+            let refused =
+                Refused::of(Problem::of(in_its_place(error.clone()), &ctx.actor), &["text", "name"]);
+            Ok(import_page(&app, &ctx, &form, refused, StatusCode::UNPROCESSABLE_ENTITY).await)
         }
         Err(other) => Err(other.clone().into()),
     }

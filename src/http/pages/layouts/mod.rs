@@ -27,13 +27,13 @@ use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing, Ways};
 use super::{listed, page, rendered};
 use crate::domain::LayoutName;
-use crate::domain::access::Actor;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutView;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -100,17 +100,21 @@ pub(super) fn mode(daemon: &DaemonView) -> &'static str {
     }
 }
 
-async fn list(State(app): State<AppState>, actor: Actor, paging: ListQuery) -> Result<Response, Problem> {
-    let found = async { app.service.layouts(&actor, &paging.page()?).await };
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    paging: ListQuery,
+) -> Result<Response, Problem> {
+    let found = async { app.service.layouts(&ctx, &paging.page()?).await };
     let found = paging.listing(found.await, &[])?;
-    let daemons = holders(&app, &actor).await?;
+    let daemons = holders(&app, &ctx).await?;
     let row = |layout: LayoutView| {
         let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
         let holders = own.filter_map(|daemon| Holder::of(daemon.clone(), &layout.newest.name)).collect();
         ListRow { layout, holders }
     };
     let list = found.map(row);
-    let frame = Frame::of(&app.service, &actor, Section::Layouts, "Layouts").await;
+    let frame = Frame::of(&app.service, &ctx, Section::Layouts, "Layouts").await;
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ListPage { frame, list }, problem))
 }
@@ -142,46 +146,46 @@ impl LayoutPage {
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     paging: ListQuery,
 ) -> Result<Response, Problem> {
-    let view = app.service.layout(&actor, &name).await?;
-    shown(&app, &actor, view, None, &paging).await
+    let view = app.service.layout(&ctx, &name).await?;
+    shown(&app, &ctx, view, None, &paging).await
 }
 
 async fn version(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path((name, version)): Path<(LayoutName, u32)>,
     paging: ListQuery,
 ) -> Result<Response, Problem> {
-    let view = app.service.layout(&actor, &name).await?;
-    let version = app.service.layout_version(&actor, &VersionRef { name, version }).await?;
-    shown(&app, &actor, view, Some(version), &paging).await
+    let view = app.service.layout(&ctx, &name).await?;
+    let version = app.service.layout_version(&ctx, &VersionRef { name, version }).await?;
+    shown(&app, &ctx, view, Some(version), &paging).await
 }
 
 async fn shown(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     view: LayoutView,
     version: Option<Version>,
     paging: &ListQuery,
 ) -> Result<Response, Problem> {
     let LayoutView { newest, daemons } = view;
     let name = newest.name.clone();
-    let paged = app.service.layout_versions(actor, &name, &paging.page()?).await?;
-    let places = Places::of(app, actor).await?;
+    let paged = app.service.layout_versions(ctx, &name, &paging.page()?).await?;
+    let places = Places::of(app, ctx).await?;
     let holders = places.daemons.iter().filter(|daemon| daemons.contains(&daemon.name));
     let holders: Vec<Holder> = holders.filter_map(|daemon| Holder::of(daemon.clone(), &name)).collect();
-    let gpu_kinds = gpu_kind::all(app, actor).await?;
+    let gpu_kinds = gpu_kind::all(app, ctx).await?;
     let number = newest.version;
     let version = version.unwrap_or(newest);
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
     let gpu_kind = choose(&gpu_kinds, on, version.layout.sku.as_deref()).cloned();
     let preview = preview_of(&version.layout, gpu_kind.as_ref());
     let title = format!("Layout {name}");
-    let frame = Frame::of(&app.service, actor, Section::Layouts, &title).await.live();
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await.live();
     let ways = paging.ways(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
@@ -230,25 +234,25 @@ pub(super) struct ComparedVersions {
 
 async fn compare(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     Query(compared): Query<ComparedVersions>,
 ) -> Result<Response, Problem> {
     let page = Page::first(MAX_LIMIT);
-    let versions = app.service.layout_versions(&actor, &name, &page).await?.items;
+    let versions = app.service.layout_versions(&ctx, &name, &page).await?.items;
     let numbers: Vec<u32> = versions.iter().map(|version| version.version).collect();
     let to = compared.to.or_else(|| numbers.first().copied()).unwrap_or(1);
     let before = || numbers.iter().copied().find(|number| *number < to).unwrap_or(to);
     let from = compared.from.unwrap_or_else(before);
     let version = |version| VersionRef { name: name.clone(), version };
-    let left = app.service.layout_version(&actor, &version(from)).await?;
-    let right = app.service.layout_version(&actor, &version(to)).await?;
+    let left = app.service.layout_version(&ctx, &version(from)).await?;
+    let right = app.service.layout_version(&ctx, &version(to)).await?;
     let rows = rows(&left.layout, &right.layout);
-    let gpu_kinds = gpu_kind::all(&app, &actor).await?;
+    let gpu_kinds = gpu_kind::all(&app, &ctx).await?;
     let gpu_kind = choose(&gpu_kinds, "", right.layout.sku.as_deref()).cloned();
     let previews = [&left, &right].map(|version| preview_of(&version.layout, gpu_kind.as_ref()));
     let title = format!("Layout {name}: versions {from} and {to}");
-    let frame = Frame::of(&app.service, &actor, Section::Layouts, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;
     Ok(rendered(&ComparePage { frame, left, right, rows, numbers, gpu_kind, previews }))
 }
 
@@ -264,16 +268,16 @@ struct LayoutDeletePage {
 /// What would be deleted, and whether it can be.
 async fn confirm(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
 ) -> Result<Response, Problem> {
-    let tried = app.service.delete_layout(&actor, name.clone(), WriteOptions::rehearsal()).await;
-    delete_page(&app, &actor, &name, tried.err()).await
+    let tried = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
+    delete_page(&app, &ctx, &name, tried.err()).await
 }
 
 async fn delete_page(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     name: &LayoutName,
     error: Option<ServiceError>,
 ) -> Result<Response, Problem> {
@@ -282,9 +286,9 @@ async fn delete_page(
         Some(other) => return Err(other.into()),
         None => None,
     };
-    let refused = error.map(|error| Refused::of(error, &[])).unwrap_or_default();
-    let LayoutView { newest, daemons } = app.service.layout(actor, name).await?;
-    let frame = Frame::of(&app.service, actor, Section::Layouts, &format!("Delete layout {name}")).await;
+    let refused = error.map(|error| Refused::of(Problem::of(error, &ctx.actor), &[])).unwrap_or_default();
+    let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, &format!("Delete layout {name}")).await;
     let status =
         if refused.is_empty() { axum::http::StatusCode::OK } else { axum::http::StatusCode::CONFLICT };
     Ok(page(status, &LayoutDeletePage { frame, newest, daemons, refused }))
@@ -292,14 +296,14 @@ async fn delete_page(
 
 async fn delete(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {
     let version = form.text("version").parse::<i64>().ok();
     let options = WriteOptions { if_match: version.map(etag), ..WriteOptions::default() };
-    match app.service.delete_layout(&actor, name.clone(), options).await {
+    match app.service.delete_layout(&ctx, name.clone(), options).await {
         Ok(()) => Ok(Redirect::to("/layouts").into_response()),
-        Err(error) => delete_page(&app, &actor, &name, Some(error)).await,
+        Err(error) => delete_page(&app, &ctx, &name, Some(error)).await,
     }
 }

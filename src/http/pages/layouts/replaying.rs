@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::diff::line;
 use super::target::{Places, RoleChoice, gpu_map};
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::layout::document::{Document, Provenance};
 use crate::domain::layout::text::{self, Format};
 use crate::domain::layout::{Enforcement, Layout, VersionRef};
@@ -18,6 +18,7 @@ use crate::http::pages::forms::{Form, Refused};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::layouts::replays::ReplayRequest;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::{FieldError, ServiceError, WriteOptions};
@@ -56,32 +57,32 @@ struct ReplaySource {
 
 pub(super) async fn ask(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
+    ctx.require(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
-    let places = Places::of(&app, &actor).await?;
-    answer(&app, &actor, &form, places, Attempt::default()).await
+    let places = Places::of(&app, &ctx).await?;
+    answer(&app, &ctx, &form, places, Attempt::default()).await
 }
 
 pub(super) async fn begin(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Operate)?;
-    let places = Places::of(&app, &actor).await?;
+    ctx.require(Right::Operate)?;
+    let places = Places::of(&app, &ctx).await?;
     let only_preview = form.text("do") != "start";
     let mut outcome = Attempt::default();
-    let tried = attempt(&app, &actor, &form, &places, only_preview, &mut outcome).await;
+    let tried = attempt(&app, &ctx, &form, &places, only_preview, &mut outcome).await;
     match tried {
         Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
-        Ok(None) => answer(&app, &actor, &form, places, outcome).await,
+        Ok(None) => answer(&app, &ctx, &form, places, outcome).await,
         Err(error) => {
             outcome.preview = None;
             outcome.error = Some(error);
-            answer(&app, &actor, &form, places, outcome).await
+            answer(&app, &ctx, &form, places, outcome).await
         }
     }
 }
@@ -96,13 +97,13 @@ struct Attempt {
 /// Starts the replay and returns its ID, or only previews it.
 async fn attempt(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     form: &Form,
     places: &Places,
     only_preview: bool,
     outcome: &mut Attempt,
 ) -> Result<Option<uuid::Uuid>, ServiceError> {
-    let subject = source(app, actor, form).await?;
+    let subject = source(app, ctx, form).await?;
     let daemon = places.daemon(form.text("daemon"), subject.layout.enforcement);
     let daemon = daemon.ok_or_else(|| ServiceError::field("/daemon", "choose the daemon to replay it on"))?;
     let roles = places.roles(&subject.name, &subject.layout, daemon, form);
@@ -122,7 +123,7 @@ async fn attempt(
         force: form.ticked("force"),
     };
     let options = WriteOptions { dry_run: only_preview, ..WriteOptions::default() };
-    let accepted = app.service.replay(actor, request, options, None).await?;
+    let accepted = app.service.replay(ctx, request, options, None).await?;
     if !only_preview {
         return Ok(Some(accepted.replay));
     }
@@ -141,16 +142,16 @@ async fn attempt(
     Ok(None)
 }
 
-async fn source(app: &AppState, actor: &Actor, form: &Form) -> Result<ReplaySource, ServiceError> {
+async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<ReplaySource, ServiceError> {
     if !is_document(form) {
         let name = form.text("layout");
         let name = LayoutName::parse(name)
             .map_err(|_| ServiceError::field("/layout", "choose a layout of this host"))?;
         let layout = match form.version()? {
             Some(version) => {
-                app.service.layout_version(actor, &VersionRef { name: name.clone(), version }).await?.layout
+                app.service.layout_version(ctx, &VersionRef { name: name.clone(), version }).await?.layout
             }
-            None => app.service.layout(actor, &name).await?.newest.layout,
+            None => app.service.layout(ctx, &name).await?.newest.layout,
         };
         return Ok(ReplaySource { name, layout, document: None });
     }
@@ -179,14 +180,14 @@ async fn source(app: &AppState, actor: &Actor, form: &Form) -> Result<ReplaySour
 
 async fn answer(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     form: &Form,
     places: Places,
     outcome: Attempt,
 ) -> Result<Response, Problem> {
     let Attempt { roles, preview, error } = outcome;
     let all = Page::first(MAX_LIMIT);
-    let layouts = app.service.layouts(actor, &all).await?.items;
+    let layouts = app.service.layouts(ctx, &all).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
     let problem = error.clone().map(Problem::from);
     let status =
@@ -194,10 +195,10 @@ async fn answer(
     let (refused, fingerprint) = match error {
         Some(ServiceError::OtherHardware { errors, .. }) => (Refused::default(), errors),
         Some(error @ (ServiceError::Internal(_) | ServiceError::Forbidden(_))) => return Err(error.into()),
-        Some(error) => (Refused::of(error, &FIELDS), Vec::new()),
+        Some(error) => (Refused::of(Problem::of(error, &ctx.actor), &FIELDS), Vec::new()),
         None => (Refused::default(), Vec::new()),
     };
-    let frame = Frame::of(&app.service, actor, Section::Replays, "Replay a layout").await;
+    let frame = Frame::of(&app.service, ctx, Section::Replays, "Replay a layout").await;
     Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint }))
 }
 

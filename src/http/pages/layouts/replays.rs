@@ -6,7 +6,6 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use super::diff::line;
-use crate::domain::access::Actor;
 use crate::domain::count::counted;
 use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
@@ -18,6 +17,7 @@ use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::{ListQuery, Listing};
 use crate::http::pages::{listed, rendered};
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 
 #[derive(Template)]
 #[template(path = "layouts/replays.html")]
@@ -225,27 +225,27 @@ impl ReplayPage {
 
 pub(super) async fn list(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     paging: ListQuery,
 ) -> Result<Response, Problem> {
-    let found = async { app.service.replays(&actor, &paging.page()?).await };
+    let found = async { app.service.replays(&ctx, &paging.page()?).await };
     let list = paging.listing(found.await, &[])?;
-    let frame = Frame::of(&app.service, &actor, Section::Replays, "Replays").await;
+    let frame = Frame::of(&app.service, &ctx, Section::Replays, "Replays").await;
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&ReplaysPage { frame, list }, problem))
 }
 
 pub(super) async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(id): Path<Uuid>,
 ) -> Result<Response, Problem> {
-    let replay = app.service.replay_record(&actor, id).await?;
+    let replay = app.service.replay_record(&ctx, id).await?;
     // The layout may have been deleted since; the record remains.
-    let version = app.service.layout_version(&actor, &replay.version_ref()).await.ok();
+    let version = app.service.layout_version(&ctx, &replay.version_ref()).await.ok();
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
     let title = format!("Replay of {}", replay.layout);
-    let frame = Frame::of(&app.service, &actor, Section::Replays, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Replays, &title).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
     let shares = shares(&replay);
     Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::access::Actor;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::{Enforcement, Layout, Role};
@@ -11,6 +10,7 @@ use crate::http::AppState;
 use crate::http::pages::forms::Form;
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
 
@@ -34,9 +34,9 @@ pub(super) struct GpuChoice {
 }
 
 impl Places {
-    pub(super) async fn of(app: &AppState, actor: &Actor) -> Result<Self, Problem> {
-        let gpus = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).collect();
-        Ok(Self { daemons: holders(app, actor).await?, gpus })
+    pub(super) async fn of(app: &AppState, ctx: &RequestContext) -> Result<Self, Problem> {
+        let gpus = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect();
+        Ok(Self { daemons: holders(app, ctx).await?, gpus })
     }
 
     /// The named daemon, or the only one that can hold the layout.
@@ -104,7 +104,7 @@ pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
 }
 
 /// All daemons.
-pub(super) async fn holders(app: &AppState, actor: &Actor) -> Result<Vec<DaemonView>, Problem> {
+pub(super) async fn holders(app: &AppState, ctx: &RequestContext) -> Result<Vec<DaemonView>, Problem> {
     let page = Page::first(MAX_LIMIT);
-    Ok(app.service.daemons(actor, &page).await?.items)
+    Ok(app.service.daemons(ctx, &page).await?.items)
 }

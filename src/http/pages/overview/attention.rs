@@ -1,6 +1,5 @@
 //! What needs attention: worst first, each with its cause and remedy.
 
-use crate::domain::access::Actor;
 use crate::domain::daemon::{Condition, DaemonStatus, DesiredState, Phase};
 use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
@@ -10,6 +9,7 @@ use crate::http::pages::daemons::DaemonRow;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::host::HostView;
 use crate::service::page::Page;
@@ -55,18 +55,18 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
 /// Everything that needs attention now, worst first.
 pub(super) async fn all(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     daemons: &[DaemonRow],
     gpus: &[GpuRow],
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
-    found.extend(of_host(&app.service.host(actor).await?, app.service.clock().unix_ms()));
-    let maintenance = app.service.maintenance(actor).await?;
+    found.extend(of_host(&app.service.host(ctx).await?, app.service.clock().unix_ms()));
+    let maintenance = app.service.maintenance(ctx).await?;
     found.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonRow| maintenance.daemons.contains(&row.daemon.name);
     found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
     found.extend(gpus.iter().flat_map(of_gpu));
-    let failures = failures(app, actor).await?;
+    let failures = failures(app, ctx).await?;
     // A failure that persists is already shown as a present condition.
     let is_current =
         |failure: &Attention| found.iter().any(|now| !now.why.is_empty() && failure.why.ends_with(&now.why));
@@ -236,14 +236,14 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
 }
 
 /// Recent failures, newest first; equal ones are counted.
-async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Problem> {
+async fn failures(app: &AppState, ctx: &RequestContext) -> Result<Vec<Attention>, Problem> {
     let filter = EventFilter {
         severity: Some(Severity::Error),
         since: Some(app.service.clock().unix_ms() - RECENT_MS),
         ..EventFilter::default()
     };
     let page = Page::first(FAILURES);
-    let events = app.service.events(actor, filter, Order::NewestFirst, &page).await?.items;
+    let events = app.service.events(ctx, filter, Order::NewestFirst, &page).await?.items;
     let alike =
         |one: &Event, other: &Event| one.kind == other.kind && one.subject.daemon == other.subject.daemon;
     let newest = |at: &usize| !events[..*at].iter().any(|newer| alike(newer, &events[*at]));
@@ -258,7 +258,7 @@ async fn failures(app: &AppState, actor: &Actor) -> Result<Vec<Attention>, Probl
                 (format!("{meaning}, {times} times in the last hour"), RemedyLink::new(all, "The events"))
             }
         };
-        let fault = app.service.fault(actor, event.clone()).await?;
+        let fault = app.service.fault(ctx, event.clone()).await?;
         let why = match fault.over {
             Some(_) => format!("it has ended: {}", event.message),
             None => event.message.clone(),

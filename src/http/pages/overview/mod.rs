@@ -13,10 +13,10 @@ use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::operations::{OperationRow, under_way};
 use super::rendered;
-use crate::domain::access::Actor;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::http::AppState;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 
@@ -57,20 +57,20 @@ impl OverviewPage {
     }
 }
 
-pub(super) async fn show(State(app): State<AppState>, actor: Actor) -> Result<Response, Problem> {
-    if let Some(own) = actor.scope() {
+pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    if let Some(own) = ctx.actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
     }
     let page = Page::first(MAX_LIMIT);
     let service = &app.service;
-    let gpus: Vec<GpuRow> = service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect();
-    let daemons = daemon_rows(&app, &actor, &gpus, &page).await?;
+    let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let daemons = daemon_rows(&app, &ctx, &gpus, &page).await?;
     let newest = Page::first(EVENTS);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
-    let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
-    let attention = attention::all(&app, &actor, &daemons, &gpus).await?;
-    let under_way = under_way(&app, &actor, None).await?;
-    let frame = Frame::of(service, &actor, Section::Overview, "Overview").await.live();
+    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let attention = attention::all(&app, &ctx, &daemons, &gpus).await?;
+    let under_way = under_way(&app, &ctx, None).await?;
+    let frame = Frame::of(service, &ctx, Section::Overview, "Overview").await.live();
     Ok(rendered(&OverviewPage { frame, attention, under_way, daemons, gpus, events }))
 }
 

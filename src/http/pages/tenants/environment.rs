@@ -4,6 +4,7 @@ use crate::domain::TenantName;
 use crate::domain::environment::{as_shell, formats};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
 use crate::service::tenants::EnvironmentView;
 
 /// The environment on a page.
@@ -23,10 +24,14 @@ pub(super) struct EnvironmentFormat {
 }
 
 impl Environment {
-    pub(super) fn of(view: Result<EnvironmentView, ServiceError>, tenant: &TenantName) -> Self {
+    pub(super) fn of(
+        ctx: &RequestContext,
+        view: Result<EnvironmentView, ServiceError>,
+        tenant: &TenantName,
+    ) -> Self {
         match view {
             Ok(view) => Self::Ready(all(&view, tenant)),
-            Err(error) => Self::Refused(Problem::from(error).detail),
+            Err(error) => Self::Refused(Problem::of(error, &ctx.actor).detail),
         }
     }
 }

@@ -11,13 +11,14 @@ use super::super::gpus::GpuRow;
 use super::super::rendered;
 use super::super::spec_form::{self, Draft, FormSpec, REVISION};
 use super::prediction::PredictionView;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Query;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
 /// The ways to state a share of the SMs.
@@ -66,15 +67,15 @@ pub(super) struct NewTenantQuery {
 
 pub(super) async fn new(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Query(chosen): Query<NewTenantQuery>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
+    ctx.require(Right::Administer)?;
     let mut form = Form::default();
     form.set("uid", "0");
     form.set("max_clients", "1");
     form.set("daemon", chosen.daemon);
-    let mut page = form_page(&app, &actor, Draft::new(None, form)).await?;
+    let mut page = form_page(&app, &ctx, Draft::new(None, form)).await?;
     page.outcome.is_untouched = true;
     Ok(rendered(&page))
 }
@@ -82,46 +83,46 @@ pub(super) async fn new(
 /// The prediction beside the form, for a script that requests it as its user types.
 pub(super) async fn predict(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     form: Form,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
-    let outcome = outcome(&app, &actor, &form, form.text(REVISION).is_empty()).await?;
+    ctx.require(Right::Administer)?;
+    let outcome = outcome(&app, &ctx, &form, form.text(REVISION).is_empty()).await?;
     Ok(rendered(&PredictionPart { outcome }))
 }
 
 async fn form_page(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     Draft { edited, mut form, refused, conflict }: Draft<TenantName>,
 ) -> Result<FormPage, Problem> {
     let title = match &edited {
         Some(name) => format!("Edit {name}"),
         None => "New tenant".to_owned(),
     };
-    let frame = Frame::of(&app.service, actor, Section::Tenants, &title).await;
-    let daemons = daemon_names(app, actor).await?;
+    let frame = Frame::of(&app.service, ctx, Section::Tenants, &title).await;
+    let daemons = daemon_names(app, ctx).await?;
     if form.text("daemon").is_empty()
         && let Some(first) = daemons.first()
     {
         form.replace("daemon", first.as_str());
     }
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
-    let gpus = app.service.gpu_views(actor).await?.into_iter().map(GpuRow::of).filter(held).collect();
-    let outcome = outcome(app, actor, &form, edited.is_none()).await?;
+    let gpus = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).filter(held).collect();
+    let outcome = outcome(app, ctx, &form, edited.is_none()).await?;
     Ok(FormPage { frame, edited, form, refused, conflict, daemons, gpus, outcome })
 }
 
 /// The prediction for a form, or its errors.
 async fn outcome(
     app: &AppState,
-    actor: &Actor,
+    ctx: &RequestContext,
     form: &Form,
     is_new: bool,
 ) -> Result<PredictionView, Problem> {
     let name = spec_form::name::<TenantSpec<GpuRef>>(form).ok();
     let predicted = match TenantSpec::read(form) {
-        Ok(spec) => app.service.predict_tenant(actor, name.as_ref(), is_new, spec).await,
+        Ok(spec) => app.service.predict_tenant(ctx, name.as_ref(), is_new, spec).await,
         Err(error) => Err(error),
     };
     match predicted {
@@ -183,8 +184,8 @@ impl FormSpec for TenantSpec<GpuRef> {
         spec_form::parsed(form)
     }
 
-    async fn stored(app: &AppState, actor: &Actor, name: &TenantName) -> Result<Form, ServiceError> {
-        let tenant = app.service.tenant(actor, name, false).await?;
+    async fn stored(app: &AppState, ctx: &RequestContext, name: &TenantName) -> Result<Form, ServiceError> {
+        let tenant = app.service.tenant(ctx, name, false).await?;
         let mut form = Form::of(&tenant.spec, Self::FIELDS)?;
         let share = SHARES.iter().find(|(_, field)| form.ticked(field)).map_or("default", |(share, _)| share);
         form.set("share", share);
@@ -196,14 +197,18 @@ impl FormSpec for TenantSpec<GpuRef> {
     async fn write(
         self,
         app: &AppState,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: TenantName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
-        app.service.put_tenant(actor, name, self, options).await.map(drop)
+        app.service.put_tenant(ctx, name, self, options).await.map(drop)
     }
 
-    async fn page(app: &AppState, actor: &Actor, draft: Draft<TenantName>) -> Result<impl Template, Problem> {
-        form_page(app, actor, draft).await
+    async fn page(
+        app: &AppState,
+        ctx: &RequestContext,
+        draft: Draft<TenantName>,
+    ) -> Result<impl Template, Problem> {
+        form_page(app, ctx, draft).await
     }
 }

@@ -7,11 +7,12 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use super::super::frame::{Frame, Section};
 use super::super::rendered;
 use crate::domain::TenantName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::client::{ClientId, LeaseKind};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::tenants::leases::HeldLease;
 
 /// How the process is known to be the tenant's, in a few words.
@@ -32,21 +33,21 @@ struct RevokePage {
 
 pub(super) async fn confirm_revoke(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path((tenant, id)): Path<(TenantName, ClientId)>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::UseTenant(&tenant))?;
-    let lease = app.service.held_lease(&actor, &tenant, id).await?;
+    ctx.require(Right::UseTenant(&tenant))?;
+    let lease = app.service.held_lease(&ctx, &tenant, id).await?;
     let title = format!("Revoke the lease of process {}", id.pid);
-    let frame = Frame::of(&app.service, &actor, Section::Tenants, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Tenants, &title).await;
     Ok(rendered(&RevokePage { frame, tenant, lease }))
 }
 
 pub(super) async fn revoke(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path((tenant, id)): Path<(TenantName, ClientId)>,
 ) -> Result<Response, Problem> {
-    app.service.revoke_lease(&actor, tenant.clone(), id, false).await?;
+    app.service.revoke_lease(&ctx, tenant.clone(), id, false).await?;
     Ok(Redirect::to(&format!("/tenants/{tenant}#leases")).into_response())
 }

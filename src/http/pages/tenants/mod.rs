@@ -23,7 +23,7 @@ use super::gpus::GpuRow;
 use super::lists::{ListQuery, Listing};
 use super::spec_form;
 use super::{listed, rendered};
-use crate::domain::access::{Actor, Right, Role};
+use crate::domain::access::{Right, Role};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
@@ -36,6 +36,7 @@ use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page, Paged};
@@ -127,21 +128,29 @@ fn share(tenant: &TenantView) -> String {
     }
 }
 
-async fn all(State(app): State<AppState>, actor: Actor, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &actor, &query).await, &["q", "daemon"])?.map(TenantRow::of);
-    let frame = Frame::of(&app.service, &actor, Section::Tenants, "Tenants").await;
+async fn all(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let list = query.listing(found(&app, &ctx, &query).await, &["q", "daemon"])?.map(TenantRow::of);
+    let frame = Frame::of(&app.service, &ctx, Section::Tenants, "Tenants").await;
     let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { daemon_names(&app, &actor).await? } else { Vec::new() };
+    let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
     let text = |name| query.text(name).unwrap_or_default().to_owned();
     let (q, daemon) = (text("q"), text("daemon"));
     let (frame, problem) = (list.framed(frame), list.problem());
     Ok(listed(&TenantsPage { frame, list, q, daemon, daemons, of_host }, problem))
 }
 
-async fn found(app: &AppState, actor: &Actor, query: &ListQuery) -> Result<Paged<TenantView>, ServiceError> {
+async fn found(
+    app: &AppState,
+    ctx: &RequestContext,
+    query: &ListQuery,
+) -> Result<Paged<TenantView>, ServiceError> {
     let daemon = query.parsed("daemon", DaemonName::parse)?;
     let filter = TenantFilter { daemon, text: query.text("q").map(str::to_lowercase) };
-    app.service.tenants(actor, &filter, &query.page()?).await
+    app.service.tenants(ctx, &filter, &query.page()?).await
 }
 
 #[derive(Template)]
@@ -216,19 +225,19 @@ impl TenantPage {
 
 async fn show(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
     let service = &app.service;
-    let tenant = service.tenant(&actor, &name, false).await?;
-    let frame = Frame::of(service, &actor, Section::Tenants, name.as_str()).await.live();
+    let tenant = service.tenant(&ctx, &name, false).await?;
+    let frame = Frame::of(service, &ctx, Section::Tenants, name.as_str()).await.live();
     let of_host = frame.may(Role::Viewer);
-    let daemon = match service.daemon(&actor, &tenant.spec.daemon, false).await {
+    let daemon = match service.daemon(&ctx, &tenant.spec.daemon, false).await {
         Ok(daemon) if of_host => Some(daemon),
         _ => None,
     };
     let known: Vec<GpuRow> = if of_host {
-        service.gpu_views(&actor).await?.into_iter().map(GpuRow::of).collect()
+        service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect()
     } else {
         Vec::new()
     };
@@ -238,15 +247,15 @@ async fn show(
         gpus.map(|uuid| (uuid.clone(), called(uuid).unwrap_or_else(|| uuid.to_string()))).collect();
     let everything = Page::first(MAX_LIMIT);
     let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
-    let clients = service.clients(&actor, &filter, false, &everything).await?.items;
-    let leases = service.leases(&actor, &name, &everything).await?.items;
+    let clients = service.clients(&ctx, &filter, false, &everything).await?.items;
+    let leases = service.leases(&ctx, &name, &everything).await?.items;
     let newest = Page::first(EVENTS);
     let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
-    let events = service.events(&actor, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
-    let environment = Environment::of(service.tenant_environment(&actor, &name).await, &name);
+    let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart =
-        Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&actor, &name).await?);
+        Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name).await?);
     let places = places(&name, daemon.as_ref());
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
@@ -260,7 +269,7 @@ async fn show(
         waiting: tenant.status.waiting.iter().map(WaitingRow::of).collect(),
         leases,
         chart,
-        history_since: Moment(service.tenant_history_since(&actor, &name)?),
+        history_since: Moment(service.tenant_history_since(&ctx, &name)?),
         environment,
         events,
         tenant,
@@ -396,35 +405,35 @@ struct DeletePage {
 
 async fn confirm_delete(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
-    actor.may(Right::Administer)?;
-    let tenant = app.service.tenant(&actor, &name, false).await?;
-    let refused =
-        rehearsal_refusal(app.service.delete_tenant(&actor, name.clone(), WriteOptions::rehearsal()).await)?;
-    let frame = Frame::of(&app.service, &actor, Section::Tenants, &format!("Delete {name}")).await;
+    ctx.require(Right::Administer)?;
+    let tenant = app.service.tenant(&ctx, &name, false).await?;
+    let rehearsed = app.service.delete_tenant(&ctx, name.clone(), WriteOptions::rehearsal()).await;
+    let refused = rehearsal_refusal(&ctx, rehearsed)?;
+    let frame = Frame::of(&app.service, &ctx, Section::Tenants, &format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
 }
 
 async fn delete(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
     form: super::forms::Form,
 ) -> Result<Response, Problem> {
     let revision = form.text("revision").parse().ok();
     let options = WriteOptions { if_match: revision.map(etag), ..WriteOptions::default() };
-    app.service.delete_tenant(&actor, name, options).await?;
+    app.service.delete_tenant(&ctx, name, options).await?;
     Ok(Redirect::to("/tenants").into_response())
 }
 
 /// What a tenant used in the last hour, for the script that draws it.
 async fn history(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
 ) -> Result<axum::Json<Chart>, Problem> {
-    let points = app.service.tenant_history(&actor, &name).await?;
+    let points = app.service.tenant_history(&ctx, &name).await?;
     Ok(axum::Json(Chart::of_tenant(app.service.clock().unix_ms(), &name, points)))
 }

@@ -3,7 +3,6 @@
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
-use crate::domain::access::Actor;
 use crate::domain::verification::{
     SettingComparison, Staleness, Verification, VerificationResult, VerifiedSetting,
 };
@@ -13,6 +12,7 @@ use crate::http::extract::Path;
 use crate::http::pages::format::{self, Amount, Badge, Moment, or_dash};
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
+use crate::service::access::context::RequestContext;
 
 /// The verification on a page.
 #[derive(Default)]
@@ -108,9 +108,9 @@ impl VerifiedSettingRow {
 /// Starts a verification, and redirects to the tenant, whose page shows the result.
 pub(super) async fn verify(
     State(app): State<AppState>,
-    actor: Actor,
+    ctx: RequestContext,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
-    app.service.verify_tenant(&actor, name.clone(), WriteOptions::default(), None).await?;
+    app.service.verify_tenant(&ctx, name.clone(), WriteOptions::default(), None).await?;
     Ok(Redirect::to(&format!("/tenants/{name}#verification")).into_response())
 }

@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::holder::command_of;
 use super::is_alive;
 use crate::domain::TenantName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
+use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::host;
+use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::not_found;
 use crate::service::{Service, ServiceError};
@@ -38,11 +40,11 @@ impl Service {
     /// The leases of a tenant with living processes, by process ID.
     pub async fn leases(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &TenantName,
         page: &Page,
     ) -> Result<Paged<HeldLease>, ServiceError> {
-        actor.may(Right::ViewTenant(name))?;
+        ctx.require(Right::ViewTenant(name))?;
         let after = page.key::<ClientId>()?;
         self.stored_tenant(name).await?;
         let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
@@ -54,11 +56,11 @@ impl Service {
     /// One lease of a tenant.
     pub async fn held_lease(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: &TenantName,
         id: ClientId,
     ) -> Result<HeldLease, ServiceError> {
-        actor.may(Right::ViewTenant(name))?;
+        ctx.require(Right::ViewTenant(name))?;
         self.stored_tenant(name).await?;
         let found = self.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
         found.ok_or_else(|| no_lease(id))
@@ -93,44 +95,39 @@ impl Service {
     /// lease. Its partition stays taken until it ends.
     pub async fn revoke_lease(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: TenantName,
         id: ClientId,
         dry_run: bool,
     ) -> Result<(), ServiceError> {
-        actor.may(Right::UseTenant(&name))?;
-        let (service, actor) = (self.clone(), actor.clone());
-        let target = crate::domain::audit::Target::Lease(name.clone(), id);
+        let permit = ctx.require(Right::UseTenant(&name))?.on(Target::Lease(name.clone(), id));
+        self.refuse_read_only().await?;
         let boot_id = self.parts.fleet.context().boot_id.clone();
-        let revoking = async move {
-            service
-                .write(move |db| {
-                    Box::pin(async move {
-                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                        let records = store::leases::records(&mut *db, &boot_id).await?;
-                        let found = records
-                            .into_iter()
-                            .find(|record| record.lease.tenant == name && record.lease.holder == id)
-                            .ok_or_else(|| no_lease(id))?;
-                        // A process recorded by an operator counts against the tenant, which must not undo that itself.
-                        if found.by_operator {
-                            actor.may(Right::Operate)?;
-                        }
-                        store::leases::delete(&mut *db, id).await?;
-                        // It can join the partition it was admitted to for as long as it lives; a recorded process was
-                        // admitted to none.
-                        if found.kind == LeaseKind::Own && is_alive(id) {
-                            store::partition_leases::disown_holder(db, id).await?;
-                        } else {
-                            store::partition_leases::delete(db, id).await?;
-                        }
-                        Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
-                    })
-                })
-                .await
-        };
-        let service = self.clone();
-        service.run_to_completion(crate::service::access::audit_log::with_target(target, revoking)).await
+        let ctx = ctx.clone();
+        self.write(&permit, move |db| {
+            Box::pin(async move {
+                store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                let records = store::leases::records(&mut *db, &boot_id).await?;
+                let found = records
+                    .into_iter()
+                    .find(|record| record.lease.tenant == name && record.lease.holder == id)
+                    .ok_or_else(|| no_lease(id))?;
+                // A process recorded by an operator counts against the tenant, which must not undo that itself.
+                if found.by_operator {
+                    ctx.require(Right::Operate)?;
+                }
+                store::leases::delete(&mut *db, id).await?;
+                // It can join the partition it was admitted to for as long as it lives; a recorded process was
+                // admitted to none.
+                if found.kind == LeaseKind::Own && is_alive(id) {
+                    store::partition_leases::disown_holder(db, id).await?;
+                } else {
+                    store::partition_leases::delete(db, id).await?;
+                }
+                Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
+            })
+        })
+        .await
     }
 }
 

@@ -16,10 +16,10 @@ pub(super) use living::refuse_while_leased;
 use holder::{command_of, holder_of};
 use living::{is_alive, living_holders};
 
-use crate::service::access::audit_log::with_target;
+use crate::service::access::context::{Permit, RequestContext};
 
 use crate::domain::TenantName;
-use crate::domain::access::{Actor, Right};
+use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord, places_taken};
 use crate::domain::count::counted;
@@ -51,7 +51,7 @@ impl Service {
     /// Grants a process the right to be a client of a tenant, unless `max_clients` is reached.
     pub async fn lease(
         &self,
-        actor: &Actor,
+        ctx: &RequestContext,
         name: TenantName,
         request: LeaseRequest,
         caller: LeaseCaller,
@@ -61,26 +61,14 @@ impl Service {
             LeaseKind::Own => Right::UseTenant(&name),
             LeaseKind::Recorded => Right::Operate,
         };
-        actor.may(right)?;
-        let service = self.clone();
-        self.run_to_completion(async move {
-            let uid = service.stored_tenant(&name).await?.spec.uid;
-            let holder = ClientId::from(holder_of(request, caller, uid)?);
-            let target = Target::Lease(name.clone(), holder);
-            with_target(target, Box::pin(service.lease_now(name, holder, request.kind, dry_run))).await
-        })
-        .await
-    }
-
-    async fn lease_now(
-        &self,
-        name: TenantName,
-        holder: ClientId,
-        kind: LeaseKind,
-        dry_run: bool,
-    ) -> Result<LeaseView, ServiceError> {
+        let permit = ctx.require(right)?;
+        self.refuse_read_only().await?;
+        let uid = self.stored_tenant(&name).await?.spec.uid;
+        let holder = ClientId::from(holder_of(request, caller, uid)?);
+        let permit = permit.on(Target::Lease(name.clone(), holder));
         for _ in 0..LEASE_ATTEMPTS {
-            if let Some(lease) = self.lease_unless_changed(name.clone(), holder, kind, dry_run).await? {
+            let lease = self.lease_unless_changed(&permit, name.clone(), holder, request.kind, dry_run);
+            if let Some(lease) = lease.await? {
                 return Ok(lease);
             }
         }
@@ -94,6 +82,7 @@ impl Service {
     /// another spec. Other tenants of the daemon may change.
     async fn lease_unless_changed(
         &self,
+        permit: &Permit,
         name: TenantName,
         holder: ClientId,
         kind: LeaseKind,
@@ -116,7 +105,7 @@ impl Service {
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let (command, clock) = (command_of(holder.pid), self.parts.clock);
         let unchanged = self
-            .write(move |db| {
+            .write(permit, move |db| {
                 Box::pin(async move {
                     let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     if now.spec != tenant.spec {

@@ -1,0 +1,100 @@
+//! Who acts, in which request and when; and the proof that it has a right, without which nothing is committed.
+
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::domain::DaemonName;
+use crate::domain::access::{Actor, Right, Subject};
+use crate::domain::audit::{Attempt, Target};
+use crate::domain::event::Cause;
+use crate::service::ServiceError;
+
+/// Who acts: the first argument of every use case. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RequestContext {
+    /// Who.
+    pub actor: Arc<Actor>,
+    /// What time it is.
+    pub clock: Clock,
+    /// What the request changes, for the audit log; `None` if it only reads.
+    change: Option<Arc<Attempt>>,
+}
+
+impl RequestContext {
+    /// A request, and what it changes: its ID, its label in the audit log, and its target.
+    pub fn new(actor: Actor, clock: Clock, change: Option<(Option<String>, String, Target)>) -> Self {
+        let change = change.map(|(request, action, target)| Attempt::of(&actor, request, action, target));
+        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new) }
+    }
+
+    /// What the manager changes by itself.
+    pub fn of_manager(clock: Clock, action: &str, target: Target) -> Self {
+        Self::new(Actor::manager(), clock, Some((None, action.to_owned(), target)))
+    }
+
+    /// Refuses an actor without this right.
+    pub fn require(&self, right: Right<'_>) -> Result<Permit, ServiceError> {
+        self.actor.may(right)?;
+        Ok(Permit { ctx: self.clone(), target: None, adoption: false, any_spec: false })
+    }
+
+    /// What the request changes, for the audit log; `None` if it only reads.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        self.change.as_deref()
+    }
+
+    /// The cause of what the request does.
+    pub(in crate::service) fn cause(&self) -> Cause {
+        match &self.actor.subject {
+            Subject::Manager => Cause::Manager,
+            subject => Cause::Actor { subject: subject.to_string() },
+        }
+    }
+}
+
+/// Proof that the actor of a request has a right: [`RequestContext::require`] alone makes it, and every commit of a use case takes
+/// it.
+#[derive(Debug, Clone)]
+pub struct Permit {
+    ctx: RequestContext,
+    target: Option<Target>,
+    adoption: bool,
+    any_spec: bool,
+}
+
+impl Permit {
+    /// For a change of this target, where the path names another or none.
+    #[must_use]
+    pub(in crate::service) fn on(self, target: Target) -> Self {
+        Self { target: Some(target), ..self }
+    }
+
+    /// For the adoption or release of a daemon, which is not created or deleted.
+    #[must_use]
+    pub(in crate::service) fn adopting(self, daemon: DaemonName) -> Self {
+        Self { adoption: true, ..self.on(Target::Daemon(daemon)) }
+    }
+
+    /// For a change of daemons and tenants that are known only while it is made.
+    #[must_use]
+    pub(in crate::service) fn on_any_spec(self) -> Self {
+        Self { any_spec: true, ..self }
+    }
+
+    /// The request.
+    pub(in crate::service) fn ctx(&self) -> &RequestContext {
+        &self.ctx
+    }
+
+    /// Whether any daemon and tenant may change.
+    pub(super) fn may_change_any_spec(&self) -> bool {
+        self.any_spec
+    }
+
+    /// What goes on record; `None` for a request that only reads, and so commits nothing.
+    pub(in crate::service) fn attempt(&self) -> Option<Attempt> {
+        let attempt = Attempt::clone(self.ctx.change.as_ref()?);
+        let target = self.target.clone().unwrap_or_else(|| attempt.target.clone());
+        Some(Attempt { target, adoption: self.adoption, ..attempt })
+    }
+}
