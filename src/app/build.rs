@@ -187,7 +187,7 @@ impl App {
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
         let auth = Authenticator::new(Entrance { address, tls, hosts, open_metrics });
-        let rates = Rates::new(&config.limits, manager_uid);
+        let rates = Arc::new(Rates::new(&config.limits, manager_uid));
         let state = AppState::new(AppParts {
             service,
             auth,

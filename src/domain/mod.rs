@@ -44,7 +44,6 @@ pub mod priority;
 pub mod session;
 pub mod tenant;
 mod tenant_directory;
-pub mod throttle;
 pub mod timings;
 pub mod token;
 mod token_id;

@@ -1,39 +1,34 @@
 //! Limits on requests: the size of a head, and the rate of each caller.
 //!
-//! A token bucket per caller (GCRA, the `governor` crate): a burst of `request_burst`, then `requests_per_s`. It is checked
-//! twice: by address before authentication, and by actor after it.
+//! Each caller has a burst of `request_burst`, then `requests_per_s`. That is checked twice: by address before authentication,
+//! and by actor after it.
 
-use std::sync::Arc;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use governor::clock::{Clock as _, DefaultClock};
-use governor::state::keyed::HashMapStateStore;
-use governor::{Quota, RateLimiter};
 
 use super::auth::Peer;
 use super::problem::Problem;
-use super::server::Network;
 use crate::config::Limits;
 use crate::domain::access::{Actor, Origin};
 use crate::metrics::wire::Limit;
-use crate::service::access::LocalUser;
+use crate::service::limits::{CallerSource, Rate, whole_seconds};
 
 /// Who is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Caller {
-    Address(Network),
-    User(u32),
+    Source(CallerSource),
     Actor(String),
 }
 
 impl Caller {
     fn limit(&self) -> Limit {
         match self {
-            Self::Address(_) => Limit::Address,
-            Self::User(_) => Limit::User,
+            Self::Source(CallerSource::Network(_)) => Limit::Address,
+            Self::Source(CallerSource::User(_)) => Limit::User,
             Self::Actor(_) => Limit::Actor,
         }
     }
@@ -41,37 +36,18 @@ impl Caller {
 
 /// The request rates of callers.
 pub struct Rates {
-    limiter: Option<RateLimiter<Caller, HashMapStateStore<Caller>, DefaultClock>>,
-    clock: DefaultClock,
+    rate: Option<Rate<Caller>>,
     manager_uid: u32,
 }
 
-/// How often idle callers are dropped.
-const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
-
 impl Rates {
     /// With these limits; `manager_uid` and root are not counted on the unix socket, so that an operator always gets through.
-    ///
-    /// Must be called in a runtime, in which it periodically drops idle callers.
-    pub fn new(limits: &Limits, manager_uid: u32) -> Arc<Self> {
-        let quota = std::num::NonZeroU32::new(limits.requests_per_s).map(|rate| {
-            let burst = std::num::NonZeroU32::new(limits.request_burst).unwrap_or(rate);
-            Quota::per_second(rate).allow_burst(burst)
+    pub fn new(limits: &Limits, manager_uid: u32) -> Self {
+        let rate = NonZeroU32::new(limits.requests_per_s).map(|rate| {
+            let burst = NonZeroU32::new(limits.request_burst).unwrap_or(rate);
+            Rate::new(burst, Duration::from_secs(1) / rate.get())
         });
-        let clock = DefaultClock::default();
-        let rates = Arc::new(Self { limiter: quota.map(RateLimiter::hashmap), clock, manager_uid });
-        let weak = Arc::downgrade(&rates);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(CLEANUP_INTERVAL).await;
-                let Some(rates) = weak.upgrade() else { return };
-                if let Some(limiter) = &rates.limiter {
-                    limiter.retain_recent();
-                    limiter.shrink_to_fit();
-                }
-            }
-        });
-        rates
+        Self { rate, manager_uid }
     }
 
     /// Counts a request of an actor; users of the unix socket were counted as peers.
@@ -83,20 +59,15 @@ impl Rates {
     }
 
     fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
-        match peer {
-            Peer::Tcp(address) => self.count(&Caller::Address(address.ip().into())),
-            Peer::Unix(Some(LocalUser { uid, .. })) if uid != 0 && uid != self.manager_uid => {
-                self.count(&Caller::User(uid))
-            }
-            Peer::Unix(_) => Ok(()),
+        match peer.source() {
+            CallerSource::User(uid) if uid.is_none_or(|uid| uid == 0 || uid == self.manager_uid) => Ok(()),
+            source => self.count(&Caller::Source(source)),
         }
     }
 
     fn count(&self, caller: &Caller) -> Result<(), TooMany> {
-        let Some(limiter) = &self.limiter else { return Ok(()) };
-        limiter
-            .check_key(caller)
-            .map_err(|until| TooMany { of: caller.limit(), wait: until.wait_time_from(self.clock.now()) })
+        let Some(rate) = &self.rate else { return Ok(()) };
+        rate.take(caller).map_err(|wait| TooMany { of: caller.limit(), wait })
     }
 }
 
@@ -112,14 +83,12 @@ pub struct TooMany {
 impl TooMany {
     /// The 429 response.
     pub fn into_response(self, limits: &Limits) -> Response {
-        // Whole seconds, and never 0: an immediate retry would be refused again.
-        let seconds = self.wait.as_millis().div_ceil(1000).max(1);
+        let seconds = whole_seconds(self.wait);
         let detail = format!(
             "more than {} requests a second of one {} (limits.requests_per_s): try again in {seconds} s",
             limits.requests_per_s,
             self.of.as_str()
         );
-        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
         Problem::too_many("too-many-requests", self.of, "Too many requests", detail, seconds).into_response()
     }
 }
@@ -163,13 +132,14 @@ mod tests {
 
     use super::*;
     use crate::domain::access::{Grant, Role, Subject};
+    use crate::service::access::LocalUser;
 
     fn tcp(address: &str) -> Peer {
         Peer::Tcp((address.parse::<IpAddr>().expect("an address"), 1).into())
     }
 
-    #[tokio::test]
-    async fn callers_have_separate_bursts_and_operators_none() {
+    #[test]
+    fn callers_have_separate_bursts_and_operators_none() {
         let limits = Limits { requests_per_s: 1, request_burst: 3, ..Limits::default() };
         let rates = Rates::new(&limits, 1000);
         for _ in 0..3 {
@@ -202,8 +172,8 @@ mod tests {
         assert_eq!(user().expect_err("the fourth").of, Limit::User);
     }
 
-    #[tokio::test]
-    async fn zero_rate_is_unlimited() {
+    #[test]
+    fn zero_rate_is_unlimited() {
         let rates = Rates::new(&Limits { requests_per_s: 0, request_burst: 1, ..Limits::default() }, 1000);
         for _ in 0..100 {
             assert_eq!(rates.of_peer(tcp("192.0.2.1")), Ok(()));

@@ -10,6 +10,7 @@ pub mod events;
 pub mod host;
 mod idempotency;
 pub mod layouts;
+pub mod limits;
 pub mod page;
 pub mod tenants;
 
@@ -46,7 +47,8 @@ pub struct Shared {
     /// Daemons and tenants, cached between commits.
     cache: tenants::cache::Cache,
     /// Limits on concurrent event streams.
-    streams: Arc<events::stream_limits::StreamLimits>,
+    /// Event streams, by reader.
+    streams: Arc<limits::Slots<String>>,
     /// Refusals waiting to be written to the audit log.
     refusals: access::refusal_counts::Refusals,
     /// Recent use by tenants.
@@ -135,8 +137,9 @@ impl Service {
     /// Assembles the service.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Shared {
-            streams: events::stream_limits::StreamLimits::new(parts.streams),
             history: tenants::usage_history::UsageHistory::new(parts.clock),
+            // One reader may have one in four.
+            streams: limits::Slots::new(parts.streams, (parts.streams / 4).max(1)),
             parts,
             initialized: host::initialized::Initialized::default(),
             committed: watch::Sender::default(),

@@ -23,12 +23,12 @@ use super::AppState;
 use super::guard::cross_site_problem;
 use super::problem::Problem;
 use crate::domain::access::Actor;
-use crate::domain::throttle::Held;
 use crate::domain::token::Secret;
 use crate::metrics::wire::Limit;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::access::{Admission, Lifetime, LocalUser, SessionKey};
+use crate::service::limits::whole_seconds;
 
 impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     type Rejection = Problem;
@@ -188,9 +188,10 @@ fn unmapped(user: Option<LocalUser>) -> String {
 /// An address is refused for a time. On loopback, where many users and programs share one address, the answer is delayed
 /// instead: refusing would reveal to one that another fails. A caller with a valid token never gets here.
 pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response {
-    let held = state.service.access().failed(peer.source(), state.service.clock().unix_ms());
-    let Held::For(ms) = held else { return unauthorized(why).into_response() };
-    let seconds = ms.max(0).unsigned_abs().div_ceil(1000);
+    let Err(wait) = state.service.access().failures.take(peer.source()) else {
+        return unauthorized(why).into_response();
+    };
+    let seconds = whole_seconds(wait);
     if peer.is_shared()
         && let Ok(_place) = state.auth.waiting.try_acquire()
     {

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use crate::domain::access::Origin;
-use crate::domain::throttle::Source;
 use crate::service::access::LocalUser;
+use crate::service::limits::CallerSource;
 use crate::service::tenants::leases::LeaseCaller;
 
 /// The peer of a connection.
@@ -39,11 +39,11 @@ impl Peer {
         }
     }
 
-    /// The source whose failures are counted.
-    pub(super) fn source(self) -> Source {
+    /// The source for which its connections, requests and failures are counted.
+    pub(in crate::http) fn source(self) -> CallerSource {
         match self {
-            Self::Tcp(address) => Source::of(address.ip()),
-            Self::Unix(user) => Source::User(user.map(|user| user.uid)),
+            Self::Tcp(address) => address.ip().into(),
+            Self::Unix(user) => CallerSource::User(user.map(|user| user.uid)),
         }
     }
 

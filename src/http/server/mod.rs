@@ -1,7 +1,7 @@
 //! Listeners: one TCP address, with TLS or on loopback, and the unix socket.
 //!
 //! ```text
-//!   accept ──▶ Gate ──▶ TLS handshake ──▶ hyper, HTTP/1.1 or 2 ──▶ router
+//!   accept ──▶ Slots ──▶ TLS handshake ──▶ hyper, HTTP/1.1 or 2 ──▶ router
 //!               │ full, or too many of     │ watched by Activity: head, idle, write
 //!               ▼ one caller: turned away  ▼ too slow: closed
 //! ```
@@ -14,7 +14,6 @@ mod activity;
 mod body;
 mod connection;
 mod error;
-mod gate;
 mod socket;
 mod stream;
 
@@ -32,17 +31,16 @@ use tokio_util::task::TaskTracker;
 
 pub use self::body::TooSlow;
 pub use self::error::ListenError;
-pub use self::gate::Network;
 
 use self::activity::Timeouts;
 use self::connection::{Serving, protocol};
-use self::gate::{ConnectionOwner, ConnectionSlot, Gate, Refused};
 use self::socket::SocketFile;
 use super::auth::Peer;
 use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
 use crate::metrics::wire::{Listening, Turned, Wire};
+use crate::service::limits::{CallerSource, Slot, Slots, SlotsTaken};
 
 /// The two bound listeners.
 pub struct Listeners {
@@ -58,12 +56,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 const OF_ONE_USER: u32 = 4;
 
 /// The response for a caller without a slot, if it can be sent without a handshake.
-fn refused_response(listening: Listening, why: Refused) -> String {
+fn refused_response(listening: Listening, why: SlotsTaken) -> String {
     let limit = match (listening, why) {
-        (Listening::Tcp, Refused::Full) => "in total (limits.connections)",
-        (Listening::Tcp, Refused::OfOne) => "from your address (limits.connections_per_address)",
-        (Listening::Unix, Refused::Full) => "on this socket (limits.socket_connections)",
-        (Listening::Unix, Refused::OfOne) => {
+        (Listening::Tcp, SlotsTaken::All) => "in total (limits.connections)",
+        (Listening::Tcp, SlotsTaken::Share) => "from your address (limits.connections_per_address)",
+        (Listening::Unix, SlotsTaken::All) => "on this socket (limits.socket_connections)",
+        (Listening::Unix, SlotsTaken::Share) => {
             "of your user on this socket (a quarter of limits.socket_connections)"
         }
     };
@@ -132,13 +130,13 @@ impl Listeners {
         let sockets = limits.socket_connections;
         let tcp = ConnectionLimits {
             kind: Listening::Tcp,
-            gate: Gate::new(limits.connections, limits.connections_per_address),
+            slots: slots(limits.connections, limits.connections_per_address),
             of_operators: None,
         };
         let unix = ConnectionLimits {
             kind: Listening::Unix,
-            gate: Gate::new(sockets, sockets.div_ceil(OF_ONE_USER)),
-            of_operators: Some(Gate::new(sockets, sockets)),
+            slots: slots(sockets, sockets.div_ceil(OF_ONE_USER)),
+            of_operators: Some(slots(sockets, sockets)),
         };
         tokio::select! {
             () = stop.cancelled() => {}
@@ -167,27 +165,29 @@ impl Listeners {
 /// The connection slots of a listener.
 struct ConnectionLimits {
     kind: Listening,
-    gate: Arc<Gate>,
+    slots: Arc<Slots<CallerSource>>,
     /// Slots reserved for root and the manager's own user.
-    of_operators: Option<Arc<Gate>>,
+    of_operators: Option<Arc<Slots<CallerSource>>>,
 }
 
 impl ConnectionLimits {
-    fn enter(&self, owner: ConnectionOwner) -> Result<ConnectionSlot, Refused> {
+    fn take(&self, owner: CallerSource) -> Result<Slot<CallerSource>, SlotsTaken> {
         let own = rustix::process::geteuid().as_raw();
         match (&self.of_operators, owner) {
-            (Some(gate), ConnectionOwner::User(Some(uid))) if uid == 0 || uid == own => gate.enter(owner),
-            _ => self.gate.enter(owner),
+            (Some(slots), CallerSource::User(Some(uid))) if uid == 0 || uid == own => slots.take(owner),
+            _ => self.slots.take(owner),
         }
     }
+}
+
+fn slots(total: u32, share: u32) -> Arc<Slots<CallerSource>> {
+    let count = |value| usize::try_from(value).unwrap_or(usize::MAX);
+    Slots::new(count(total), count(share))
 }
 
 /// A connection whose peer is known, and that can be refused with a message.
 trait Caller<A> {
     fn peer(&self, address: &A) -> Peer;
-
-    /// The owner it counts for.
-    fn owner(&self, address: &A) -> ConnectionOwner;
 
     /// Sends as much as possible without waiting.
     fn send_now(&self, text: &str);
@@ -200,10 +200,6 @@ impl Caller<SocketAddr> for TcpStream {
         Peer::Tcp(*address)
     }
 
-    fn owner(&self, address: &SocketAddr) -> ConnectionOwner {
-        ConnectionOwner::Network(Network::from(address.ip()))
-    }
-
     fn send_now(&self, text: &str) {
         let _ = self.try_write(text.as_bytes());
     }
@@ -212,10 +208,6 @@ impl Caller<SocketAddr> for TcpStream {
 impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
     fn peer(&self, _: &tokio::net::unix::SocketAddr) -> Peer {
         Peer::local(self)
-    }
-
-    fn owner(&self, _: &tokio::net::unix::SocketAddr) -> ConnectionOwner {
-        ConnectionOwner::User(self.peer_cred().ok().map(|credentials| credentials.uid()))
     }
 
     fn send_now(&self, text: &str) {
@@ -238,12 +230,12 @@ async fn accept<L>(
         // It backs off by itself when the process has no file descriptors left.
         let (stream, address) = listener.accept().await;
         let peer = stream.peer(&address);
-        let place = match entry.enter(stream.owner(&address)) {
-            Ok(place) => place,
+        let slot = match entry.take(peer.source()) {
+            Ok(slot) => slot,
             Err(why) => {
                 serving.wire.turned_away(match why {
-                    Refused::Full => Turned::Full(entry.kind),
-                    Refused::OfOne => Turned::OfOne(entry.kind),
+                    SlotsTaken::All => Turned::Full(entry.kind),
+                    SlotsTaken::Share => Turned::OfOne(entry.kind),
                 });
                 if entry.kind == Listening::Unix || serving.certificates.is_none() {
                     stream.send_now(&refused_response(entry.kind, why));
@@ -258,7 +250,7 @@ async fn accept<L>(
                 () = abandon.cancelled() => {}
                 () = serving.serve(stream, peer) => {}
             }
-            drop((open, place));
+            drop((open, slot));
         });
     }
 }
@@ -287,10 +279,10 @@ mod tests {
     #[test]
     fn refused_connection_names_its_limit() {
         for (listening, why, limit) in [
-            (Listening::Tcp, Refused::Full, "(limits.connections)"),
-            (Listening::Tcp, Refused::OfOne, "(limits.connections_per_address)"),
-            (Listening::Unix, Refused::Full, "(limits.socket_connections)"),
-            (Listening::Unix, Refused::OfOne, "quarter of limits.socket_connections"),
+            (Listening::Tcp, SlotsTaken::All, "(limits.connections)"),
+            (Listening::Tcp, SlotsTaken::Share, "(limits.connections_per_address)"),
+            (Listening::Unix, SlotsTaken::All, "(limits.socket_connections)"),
+            (Listening::Unix, SlotsTaken::Share, "quarter of limits.socket_connections"),
         ] {
             let text = refused_response(listening, why);
             let (head, body) = text.split_once("\r\n\r\n").expect("a head");

@@ -18,6 +18,7 @@ pub mod whoami;
 mod tests;
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,16 +29,16 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
 use crate::domain::session::{Holder, Session, SessionLimits};
-use crate::domain::throttle::{Buckets, Held, Source, Throttle};
 use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
 use crate::host;
+use crate::service::limits::{FailureRate, Rate};
 
 /// Lifetime of a login code, in milliseconds.
 const CODE_MS: i64 = 15 * 60 * 1000;
 /// Burst of logins for one holder: as many as it may have sessions.
-const LOGIN_BURST: u32 = 32;
-/// After the burst, one login per this time, in milliseconds: each leaves rows that are never deleted.
-const LOGIN_INTERVAL_MS: i64 = 60 * 1000;
+const LOGIN_BURST: NonZeroU32 = NonZeroU32::new(32).expect("it is not 0");
+/// After the burst, one login per this time: each leaves rows that are never deleted.
+const LOGIN_INTERVAL: Duration = Duration::from_secs(60);
 /// Most login codes at the same time.
 const CODES: usize = 16;
 
@@ -202,8 +203,9 @@ pub struct Access {
     tokens: RwLock<HashMap<TokenId, Arc<LiveToken>>>,
     sessions: RwLock<HashMap<[u8; 32], Arc<LiveSession>>>,
     codes: Mutex<Vec<LoginCode>>,
-    throttle: Mutex<Throttle>,
-    logins: Mutex<Buckets<Holder>>,
+    /// Failed attempts to authenticate.
+    pub failures: FailureRate,
+    logins: Rate<Holder>,
     /// Held from reading the rows until the table is replaced, so that a revocation in between is not undone.
     loading: tokio::sync::Mutex<()>,
 }
@@ -219,8 +221,8 @@ impl Access {
             tokens: RwLock::default(),
             sessions: RwLock::default(),
             codes: Mutex::default(),
-            throttle: Mutex::default(),
-            logins: Mutex::new(Buckets::new(LOGIN_BURST, LOGIN_INTERVAL_MS)),
+            failures: FailureRate::default(),
+            logins: Rate::new(LOGIN_BURST, LOGIN_INTERVAL),
             loading: tokio::sync::Mutex::default(),
         }
     }
@@ -335,16 +337,6 @@ impl Access {
             uid if self.users.users.contains_key(&uid) => Ok(Holder::User(uid)),
             uid => Err(NoHolder::OfAGroup(uid)),
         }
-    }
-
-    /// Counts a failed attempt, and returns whether it is still answered.
-    pub fn failed(&self, source: Source, now: i64) -> Held {
-        self.throttle.lock().unwrap_or_else(PoisonError::into_inner).failed(source, now)
-    }
-
-    /// Counts a login, and returns whether there were too many.
-    pub(super) fn logged_in(&self, holder: &Holder, now: i64) -> Held {
-        self.logins.lock().unwrap_or_else(PoisonError::into_inner).take(holder.clone(), now)
     }
 
     /// When a token was last used, if it is valid.

@@ -1,17 +1,19 @@
 //! Browser sessions: opened with a token or a code, listed, and ended.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Actor, Grant, Right, Subject};
 use crate::domain::audit::Target;
 use crate::domain::event::{Cause, DomainEvent, SessionOwner, TokenFacts};
 use crate::domain::session::{Holder, Session};
-use crate::domain::throttle::Held;
 use crate::domain::token::{Digest, Secret, TokenId};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::tokens::{not_found, random};
 use crate::service::access::{NoHolder, SessionKey};
+use crate::service::limits::whole_seconds;
 use crate::service::{Service, ServiceError, StoreError, Transaction};
 use crate::store::{self, Fate};
 
@@ -79,9 +81,7 @@ impl Service {
         let permit = ctx.require(Right::ViewOwn)?;
         let holder = self.parts.access.holder_of(&ctx.actor)?;
         let now = ctx.clock.unix_ms();
-        if let Held::For(ms) = self.parts.access.logged_in(&holder, now) {
-            return Err(too_many(ms));
-        }
+        self.parts.access.logins.take(&holder).map_err(too_many)?;
         if code.is_some_and(|code| !self.parts.access.consume_code(code, now)) {
             return Err(ServiceError::Conflict("this login link was used a moment ago".to_owned()));
         }
@@ -246,8 +246,8 @@ async fn session_owner(db: Transaction<'_>, holder: &Holder) -> Result<SessionOw
     })
 }
 
-fn too_many(wait: i64) -> ServiceError {
-    let wait_s = wait.max(0).unsigned_abs().div_ceil(1000);
+fn too_many(wait: Duration) -> ServiceError {
+    let wait_s = whole_seconds(wait);
     let detail = format!(
         "too many logins with the same token or by the same user: use an open session, or try again in {wait_s} s"
     );

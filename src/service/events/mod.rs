@@ -2,7 +2,6 @@
 
 pub mod faults;
 mod metrics_snapshot;
-pub(super) mod stream_limits;
 pub mod writer;
 
 use std::collections::VecDeque;
@@ -19,7 +18,7 @@ use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
-use crate::service::events::stream_limits::{LimitReached, StreamSlot};
+use crate::service::limits::{Slot, SlotsTaken};
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError};
 pub use crate::store::events::Order;
@@ -84,7 +83,11 @@ impl Service {
                 ),
             ));
         }
-        let place = self.streams.take(&ctx.actor)?;
+        // All users of one tenant are one reader, however many tokens they have.
+        let actor = &ctx.actor;
+        let reader =
+            if actor.scope().is_some() { actor.grant.to_string() } else { actor.subject.to_string() };
+        let slot = self.streams.take(reader).map_err(|taken| no_stream(taken, self.streams.share()))?;
         let (store, reader) = (self.parts.store.clone(), Arc::clone(&ctx.actor));
         let ahead = VecDeque::new();
         Ok(Following {
@@ -96,7 +99,7 @@ impl Service {
             at: last,
             newest,
             ahead,
-            _place: place,
+            _slot: slot,
         })
     }
 
@@ -171,25 +174,23 @@ fn narrowed(actor: &Actor, begin: Option<i64>, filter: EventFilter) -> EventFilt
     EventFilter { tenant: Some(own.clone()), from, ..filter }
 }
 
-impl From<LimitReached> for ServiceError {
-    fn from(full: LimitReached) -> Self {
-        let error = match full {
-            LimitReached::All => Self::Unavailable(
-                "the limit of event streams is reached (events.streams in the configuration): end one, or read \
-                 GET /api/v1/events"
-                    .to_owned(),
+/// The error for a reader without a slot.
+fn no_stream(taken: SlotsTaken, share: usize) -> ServiceError {
+    let error = match taken {
+        SlotsTaken::All => ServiceError::Unavailable(
+            "the limit of event streams is reached (events.streams in the configuration): end one, or read GET /api/v1/events"
+                .to_owned(),
+        ),
+        SlotsTaken::Share => ServiceError::TooMany {
+            detail: format!(
+                "this caller has {share} event streams open, which is the limit (a quarter of events.streams in the \
+                 configuration): end one, or read GET /api/v1/events"
             ),
-            LimitReached::Share(share) => Self::TooMany {
-                detail: format!(
-                    "this caller has {share} event streams open, which is the limit (a quarter of events.streams in the \
-                     configuration): end one, or read GET /api/v1/events"
-                ),
-                wait_s: 1,
-                of: Limit::Streams,
-            },
-        };
-        error.visible_to_tenants()
-    }
+            wait_s: 1,
+            of: Limit::Streams,
+        },
+    };
+    error.visible_to_tenants()
 }
 
 /// The first letter of a cursor, which shows its order: with the other order it would skip events.
@@ -237,7 +238,7 @@ pub struct Following {
     ahead: VecDeque<Event>,
     /// The reader.
     reader: Arc<Actor>,
-    _place: StreamSlot,
+    _slot: Slot<String>,
 }
 
 impl Following {

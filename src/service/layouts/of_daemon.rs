@@ -6,10 +6,10 @@
 use crate::domain::daemon::{Daemon, DaemonSpec, Mode};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::percentage::own_share::own_shares;
 use crate::domain::layout::percentage::plan::plan;
 use crate::domain::layout::percentage::shares;
-use crate::domain::layout::plan::Blocked;
 use crate::domain::layout::{Enforcement, GpuMap, Layout, map_roles};
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName};

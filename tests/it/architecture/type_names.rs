@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::source_tree::SourceTree;
 
 /// Names that two types still have.
-const ALLOWED: [&str; 26] = [
+const ALLOWED: [&str; 24] = [
     "Attempt",
     "Caller",
     "Cause",
@@ -16,11 +16,9 @@ const ALLOWED: [&str; 26] = [
     "Evidence",
     "FormPage",
     "Format",
-    "Held",
     "Holder",
     "Listening",
     "Occupant",
-    "Open",
     "OperationRow",
     "Reading",
     "Refusal",
