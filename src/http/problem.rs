@@ -69,7 +69,7 @@ pub struct Problem {
     pub errors: Vec<FieldError>,
     /// Seconds to wait, for the header Retry-After.
     #[serde(skip)]
-    wait_s: Option<u64>,
+    wait_s: Option<u32>,
     /// The exceeded limit.
     #[serde(skip)]
     limit: Option<Limit>,
@@ -99,7 +99,7 @@ impl Problem {
     }
 
     /// An exceeded limit; the response is counted by it.
-    pub(super) fn too_many(kind: &str, limit: Limit, title: &str, detail: String, wait_s: u64) -> Self {
+    pub(super) fn too_many(kind: &str, limit: Limit, title: &str, detail: String, wait_s: u32) -> Self {
         let problem = Self::new(kind, StatusCode::TOO_MANY_REQUESTS, title, detail);
         Self { wait_s: Some(wait_s), limit: Some(limit), ..problem }
     }

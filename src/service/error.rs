@@ -49,7 +49,7 @@ pub enum ServiceError {
         /// Which limit, and what to do.
         detail: String,
         /// Seconds until a retry can succeed.
-        wait_s: u64,
+        wait_s: u32,
         /// The limit, for the metrics.
         of: Limit,
     },

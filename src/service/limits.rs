@@ -119,8 +119,8 @@ impl<C: Clock> FailureRate<C> {
 }
 
 /// A time to wait as whole seconds, and never 0: an immediate retry would be refused again.
-pub fn whole_seconds(wait: Duration) -> u64 {
-    u64::try_from(wait.as_millis().div_ceil(1000).max(1)).unwrap_or(u64::MAX)
+pub fn whole_seconds(wait: Duration) -> u32 {
+    u32::try_from(wait.as_millis().div_ceil(1000).max(1)).unwrap_or(u32::MAX)
 }
 
 /// How much may be in use at once: in total, and by each owner.
