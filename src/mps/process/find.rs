@@ -59,7 +59,17 @@ pub struct Occupant {
 /// It is ours when its command line is the control program's, its uid is ours, and the pipe directory in its
 /// environment is this one. Servers inherit the token; they are no control programs. Nor is the program that starts
 /// the daemon: it ends as soon as that answers, and only the daemon leads a session (recording 01).
+///
+/// That nothing was found is confirmed by a second search. A daemon is forked by a program that ends then: a search that lists
+/// the processes before the fork and reads that program after its end sees neither.
 pub fn find(token: &str, pipe_directory: &Path) -> Found {
+    match search(token, pipe_directory) {
+        Found::None => search(token, pipe_directory),
+        found => found,
+    }
+}
+
+fn search(token: &str, pipe_directory: &Path) -> Found {
     let marked = process::find_by_env(TOKEN_ENV, token);
     let controls: Vec<Identity> = marked.iter().copied().filter(|id| is_control(id.pid)).collect();
     // While a daemon forks a server, that child still looks like the daemon.
