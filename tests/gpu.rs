@@ -107,7 +107,7 @@ fn mps_clients_are_distinguished_from_other_processes() {
             }
         }
     }
-    // Whoever starts MPS clients around this test names them, separated by blanks.
+    // A caller that starts MPS clients around this test names them, separated by blanks.
     for expected in env::var("MPS_CLIENTS_EXPECTED").unwrap_or_default().split_whitespace() {
         assert!(clients.iter().any(|pid| pid == expected), "{expected} is not among {clients:?}");
     }

@@ -133,7 +133,7 @@ async fn rounds(caller: &Caller) -> Vec<Round> {
     caller.busy(ROUND).await;
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
-        // Whoever is first is second the next time: whatever comes over the machine comes over both.
+        // The order alternates, so that disturbances hit both.
         let (alone, (beside, slow)) = if round % 2 == 0 {
             (caller.busy(ROUND).await, caller.beside_slow_ones().await)
         } else {

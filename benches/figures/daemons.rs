@@ -1,4 +1,4 @@
-//! Starts, deaths, looks and idleness of daemons that serve tenants.
+//! Starts, deaths, polls and idleness of daemons that serve tenants.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -29,7 +29,7 @@ pub(crate) fn starts(directory: &Path, table: &mut Table) {
 }
 
 /// One server with a daemon that dies, that many look at, and that others use.
-pub(crate) fn looks(directory: &Path, table: &mut Table) {
+pub(crate) fn polls(directory: &Path, table: &mut Table) {
     let (server, _) = Server::start(directory);
     server.wait_ready();
     let restarts: Vec<f64> = (0..20).map(|_| server.kill_daemon_and_wait("gpu0")).collect();
@@ -37,19 +37,19 @@ pub(crate) fn looks(directory: &Path, table: &mut Table) {
 
     let before = server.control_sessions();
     let started = Instant::now();
-    let (mut failures, mut looks) = (0, 0u64);
+    let (mut failures, mut polls) = (0, 0u64);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..16).map(|_| scope.spawn(|| reader(&server, 63))).collect();
         for reader in readers {
             let (failed, most) = reader.join().expect("a reader ends");
             failures += failed;
-            looks = looks.max(most);
+            polls = polls.max(most);
         }
     });
     let took = started.elapsed();
     table.row("1008 live reads by 16 callers: failures", f64::from(failures), Some(0.0));
     #[allow(clippy::cast_precision_loss, reason = "a handful")]
-    table.row("control processes of one look, at most", looks as f64, Some(2.0));
+    table.row("control processes of one poll, at most", polls as f64, Some(2.0));
     table.row("1008 live reads by 16 callers, reads a second", 1008.0 / took.as_secs_f64(), None);
     #[allow(clippy::cast_precision_loss, reason = "a few hundred")]
     table.row("sessions with the daemon for those reads", (server.control_sessions() - before) as f64, None);
@@ -69,7 +69,7 @@ fn beside_loops(server: &Server, table: &mut Table) {
         server.get("/api/v1/daemons/gpu0").1["status"]["sessions"][what].as_f64().expect("a count")
     };
     let loops: Vec<Loop> = (0..4).map(|_| Loop::start(server)).collect();
-    let before = (sessions("retried"), sessions("failed"), sessions("looks"));
+    let before = (sessions("retried"), sessions("failed"), sessions("polls"));
     let left = AtomicUsize::new(READS);
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
     let caller = || {
@@ -98,14 +98,14 @@ fn beside_loops(server: &Server, table: &mut Table) {
         Some(0.0),
     );
     table.row("the same: reads that were refused in time", sum(|result| result.1), None);
-    table.row("the same: looks", sessions("looks") - before.2, None);
-    table.row("the same: looks that failed", sessions("failed") - before.1, None);
+    table.row("the same: polls", sessions("polls") - before.2, None);
+    table.row("the same: polls that failed", sessions("failed") - before.1, None);
     table.row(
         "the same: control processes turned away and tried again",
         sessions("retried") - before.0,
         None,
     );
-    // A request waits 10 s for a fresh look (fresh_patience_s).
+    // A request waits 10 s for a fresh look (fresh_timeout_s).
     table.row("the same: longest answer, ms", longest, Some(10_000.0));
 }
 
@@ -123,7 +123,7 @@ fn is_the_truth(status: &Value) -> bool {
         && limit(&servers[0]["memory_limits"])
 }
 
-/// 100 000 commands of somebody else: what the logs have then.
+/// 100 000 commands of another program: what the logs have then.
 fn commands(server: &Server, table: &mut Table) {
     let lines = "get_default_active_thread_percentage\n".repeat(10_000);
     let mut answered = 0;
@@ -143,7 +143,7 @@ fn commands(server: &Server, table: &mut Table) {
         std::thread::sleep(Duration::from_millis(10));
     }
     table.row(
-        "after 100 000 commands of somebody else, the longer log, MiB",
+        "after 100 000 commands of another program, the longer log, MiB",
         server.log_mib(),
         Some(LOG_BOUND_MIB),
     );

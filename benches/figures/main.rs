@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let mut table = Table::default();
     let all: [(&str, Measure); 9] = [
         ("start", daemons::starts),
-        ("looks", daemons::looks),
+        ("polls", daemons::polls),
         ("idle", daemons::idle),
         ("partitions", partitions::partitions),
         ("imports", imports::imports),

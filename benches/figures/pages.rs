@@ -130,7 +130,7 @@ fn fill(server: &Server) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work);
 }
 
-/// Somebody who is logged in.
+/// A user who is logged in.
 struct Browser {
     address: SocketAddr,
     cookie: String,

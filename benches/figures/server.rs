@@ -52,7 +52,7 @@ impl Server {
         let address = line.split("://").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
         let address = address.unwrap_or_else(|| panic!("no address: {line}"));
         let took = began.elapsed();
-        // Whoever reads a child's output keeps reading, or the child blocks.
+        // The reader of a child's output keeps reading, or the child blocks.
         std::thread::spawn(move || lines.for_each(drop));
         (Self { child, directory: directory.to_owned(), address }, took)
     }
@@ -186,7 +186,7 @@ impl Server {
         self.directory.join("r/daemons/gpu0/pipe")
     }
 
-    /// The control program as somebody else calls it.
+    /// The control program as another caller calls it.
     pub(crate) fn control_program(&self) -> Command {
         let mut command = Command::new(self.control_path());
         command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipe_directory());

@@ -8,7 +8,7 @@ fn configurations() {
     let all = Config { sim: Some("h200x2".into()), mps_dir: Some("/usr/bin".into()), ..Config::default() };
     let whole = toml::to_string(&all).expect("TOML");
     let samples =
-        [&whole, "listen = \"127.0.0.1:1\"\nlook_interval_s = 3600\n", "log_format = \"json\"\n", ""];
+        [&whole, "listen = \"127.0.0.1:1\"\npoll_interval_s = 3600\n", "log_format = \"json\"\n", ""];
     let words = [
         "listen",
         " = ",

@@ -46,13 +46,13 @@ pub struct Config {
     /// Which log lines are written, as `info` or `mps_manager=debug,info`.
     pub log_filter: String,
     /// Seconds between two sessions with an idle daemon whose logs show nothing.
-    pub look_interval_s: u32,
+    pub poll_interval_s: u32,
     /// Longest time for one session with a daemon, in seconds.
     pub control_deadline_s: u32,
     /// Default grace period for clients when a daemon is stopped, in seconds.
     pub stop_grace_s: u32,
     /// Longest time a request waits for a fresh poll, in seconds.
-    pub fresh_patience_s: u32,
+    pub fresh_timeout_s: u32,
     /// Longest time a CUDA process of a tenant waits for its daemon to be back, in seconds; 0 refuses it at once.
     pub client_wait_s: u32,
     /// Who may do what.
@@ -108,10 +108,10 @@ impl Default for Config {
             mps_dir: None,
             log_format: LogFormat::Text,
             log_filter: "info".into(),
-            look_interval_s: 60,
+            poll_interval_s: 60,
             control_deadline_s: 5,
             stop_grace_s: 10,
-            fresh_patience_s: 10,
+            fresh_timeout_s: 10,
             client_wait_s: 30,
             access: AccessConfig::default(),
             events: EventsConfig::default(),
@@ -152,7 +152,7 @@ impl Config {
 
     /// How often processes and GPUs are read while nothing happens, which opens no session with a daemon.
     pub fn refresh_interval(&self) -> Duration {
-        Timings::duration(self.timings.refresh_ms).min(Duration::from_secs(self.look_interval_s.into()))
+        Timings::duration(self.timings.refresh_ms).min(Duration::from_secs(self.poll_interval_s.into()))
     }
 
     /// Reads the text of a file; the error says which key, and why.
@@ -177,10 +177,10 @@ impl Config {
                 Err(ConfigError::OutOfRange { key, value, remedy })
             }
         };
-        range("look_interval_s", self.look_interval_s, 1, 3600, "1 to 3600 seconds")?;
+        range("poll_interval_s", self.poll_interval_s, 1, 3600, "1 to 3600 seconds")?;
         range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
         range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;
-        range("fresh_patience_s", self.fresh_patience_s, 1, 600, "1 to 600 seconds")?;
+        range("fresh_timeout_s", self.fresh_timeout_s, 1, 600, "1 to 600 seconds")?;
         range("client_wait_s", self.client_wait_s, 0, 3600, "0 to 3600 seconds")?;
         let AccessConfig { session_idle_s, session_max_s, .. } = self.access;
         range("access.session_idle_s", session_idle_s, 60, 604_800, "60 to 604800 seconds")?;

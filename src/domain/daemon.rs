@@ -291,12 +291,12 @@ impl DaemonStatus {
     }
 }
 
-/// What asking a daemon has cost since this manager took it.
+/// What polling a daemon has cost since this manager started or adopted it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SessionCounts {
-    /// Looks at it, those that failed included.
-    pub looks: u64,
-    /// Looks that failed.
+    /// Polls, failed ones included.
+    pub polls: u64,
+    /// Polls that failed.
     pub failed: u64,
     /// Control processes started, for polls and everything else.
     pub control_processes: u64,

@@ -117,7 +117,7 @@ fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Resul
     families.counters(
         "daemon_looks",
         "Times that the daemon was read, or was to be",
-        each().map(|seen| (of(seen), seen.status.sessions.looks)),
+        each().map(|seen| (of(seen), seen.status.sessions.polls)),
     )?;
     families.counters(
         "daemon_looks_failed",

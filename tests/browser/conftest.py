@@ -1,4 +1,4 @@
-"""What every test of the console has: a browser, a host, somebody who is logged in, and an eye on the console's faults."""
+"""What every test of the console has: a browser, a host, a logged-in user, and an eye on the console's faults."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ def scripted(request):
 
 
 class Visitor:
-    """Somebody before a browser, who notices what its console says."""
+    """A user of a browser, who notices what its console says."""
 
     def __init__(self, browser, host, scripted, **options):
         self.host, self.scripted, self.faults = host, scripted, []
@@ -63,7 +63,7 @@ class Visitor:
         self.page.on("console", self.notice)
 
     def notice(self, message):
-        # What is refused is told in a page, and Chromium tells of it, too.
+        # A refusal is shown in a page, and Chromium logs it, too.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.faults.append(f"{self.page.url}: {message.text}")
 

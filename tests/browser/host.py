@@ -106,7 +106,7 @@ class Host:
     def login_url(self):
         return self.api("POST", "/login-urls")["url"]
 
-    def token_for(self, grant, name="somebody"):
+    def token_for(self, grant, name="user"):
         return self.api("POST", "/tokens", {"name": name, "grant": grant})["secret"]
 
     def client(self, tenant, *options):
@@ -131,11 +131,11 @@ class Host:
                               timeout=PATIENCE_S).stdout
 
     def control(self, pipe, line):
-        """What the control daemon of a pipe directory answers to somebody else."""
-        end = "zz-somebody"
+        """What the control daemon of a pipe directory answers to another caller."""
+        end = "zz-another-caller"
 
         def said():
-            # Whoever else is in a session keeps this one out: it is tried again until all of it is taken.
+            # Another open session excludes this one: it retries until all of it is accepted.
             try:
                 reply = self.program("nvidia-cuda-mps-control", pipe, self.home, stdin=f"{line}\n{end}\n")
             except subprocess.CalledProcessError:

@@ -48,7 +48,7 @@ def furnish(host):
     host.api("POST", "/daemons/gpu0/cordon")
     assert host.verified("demo")["obstacle"]["code"] == "cordoned"
     host.token_for("operator", "ci")
-    # Somebody else makes a partition that the layout does not have.
+    # Another program makes a partition that the layout does not have.
     pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]
     host.control(pipe, f"sm_partition add {host.api('GET', '/gpus/1')['uuid']} 1")
     eventually("it is seen", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")

@@ -45,7 +45,7 @@ STATE_VIEWS = [("wide", "light"), ("narrow", "dark")]
 
 
 class Views:
-    """Takes pictures of a host, as somebody with a token sees it."""
+    """Takes pictures of a host, as a user with a token sees it."""
 
     def __init__(self, browser, host, folder):
         self.browser, self.host, self.folder, self.visitors = browser, host, folder, {}

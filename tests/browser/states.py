@@ -102,7 +102,7 @@ def ended(host, show):
 
 
 def others(host, show):
-    """Somebody else's daemon, somebody else's settings, and maintenance."""
+    """A foreign daemon, changed settings, and maintenance."""
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "drift_policy": "report"})
     eventually("gpu0 is ready", lambda: host.status_of("/readyz/daemons/gpu0") == 200)

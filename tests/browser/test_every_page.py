@@ -25,7 +25,7 @@ def furnished():
 
 @pytest.fixture(scope="module", params=[True, False], ids=["with script", "without script"])
 def reader(request, browser, furnished):
-    """Somebody who is logged in and looks at one page after the other."""
+    """A user who is logged in and visits one page after the other."""
     reader = Visitor(browser, furnished, request.param)
     reader.log_in()
     yield reader

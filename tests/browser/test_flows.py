@@ -1,4 +1,4 @@
-"""Whole ways through the console, by clicks: a newcomer's from the log-in to a client's end, and faults while somebody looks."""
+"""Whole ways through the console, by clicks: a newcomer's from the log-in to a client's end, and faults while a user watches."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     expect(page.get_by_text("started by mps-manager run")).to_be_visible()
     client = page.url
 
-    # It is ended in the order that is told before, and that is told again as it is taken.
+    # It is ended in the order that is announced before, and confirmed as it is taken.
     page.get_by_role("link", name="Terminate").click()
     expect(page.get_by_role("main").get_by_role("listitem")).to_have_count(3)
     expect(page.get_by_role("listitem").filter(has_text="MPS ends its work")).to_be_visible()
@@ -140,11 +140,11 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
 
     if fault == "a server is killed":
         os.kill(server, signal.SIGKILL)
-        told, events = "server.died", ["server.died"]
+        reported, events = "server.died", ["server.died"]
     else:
         # The fault of one takes all clients of the GPU down with it.
         host.client("demo", "--spin", "600", "--alloc", "64", "--fault-after", "5")
-        told, events = "server.fault", ["server.fault"]
+        reported, events = "server.fault", ["server.fault"]
 
     seen = lambda page, look: follow(page, scripted, lambda ms: look(page, ms))
     seen(client, lambda page, ms: expect(page.get_by_role("heading", level=1)).to_contain_text("gone", timeout=ms))
@@ -155,11 +155,11 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     for event in events:
         seen(daemon, lambda page, ms: expect(page.locator(".events").get_by_text(event).first).to_be_visible(timeout=ms))
     seen(overview, lambda page, ms: expect(page.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("0", timeout=ms))
-    seen(overview, lambda page, ms: expect(page.locator(".events").get_by_text(told).first).to_be_visible(timeout=ms))
+    seen(overview, lambda page, ms: expect(page.locator(".events").get_by_text(reported).first).to_be_visible(timeout=ms))
     tell_no_reload(visit, pages)
 
     if fault == "a client faults":
-        # Whom it affected is told where it is told, and what needs somebody says that it happened.
+        # Whom it affected is shown with it, and what needs attention says that it happened.
         attention = overview.get_by_role("listitem").filter(has_text="A server had a fatal GPU error")
         expect(attention).to_be_visible()
         attention.get_by_role("link", name="The event").click()

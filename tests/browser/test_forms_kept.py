@@ -128,9 +128,9 @@ def test_expired_session_keeps_typed_form(host, visitor, form):
     visit.log_out_elsewhere()
     press(page, button)
     log_in_again(page, token)
-    told = page.locator("dl.facts")
+    reported = page.locator("dl.facts")
     for text in typed:
-        expect(told).to_contain_text(text)
+        expect(reported).to_contain_text(text)
     visit.accessible()
     press(page, "Send it now")
     # It is refused as it would have been, beside what was typed.
@@ -155,7 +155,7 @@ def test_expired_session_keeps_apply_and_adopt_forms(own_host, visitor):
     press(page, "Send it now")
     page.wait_for_url("**/operations/*")
     expect(page.get_by_text("for the web")).to_be_visible()
-    # A daemon that somebody else runs, taken up under a name of one's own.
+    # A daemon that another program runs, adopted under a name of one's own.
     eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     host.foreign("theirs", "1")

@@ -106,7 +106,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     document = download.value.path().read_text()
     recorded = host.api("GET", "/layouts/prod/export?daemon=gpu1")["layouts"]["prod"]["recorded"]["ids"]
 
-    # On the other host it is told what would be done, and then done.
+    # On the other host it shows what would be done, and then does it.
     other = visitor(second_host)
     page = other.log_in(to="/replays")
     expect(page.get_by_text("A replay runs a layout's steps on empty GPUs")).to_be_visible()
@@ -119,8 +119,8 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     page.get_by_label("Document", exact=True).fill(document)
     page.get_by_label("Daemon").select_option("gpu1")
     press(page, "Preview")
-    told = page.get_by_role("group", name="Steps of the replay")
-    expect(told.locator("code")).to_have_text(recorded)
+    reported = page.get_by_role("group", name="Steps of the replay")
+    expect(reported.locator("code")).to_have_text(recorded)
     other.accessible()
     assert second_host.api("GET", "/daemons/gpu1/partitions?fresh=true")["items"] == []
     press(page, "Replay it on gpu1")
@@ -164,7 +164,7 @@ def test_outdated_plan_is_not_applied(static_host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/layouts/prod/apply?daemon=gpu1")
     expect(page.locator("table.diff tbody tr")).to_have_count(1)
-    # Somebody puts another layout on it meanwhile.
+    # Another user applies another layout to it meanwhile.
     host.done(host.api("POST", "/layouts/other/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
     press(page, "Apply to gpu1")
     expect(page.get_by_role("alert")).to_contain_text("has changed since it was shown")
@@ -187,8 +187,8 @@ def test_blocked_apply_names_client_and_remedy(static_host, visitor):
     client = host.client("web", "--spin", "600")
     page.goto("/tenants/web")
     share = page.get_by_role("row", name="Share of the SMs")
-    for told in ["partition web, by the layout", "56 SMs", "its partition"]:
-        expect(share).to_contain_text(told)
+    for reported in ["partition web, by the layout", "56 SMs", "its partition"]:
+        expect(share).to_contain_text(reported)
     write(host, "prod", add("batch", 9))
     page.goto("/layouts/prod/apply?daemon=gpu1")
     blocked = page.get_by_role("listitem").filter(has_text="has to be removed and is in use")

@@ -80,7 +80,7 @@ def test_scrolled_log_stays_in_place(browser, own_host):
     expect(newer).to_be_hidden()
     write(1000, 1001)
     expect(lines.last).to_contain_text("line 1000")
-    assert page.locator(".log").evaluate("log => log.scrollTop") == 0, "whoever is at the end stays at it"
+    assert page.locator(".log").evaluate("log => log.scrollTop") == 0, "a reader at the end stays at it"
 
     page.locator(".log").hover()
     page.mouse.wheel(0, -3000)
@@ -108,9 +108,9 @@ def test_log_times_are_in_the_readers_zone(browser, own_host):
     page = visit.log_in(to="/daemons/gpu0/logs")
     time = page.locator(".log time").first
     expect(time).to_be_visible()
-    told, wanted = time.evaluate("""one => [one.textContent, new Intl.DateTimeFormat([], {timeZone: "Asia/Kathmandu",
+    reported, wanted = time.evaluate("""one => [one.textContent, new Intl.DateTimeFormat([], {timeZone: "Asia/Kathmandu",
         hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3}).format(new Date(one.dateTime))]""")
-    assert told.endswith(wanted), (told, wanted)
+    assert reported.endswith(wanted), (reported, wanted)
     assert " on the host, " in time.get_attribute("title")
     visit.context.close()
 

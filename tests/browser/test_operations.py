@@ -58,7 +58,7 @@ def test_drain_is_cancelled(own_host, visitor, scripted):
     follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("cancelled", timeout=ms))
     expect(page.get_by_role("row", name="undo")).to_contain_text("done")
     assert host.api("GET", "/daemons/gpu0")["spec"]["schedulable"] is True
-    # Who only looks is offered nothing, and an address that is no operation's is told of.
+    # Who only looks is offered nothing, and the address of no operation is an error that says so.
     looker = visitor(host)
     page = looker.log_in(host.token_for("viewer"), to=f"/operations/{operation['id']}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Drain daemon gpu0")

@@ -85,7 +85,7 @@ def test_partitioned_gpu_is_marked(own_host, visitor):
 def test_overview_leaves_log_ins_out(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in()
-    assert own_host.api("GET", "/events?type=session.opened")["items"], "somebody logged in"
+    assert own_host.api("GET", "/events?type=session.opened")["items"], "a user logged in"
     kinds = page.locator(".events code").all_text_contents()
     assert kinds and not {"session.opened", "settings.applied", "operation.step"} & set(kinds), kinds
     page.goto("/events")

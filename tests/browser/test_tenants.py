@@ -61,7 +61,7 @@ def test_prediction_stands_beside_the_form(roomy, visitor):
     page = visit.log_in(to="/tenants/-/new?daemon=gpu1")
     aside = page.get_by_role("complementary", name="Prediction")
 
-    def told():
+    def reported():
         if not visit.scripted:
             page.get_by_role("button", name="Check").click()
         return aside
@@ -69,19 +69,19 @@ def test_prediction_stands_beside_the_form(roomy, visitor):
     fill_in(page, "web", "4G")
     page.get_by_label("A number of SMs").check()
     page.get_by_label("SMs", exact=True).fill("32")
-    expect(told()).to_contain_text("32 of 132")
+    expect(reported()).to_contain_text("32 of 132")
     expect(aside).to_contain_text("about 3.9 GiB")
     expect(aside).to_contain_text("No problems found")
     page.get_by_label("SMs", exact=True).fill("33")
-    expect(told()).to_contain_text("32 and 34")
+    expect(reported()).to_contain_text("32 and 34")
     visit.accessible()
     page.get_by_label("SMs", exact=True).fill("32")
     page.get_by_label("Clients at once").fill("50")
-    expect(told()).to_contain_text("too much")
+    expect(reported()).to_contain_text("too much")
     assert roomy.api("GET", "/tenants?limit=1000")["items"][-1]["name"] != "web", "nothing is written"
     # What a script asked for in between does not stand in the form's way.
     page.get_by_label("Clients at once").fill("2")
-    expect(told()).to_contain_text("No problems found")
+    expect(reported()).to_contain_text("No problems found")
     page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("web")
 
@@ -196,7 +196,7 @@ def test_ended_client_keeps_its_history(own_host, visitor):
     process.wait()
     eventually("it is gone", lambda: own_host.api("GET", "/clients?tenant=demo&fresh=true")["items"] == [])
     left = lambda: own_host.api("GET", f"/events?client={client['id']}&type=client.left")["items"]
-    eventually("that is told", left)
+    eventually("the departure is reported", left)
     visit = visitor(own_host)
     page = visit.log_in(to=f"/clients/{client['id']}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("gone")
@@ -354,9 +354,9 @@ def test_last_hour_is_charted(own_host, visitor):
     own_host.client("demo", "--spin", "600", "--alloc", "1024")
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/demo")
-    told = lambda: page.request.get("/tenants/demo/history").json()["panels"]
-    eventually("the client is in the history", lambda: told()[0]["lines"])
-    panels = {panel["id"]: panel for panel in told()}
+    reported = lambda: page.request.get("/tenants/demo/history").json()["panels"]
+    eventually("the client is in the history", lambda: reported()[0]["lines"])
+    panels = {panel["id"]: panel for panel in reported()}
     at, clients = panels["clients"]["lines"][0]["points"][-1]
     assert clients == 1 and panels["memory"]["lines"][0]["points"][-1][1] >= 1 << 30
     for path in ["/tenants/demo", "/gpus/0"]:

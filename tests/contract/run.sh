@@ -12,7 +12,7 @@ seed=${MPS_MANAGER_SEED:-1}
 examples=${MPS_MANAGER_EXAMPLES:-50}
 echo "contract: seed $seed, $examples examples"
 # As fast as it can: the bound on requests has tests of its own.
-start_host A 'look_interval_s = 1' '[limits]' 'requests_per_s = 0'
+start_host A 'poll_interval_s = 1' '[limits]' 'requests_per_s = 0'
 "$python/bin/python" tests/contract/furnish.py &
 managers+=($!)
 

@@ -69,7 +69,7 @@ an_examination() {
     check "what warns says what to mend" true "$(json "$LOGS/before.json" 'all(c["remedy"] for c in d["checks"] if c["status"] == "warn")')"
     start_daemon others
     doctor beside
-    check "a daemon of somebody else is found" "warn true" \
+    check "a foreign daemon is found" "warn true" \
         "$(checkup beside foreign_daemons status) $(json "$LOGS/beside.json" "any('$DAEMON_PIPE' in c['seen'] for c in d['checks'] if c['id'] == 'foreign_daemons')")"
     daemon_says "quit -t 2" >/dev/null || true
 }

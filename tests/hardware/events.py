@@ -43,11 +43,11 @@ LEFT = re.compile(r"^\[([0-9 :.-]+) \w+ +\d+\] Client process (\d+) disconnected
 
 
 def lateness():
-    told = {}
+    reported = {}
     for line in open(sys.argv[2]):
         event = json.loads(line)
         if event["type"] in ("client.connected", "client.left"):
-            told.setdefault((event["type"], event["details"]["pid"]), event["seen_at"])
+            reported.setdefault((event["type"], event["details"]["pid"]), event["seen_at"])
     counts, slowest, unheard = {"client.connected": 0, "client.left": 0}, 0.0, []
     for line in open(sys.argv[3], errors="replace"):
         for kind, pattern in (("client.connected", CAME), ("client.left", LEFT)):
@@ -55,11 +55,11 @@ def lateness():
                 continue
             at = datetime.datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S.%f").timestamp()
             key = (kind, int(found[2]))
-            if key not in told:
+            if key not in reported:
                 unheard.append([kind, key[1]])
                 continue
             counts[kind] += 1
-            slowest = max(slowest, (told[key] - at) * 1000)
+            slowest = max(slowest, (reported[key] - at) * 1000)
     print(json.dumps({"came": counts["client.connected"], "left": counts["client.left"], "slowest_ms": round(slowest), "unheard": unheard}))
 
 

@@ -184,7 +184,7 @@ read_by_sixteen() {
     python3 "$here/readers.py" "$RUNTIME/api.sock" gpu0 "$server" $((4 << 30)) 25 >"$LOGS/noise.json"
     say "$(cut -c1-2000 "$LOGS/noise.json")"
     check "1008 live reads by 16 callers $READ_BESIDE: wrong answers" 0 "$(json "$LOGS/noise.json" 'd["wrong"]')"
-    check "and failed answers ($(json "$LOGS/noise.json" 'd["looks"]') looks took $(json "$LOGS/noise.json" 'd["control_processes"]') control processes)" \
+    check "and failed answers ($(json "$LOGS/noise.json" 'd["polls"]') polls took $(json "$LOGS/noise.json" 'd["control_processes"]') control processes)" \
         0 "$(json "$LOGS/noise.json" 'd["failed"]')"
     check "and each within the deadline of 10 s (longest $(json "$LOGS/noise.json" 'round(d["longest_ms"])') ms)" true \
         "$(json "$LOGS/noise.json" 'd["longest_ms"] < 10000')"
@@ -225,7 +225,7 @@ one_daemon_for_both() {
     gone both
 }
 
-# ---- a daemon that somebody else started
+# ---- a daemon that another program started
 
 foreign_field() {
     api GET /api/v1/foreign-daemons

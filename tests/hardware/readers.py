@@ -24,7 +24,7 @@ class Unix(http.client.HTTPConnection):
 
 
 daemon, server, truth = sys.argv[2], int(sys.argv[3]), sys.argv[4:]
-failed, wrong, times, looks, lock = [], [], [], {}, threading.Lock()
+failed, wrong, times, polls, lock = [], [], [], {}, threading.Lock()
 
 
 def is_wrong(seen):
@@ -50,7 +50,7 @@ def reader():
                 failed.append((answer.status, body))
                 continue
             seen = body["status"]["effective"]
-            looks[seen["observed_at"]] = seen["control_processes"]
+            polls[seen["observed_at"]] = seen["control_processes"]
             if is_wrong(seen):
                 wrong.append(body)
 
@@ -69,8 +69,8 @@ print(
             "wrong": len(wrong),
             "median_ms": times[len(times) // 2] * 1000,
             "longest_ms": times[-1] * 1000,
-            "looks": len(looks),
-            "control_processes": sum(looks.values()),
+            "polls": len(polls),
+            "control_processes": sum(polls.values()),
             "first_failed": failed[:1],
             "first_wrong": wrong[:1],
         }

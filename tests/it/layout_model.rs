@@ -32,7 +32,7 @@ enum Fault {
     LostUndone(usize),
     /// It is refused, however often it is sent.
     Refused(usize),
-    /// Whoever sends it dies after it.
+    /// Its sender dies after it.
     CutShort(usize),
 }
 
@@ -482,7 +482,7 @@ fn partition_in_use_is_never_removed() {
         let refused = plan.refusals(true).any(|blocked| matches!(blocked, Blocked::InUse { .. }));
         assert_eq!(goes, refused, "{plan:?}");
         blocked += usize::from(refused);
-        // Whoever does it all the same is stopped by the daemon, and puts everything back.
+        // A caller that does it all the same is refused by the daemon, and puts everything back.
         let outcome = daemon.execute(&plan, &second, &made.record, None).expect("whole");
         assert_eq!(outcome.cause.is_some(), refused);
         assert!(daemon.names().contains(&used));

@@ -17,7 +17,7 @@ impl Driver {
             incarnations: self.incarnations,
             deaths: self.deaths,
             sessions: SessionCounts {
-                looks: self.polls,
+                polls: self.polls,
                 failed: self.failed_polls,
                 control_processes: self.control.calls().processes(),
                 retried: self.control.calls().turned_away(),

@@ -135,7 +135,7 @@ impl Scene {
             assert_eq!(released.status, 204, "{}", released.text);
             assert!(!self.is_borrowed());
         } else if answer.is_none() {
-            self.desk.story.count("releases that were done though nobody was told");
+            self.desk.story.count("releases that were done without an answer");
         }
     }
 
@@ -268,7 +268,7 @@ impl Scene {
             let mine = client["tenant"] == program.tenant.as_str();
             match program.how {
                 How::Run => assert!(mine && client["attributed_by"] == "lease", "{program:?} is {client}"),
-                // Its tenant may be gone or elsewhere: nothing holds it for a process that nobody let in.
+                // Its tenant may be gone or elsewhere: nothing holds it for a process that was not admitted.
                 How::Plain => assert!(mine || client["tenant"].is_null(), "{program:?} is {client}"),
             }
         }

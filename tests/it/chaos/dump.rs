@@ -1,4 +1,4 @@
-//! How all processes of a host stand, for whoever has to find out why something never happened.
+//! How all processes of a host stand, for the one who has to find out why something never happened.
 
 use std::fs;
 use std::path::Path;

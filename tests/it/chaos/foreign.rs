@@ -1,4 +1,4 @@
-//! Control daemons of somebody else's: one that is left alone, of which nothing may ever change, and one that is adopted.
+//! Foreign control daemons: one that is left alone, of which nothing may ever change, and one that is adopted.
 
 use serde_json::{Value, json};
 
@@ -46,12 +46,12 @@ impl Untouched {
     }
 }
 
-/// What the adopted daemon was set to by whoever started it, as a spec says it.
+/// The settings of the adopted daemon before it was adopted, as a spec says it.
 pub(super) fn defaults() -> Value {
     json!({"device_memory_limit": 3_u64 << 30, "active_thread_percentage": 60.0, "priority": "below_normal"})
 }
 
-/// Starts a daemon of somebody else's on the GPU with this index, and has it adopted as it is.
+/// Starts a foreign daemon on the GPU with this index, and has it adopted as it is.
 pub(super) fn adopt(host: &Host, gpu: usize) {
     let daemon = host.foreign(ADOPTED, &uuid(host, gpu));
     daemon.control(

@@ -114,7 +114,7 @@ impl Ledger {
                 let before = self.shared.done.insert(generation, spec.clone());
                 assert!(
                     before.is_none(),
-                    "two writes were told that they are generation {generation}: {before:?}, {spec:?}"
+                    "two writes were answered with generation {generation}: {before:?}, {spec:?}"
                 );
             }
             Fate::Refused | Fate::Unreached => {}

@@ -1,5 +1,5 @@
 //! Random kills: manager, control daemons, servers and clients die and stand still at random while tenants are written
-//! and programs come and go, beside a control daemon of somebody else's and with one that was adopted; after every kill
+//! and programs come and go, beside a foreign control daemon and with one that was adopted; after every kill
 //! everything must hold.
 //!
 //! ```text
@@ -151,7 +151,7 @@ impl Scene {
         desk.story.counts()
     }
 
-    /// A host with daemons, tenants and somebody else's daemon, well and looked at.
+    /// A host with daemons, tenants and a foreign daemon, all healthy and polled.
     ///
     /// Its manager is killed a few times before the first start has ended.
     fn set(seed: u64, strikes: &mut Rng) -> (Self, Vec<Standing>) {

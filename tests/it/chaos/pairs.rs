@@ -84,7 +84,7 @@ fn daemon_heals_when_a_connecting_client_dies() {
     assert_eq!(host.daemon("gpu0")["status"]["deaths"], 0, "the server's end was enough");
 }
 
-/// A program of `run` that is let in at once.
+/// A program of `run` that is admitted at once.
 fn start(host: &Host, arguments: &[&str]) -> Child {
     let mut words = vec![MANAGER, "sim", "client"];
     words.extend(arguments);
@@ -94,7 +94,7 @@ fn start(host: &Host, arguments: &[&str]) -> Child {
 
 /// The replacement of a server is an event that says who waited and who lost work.
 fn assert_told(host: &Host, server: u32) {
-    let replaced = crate::harness::eventually("its replacement is told", || {
+    let replaced = crate::harness::eventually("its replacement is reported", || {
         let events = host.api().get("/api/v1/events?type=server.replaced&order=newest&limit=5").ok();
         let of_it = |event: &&Value| event["subject"]["server"] == server;
         events["items"].as_array().expect("items").iter().find(of_it).cloned()

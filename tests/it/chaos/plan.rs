@@ -6,13 +6,13 @@ use fastrand::Rng;
 
 /// The daemons with tenants, each on the GPU with its place.
 pub(super) const DAEMONS: [&str; 4] = ["gpu0", "gpu1", "gpu2", ADOPTED];
-/// The last of them, which somebody else started and the manager has adopted.
+/// The last of them, which another program started and the manager has adopted.
 pub(super) const ADOPTED: &str = "adopted";
 /// Its place.
 pub(super) const ADOPTED_GPU: usize = 3;
 /// The place of the one that sets its GPU's compute mode.
 pub(super) const EXCLUSIVE: usize = 1;
-/// The GPU that is somebody else's.
+/// The GPU that is another user's.
 pub(super) const FOREIGN_GPU: usize = 4;
 /// The name under which the foreign daemon is adopted for a moment.
 pub(super) const BORROWED: &str = "borrowed";
@@ -65,7 +65,7 @@ pub(super) enum Strike {
     /// The foreign daemon is to be adopted and to be released, and the manager dies so long after each request was sent.
     Borrowing { managed: bool, after_us: [u64; 2] },
     /// A client dies as its server lets it in, which hangs the server; then the daemon's other clients die.
-    LetIn { daemon: usize },
+    Admitted { daemon: usize },
     /// A server dies, and a client that waits for the next one, which hangs over it; then control daemon and manager.
     Hanging { daemon: usize },
 }
@@ -102,7 +102,7 @@ impl Strike {
                 Self::Stop { part, ms: rng.u64(1..longest) }
             }
             92..94 => Self::Session,
-            94..95 => Self::LetIn { daemon: daemon(rng) },
+            94..95 => Self::Admitted { daemon: daemon(rng) },
             95..97 => Self::Terminating { client: rng.usize(..), after_us: rng.u64(..60_000) },
             97..98 => Self::Deleting { after_us: [rng.u64(..300_000), rng.u64(..400_000)] },
             98..99 => Self::Restarting { daemon: daemon(rng), after_us: rng.u64(..600_000) },
@@ -133,7 +133,7 @@ impl Strike {
             Self::Maintaining { .. } => "manager in maintenance, twice",
             Self::Deleting { .. } => "manager while it deletes and creates a daemon",
             Self::Borrowing { .. } => "manager while it adopts and releases",
-            Self::LetIn { .. } => "client as it is let in",
+            Self::Admitted { .. } => "client as it is admitted",
             Self::Hanging { .. } => "hanging server, control daemon and manager",
         }
     }
@@ -145,7 +145,7 @@ impl Strike {
                 let controls = parts.iter().filter(|part| matches!(part, Part::Daemon(_)));
                 controls.filter_map(Part::daemon).collect()
             }
-            Self::WhileItServes { .. } | Self::LetIn { .. } => Vec::new(),
+            Self::WhileItServes { .. } | Self::Admitted { .. } => Vec::new(),
             other => other.servers(),
         }
     }
@@ -158,7 +158,7 @@ impl Strike {
             | Self::WhileItStarts { daemon, .. }
             | Self::WhileItServes { daemon, .. }
             | Self::Restarting { daemon, .. }
-            | Self::LetIn { daemon }
+            | Self::Admitted { daemon }
             | Self::Hanging { daemon } => vec![*daemon],
             Self::InAWrite { .. }
             | Self::AtItsStart { .. }

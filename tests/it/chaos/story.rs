@@ -1,20 +1,20 @@
-//! What has happened, kept for whoever has to find out why it went wrong.
+//! What has happened, kept for the one who has to find out why it went wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How much is told of the end of a story that went wrong.
+/// How many lines of a failed story are printed.
 const KEPT: usize = 80;
 
 pub(super) struct Story {
     seed: u64,
     began: Instant,
-    told: Mutex<Told>,
+    record: Mutex<StoryRecord>,
 }
 
 #[derive(Default)]
-struct Told {
+struct StoryRecord {
     kill: u32,
     lines: VecDeque<String>,
     counts: BTreeMap<String, u64>,
@@ -22,26 +22,26 @@ struct Told {
 
 impl Story {
     pub(super) fn new(seed: u64) -> Self {
-        Self { seed, began: Instant::now(), told: Mutex::default() }
+        Self { seed, began: Instant::now(), record: Mutex::default() }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        // What a thread that failed has told is what is wanted.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn record(&self) -> MutexGuard<'_, StoryRecord> {
+        // What a failed thread has recorded is what is wanted.
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another kill begins.
     pub(super) fn kill(&self, number: u32) {
-        self.told().kill = number;
+        self.record().kill = number;
     }
 
     pub(super) fn tell(&self, line: impl AsRef<str>) {
         let at = self.began.elapsed().as_millis();
-        let mut told = self.told();
-        let line = format!("{at:>7} ms, kill {}: {}", told.kill, line.as_ref());
-        told.lines.push_back(line);
-        if told.lines.len() > KEPT {
-            told.lines.pop_front();
+        let mut record = self.record();
+        let line = format!("{at:>7} ms, kill {}: {}", record.kill, line.as_ref());
+        record.lines.push_back(line);
+        if record.lines.len() > KEPT {
+            record.lines.pop_front();
         }
     }
 
@@ -50,11 +50,11 @@ impl Story {
     }
 
     pub(super) fn add(&self, what: &str, number: u64) {
-        *self.told().counts.entry(what.to_owned()).or_default() += number;
+        *self.record().counts.entry(what.to_owned()).or_default() += number;
     }
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
-        self.told().counts.clone()
+        self.record().counts.clone()
     }
 }
 
@@ -63,12 +63,12 @@ impl Drop for Story {
         if !std::thread::panicking() {
             return;
         }
-        let told = self.told();
+        let record = self.record();
         eprintln!("--- the last steps ---");
-        for line in &told.lines {
+        for line in &record.lines {
             eprintln!("{line}");
         }
-        let (seed, kill) = (self.seed, told.kill);
+        let (seed, kill) = (self.seed, record.kill);
         eprintln!(
             "--- again: MPS_MANAGER_SEED={seed} MPS_MANAGER_KILLS={kill} MPS_MANAGER_HOSTS=1 cargo test --test it chaos:: ---"
         );

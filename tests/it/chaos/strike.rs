@@ -132,7 +132,7 @@ impl Scene {
             Strike::Maintaining { daemon, after_us } => self.maintaining(*daemon, *after_us, &mut outcome),
             Strike::Borrowing { managed, after_us } => self.borrowing(*managed, *after_us, &mut outcome),
             Strike::Deleting { after_us } => self.deleting(*after_us, &mut outcome),
-            Strike::LetIn { daemon } => self.let_in(*daemon, standing[*daemon], &mut outcome),
+            Strike::Admitted { daemon } => self.let_in(*daemon, standing[*daemon], &mut outcome),
             Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
         }
         outcome
@@ -258,7 +258,7 @@ impl Scene {
         self.desk.story.tell(format!("adoption: {answered:?}, adopted: {borrowed}"));
         assert!(borrowed || answered.is_none(), "the adoption was answered and is lost: {answered:?}");
         if borrowed {
-            let what = if answered.is_some() { "answered" } else { "done though nobody was told" };
+            let what = if answered.is_some() { "answered" } else { "done without an answer" };
             self.desk.story.count(&format!("adoptions that were {what}"));
         } else {
             self.desk.story.count("adoptions that a death undid");
@@ -273,7 +273,7 @@ impl Scene {
         outcome.manager_died = true;
     }
 
-    /// Kills the manager so long after somebody began to ask; gives the answer, if one came.
+    /// Kills the manager so long after a request began; gives the answer, if one came.
     fn while_asking(
         &mut self,
         after_us: u64,

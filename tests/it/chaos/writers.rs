@@ -26,7 +26,7 @@ pub(super) const UNAVAILABLE: &str = "writes refused with 503 by a manager that 
 pub(super) struct Desk {
     pub(super) ledger: Mutex<Ledger>,
     pub(super) story: Story,
-    /// Held for reading during a write, for writing by whoever wants quiet.
+    /// Held for reading during a write, for writing by those who want quiet.
     pub(super) gate: RwLock<()>,
     /// Requests that were sent and have no answer.
     pub(super) in_flight: AtomicUsize,

@@ -92,7 +92,7 @@ fn waiting_probe_is_kept_and_not_duplicated() {
         "{}",
         error.message
     );
-    // Another user's processes may well be let in where this one's are not, and are asked about.
+    // Another user's processes may well be admitted where this one's are not, and are asked about.
     let other = ProbeRequest {
         variables: BTreeMap::from([("CUDA_MPS_PIPE_DIRECTORY".into(), "/nonexistent".into())]),
         ..request.clone()
@@ -100,7 +100,7 @@ fn waiting_probe_is_kept_and_not_duplicated() {
     assert_ne!(wait(prober.see(&other)).pid, Some(waiting));
     signal(daemon, Signal::CONT);
     request.timeout = LONG;
-    // Until it is let in and has ended, threads and all, no other one is sent.
+    // Until it is admitted and has ended, threads and all, no other one is sent.
     eventually("it harmed nothing", || wait(prober.see(&request)).error.is_none().then_some(()));
     assert!(!is_alive(waiting));
 }
@@ -140,7 +140,7 @@ fn failed_or_silent_probe_is_reported() {
     assert_eq!(silent.error.expect("an error").name, "crashed");
 }
 
-/// A program that says how many of it there are, and ends when it is told to.
+/// A program that says how many of it there are, and ends when it is asked to.
 fn counting(directory: &Path) -> Prober {
     let program = directory.join("counting");
     let script = "#!/bin/sh\ncd \"$HERE\" && touch here/$$ && ls here | wc -l >> counts\nread line < gate; rm here/$$\n";
@@ -182,7 +182,7 @@ async fn concurrent_probes_are_limited() {
     let opener = tokio::task::spawn_blocking(move || {
         let mut gate = fs::File::options().read(true).write(true).open(gate).expect("the gate");
         for _ in 0..6 {
-            std::io::Write::write_all(&mut gate, b"\n").expect("told");
+            std::io::Write::write_all(&mut gate, b"\n").expect("reported");
         }
         gate
     });

@@ -102,7 +102,7 @@ impl Served {
         client
     }
 
-    /// Hangs the server of a daemon by a program of its tenant that dies as it is let in; gives the server.
+    /// Hangs the server of a daemon by a program of its tenant that dies as it is admitted; gives the server.
     pub(crate) fn hang_server(&self, daemon: &str, tenant: &str) -> u32 {
         let server = self.server_pid(daemon);
         let mut command = self.client_command(tenant, &["--die-connecting", "0"]);

@@ -1,4 +1,4 @@
-//! The manager's database as somebody with a tool for SQLite reaches it, while no manager runs.
+//! The manager's database as an SQLite tool reaches it, while no manager runs.
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};

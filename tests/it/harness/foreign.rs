@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Client, MANAGER, Served, command_line, eventually, processes_with, signal};
 
-/// A control daemon of somebody else's.
+/// A foreign control daemon.
 pub(crate) struct Foreign {
     home: PathBuf,
     world: PathBuf,

@@ -88,7 +88,7 @@ fn simulated_directory() -> TempDir {
 fn config_text(dir: &Path, profile: &str, lines: &str) -> String {
     format!(
         "{TIMINGS}\nlisten = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"{profile}\"\n\
-         look_interval_s = 1\n{lines}\n",
+         poll_interval_s = 1\n{lines}\n",
         dir.display()
     )
 }
@@ -220,7 +220,7 @@ impl Served {
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED: only root can become somebody else");
+        eprintln!("SKIPPED: only root can become another user");
     }
     root
 }

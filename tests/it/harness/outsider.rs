@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::process::raw;
 use super::{Served, eventually};
 
-/// A control process of somebody else that has sent a command and stays.
+/// A control process of another program that has sent a command and stays.
 pub(crate) struct Held {
     process: Child,
     input: Option<ChildStdin>,
@@ -107,7 +107,7 @@ impl Served {
         let long = format!("{}\n", "x".repeat(900));
         let sent = input.write_all(long.repeat(6).as_bytes()).is_ok();
         let held = Held { process, input: Some(input) };
-        // Who is turned away may be told nothing at all, and waits for ever.
+        // A caller that is dropped may get no answer at all, and waits for ever.
         let granted = sent && readable(&output) && output.read(&mut [0; 8]).is_ok_and(|count| count > 0);
         granted.then_some(held)
     }

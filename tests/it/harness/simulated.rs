@@ -85,7 +85,7 @@ impl<M: Manager> Simulated<M> {
     }
 
     /// A host whose idle daemons are looked at once an hour, and which pauses as long as a real one.
-    pub(crate) fn looked_at_once_an_hour(lines: &str) -> Self {
+    pub(crate) fn polled_hourly(lines: &str) -> Self {
         let mut host = Self::new(lines);
         host.look_every(3600);
         host.take_out_timings();
@@ -96,7 +96,7 @@ impl<M: Manager> Simulated<M> {
 
     /// Has daemons looked at every so many seconds instead of every second.
     pub(crate) fn look_every(&self, seconds: u32) {
-        self.change_config("look_interval_s = 1\n", &format!("look_interval_s = {seconds}\n"));
+        self.change_config("poll_interval_s = 1\n", &format!("poll_interval_s = {seconds}\n"));
     }
 
     /// Has the host pause as long as a real one.

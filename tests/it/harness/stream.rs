@@ -35,7 +35,7 @@ impl EventStream {
         Self::open_as(url, &format!("Authorization: Bearer {token}"), query, last)
     }
 
-    /// The same as whoever this header shows.
+    /// The same with the secret of this header.
     pub(crate) fn open_as(
         url: &str,
         credential: &str,

@@ -23,7 +23,7 @@ async fn a_launcher_executes_the_command_in_its_place() {
     let spec = launched_by(&host, "echo \"$1\" >\"${0%/*}/unit\"; shift 2; exec \"$@\"");
     let started = start(&host.program(), &spec).await.expect("a daemon");
     assert_eq!(started.refused, None);
-    assert_eq!(fs::read_to_string(host.dir().join("unit")).expect("told"), "--unit=a.scope\n");
+    assert_eq!(fs::read_to_string(host.dir().join("unit")).expect("reported"), "--unit=a.scope\n");
     let words = process::command(started.identity.pid).expect("alive");
     assert_eq!(words.last().map(String::as_str), Some("-d"));
 }

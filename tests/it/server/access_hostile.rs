@@ -1,4 +1,4 @@
-//! What is tried with tokens, sessions and names that are somebody else's, or none.
+//! What is tried with tokens, sessions and names of other users, or of nobody.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -33,10 +33,10 @@ fn filters_and_cursors_show_nothing_of_another_tenant() {
     let ended = terminate(&owner, &demo, "end-it");
     owner.succeeds(&ended);
     let operation = text(&ended.json()["id"]);
-    let event = eventually("its end is told", || {
-        let told =
+    let event = eventually("its end is reported", || {
+        let reported =
             host.api().get(&format!("/api/v1/events?client={demo}&type=client.left,client.terminated")).ok();
-        told["items"][0]["id"].as_i64()
+        reported["items"][0]["id"].as_i64()
     });
     for (path, name, absent) in [
         ("/api/v1/clients?tenant=NAME", "demo", "nope"),
@@ -61,7 +61,7 @@ fn filters_and_cursors_show_nothing_of_another_tenant() {
         asked.problem(404, "not-found");
         assert_eq!(asked.text.replace(name, absent), missing.text);
     }
-    // A cursor is a place in a list, and the list is one's own whoever gave the cursor.
+    // A cursor is a place in a list, and the list is the caller's own, wherever the cursor came from.
     terminate(&other, &batch, "end-it");
     for list in ["/api/v1/clients", "/api/v1/tenants", "/api/v1/operations", "/api/v1/events"] {
         let all = host.api().get(&format!("{list}?limit=1")).ok();
@@ -145,7 +145,7 @@ fn each_secret_works_only_for_its_purpose() {
     for secret in [code, &*token, &token[22..], &host.token()] {
         whoami(("cookie", &format!("{name}={secret}"))).problem(401, "unauthorized");
     }
-    // A session that somebody put into the browser beforehand is not the one that a log-in opens.
+    // A session that an attacker put into the browser beforehand is not the one that a log-in opens.
     let body = Some(json!({"token": token}).to_string());
     let put = [("cookie", &*cookie), ("sec-fetch-site", "same-origin")];
     let opened = nobody.send(Method::POST, "/api/v1/session", &put, body);
@@ -198,7 +198,7 @@ fn open_metrics_opens_only_metrics() {
     ] {
         assert!(matches!(nobody.get(path).status, 401 | 404), "{path}");
     }
-    // Whoever shows something wrong has made a mistake, and is told of it.
+    // A caller that shows a wrong secret has made a mistake, and is refused.
     host.api().with_token(Some("wrong")).get("/metrics").problem(401, "unauthorized");
     let tenant = create(&host, "t", "tenant:demo");
     host.api().with_token(Some(&tenant)).get("/metrics").problem(403, "forbidden");

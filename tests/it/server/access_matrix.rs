@@ -246,7 +246,7 @@ fn every_route_admits_exactly_documented_callers() {
                     "own" => status == 200 && (*caller == "tenant, own" || !names_the_other(&world, &body)),
                     number => number == status.to_string(),
                 };
-                // Whoever may not is told so before a query or a body is looked at.
+                // A caller without the right is refused before a query or a body is read.
                 let refused = expected.parse::<u16>().ok().filter(|_| {
                     let (session, logs_in) = (template.starts_with("/api/v1/session"), method == "post");
                     !(session && logs_in)

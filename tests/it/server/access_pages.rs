@@ -47,7 +47,7 @@ fn routes() -> BTreeSet<String> {
     found
 }
 
-/// Somebody in a browser.
+/// A user in a browser.
 struct Browser<'w> {
     world: &'w World,
     caller: &'static str,
@@ -261,14 +261,14 @@ fn pages_admit_documented_callers_and_are_audited() {
     for (caller, action, stands_for, let_through) in &deeds {
         let id = world.tokens[caller].split('_').nth(1).expect("the ID of a token");
         let outcome = if *let_through { "done" } else { "refused" };
-        let told = rows.iter().filter(|row| {
+        let reported = rows.iter().filter(|row| {
             row["action"] == *action
                 && row["outcome"] == outcome
                 && row["actor"].as_str().is_some_and(|actor| actor.contains(id))
         });
-        let told: Vec<&Value> = told.collect();
-        assert!(!told.is_empty(), "nothing says that {action} of {caller} was {outcome}");
-        for row in told {
+        let reported: Vec<&Value> = reported.collect();
+        assert!(!reported.is_empty(), "nothing says that {action} of {caller} was {outcome}");
+        for row in reported {
             let problem = row["problem"].as_str().unwrap_or("urn:mps-manager:problem:");
             assert!(problem.starts_with("urn:mps-manager:problem:"), "{row}");
             if action.starts_with("POST /settings/") || action == "POST /replays/new" {

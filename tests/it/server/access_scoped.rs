@@ -1,4 +1,4 @@
-//! What somebody sees who is bound to a tenant: nothing of others, whoever they are and whenever they were.
+//! What a user bound to a tenant sees: nothing of others, whoever they are and whenever they were.
 
 use std::collections::BTreeMap;
 
@@ -34,13 +34,13 @@ fn recreated_tenant_sees_nothing_of_its_predecessor() {
     let (_, secret) = made(&host, &json!({"name": "latter", "grant": "tenant:web"}));
     let latter = host.api().with_token(Some(&secret));
     for query in ["", "&order=oldest", "&since=0", "&tenant=web", "&gpu=1", "&type=tenant.,token."] {
-        let told = latter.get(&format!("/api/v1/events?limit=1000{query}")).ok();
-        let told = told["items"].as_array().expect("items").clone();
-        assert!(!told.is_empty() || query == "&gpu=1", "{query}");
-        assert!(told.iter().all(|event| !past.contains(event)), "{query}: {told:#?}");
-        let first = told.iter().map(|event| event["id"].as_i64()).min().flatten();
-        let begun = told.iter().find(|event| event["id"].as_i64() == first).cloned();
-        assert!(begun.is_none_or(|begun| begun["type"] == "tenant.created"), "{query}: {told:#?}");
+        let reported = latter.get(&format!("/api/v1/events?limit=1000{query}")).ok();
+        let reported = reported["items"].as_array().expect("items").clone();
+        assert!(!reported.is_empty() || query == "&gpu=1", "{query}");
+        assert!(reported.iter().all(|event| !past.contains(event)), "{query}: {reported:#?}");
+        let first = reported.iter().map(|event| event["id"].as_i64()).min().flatten();
+        let begun = reported.iter().find(|event| event["id"].as_i64() == first).cloned();
+        assert!(begun.is_none_or(|begun| begun["type"] == "tenant.created"), "{query}: {reported:#?}");
     }
     for event in &past {
         latter.get(&format!("/api/v1/events/{}", event["id"])).problem(404, "not-found");
@@ -88,13 +88,13 @@ fn tenant_cannot_discover_the_hosts_gpus() {
     let whole = host.api().get(&format!("/api/v1/operations/{}", text(&ended["id"]))).ok();
     assert_eq!(ended["steps"], whole["steps"], "nothing of what went well is kept from it");
     let of = |name: &str| demo.get(&format!("/api/v1/events?gpu={name}")).ok()["items"].clone();
-    let told = eventually("it is told of its own GPU", || {
-        let told = of(&own);
-        told.as_array().is_some_and(|told| !told.is_empty()).then_some(told)
+    let reported = eventually("its own GPU is reported to it", || {
+        let reported = of(&own);
+        reported.as_array().is_some_and(|reported| !reported.is_empty()).then_some(reported)
     });
-    assert!(told.to_string().contains(&own), "{told}");
-    assert_eq!((of("0"), of(&own[..12])), (told.clone(), told), "by whatever names it");
-    // Whoever sees the host is told what is wrong.
+    assert!(reported.to_string().contains(&own), "{reported}");
+    assert_eq!((of("0"), of(&own[..12])), (reported.clone(), reported), "by whatever names it");
+    // A host user sees what is wrong.
     host.api().get("/api/v1/events?gpu=7").problem(422, "invalid-request");
 }
 
@@ -112,8 +112,8 @@ fn ended_session_names_its_expired_token() {
     // Another token that is made takes up those that can be used now.
     create(&host, "another", "viewer");
     assert_eq!(host.api().delete(&format!("/api/v1/sessions?token={id}")).status, 204);
-    let told = host.events("&type=session.ended");
-    let [event] = told.as_slice() else { panic!("{told:#?}") };
+    let reported = host.events("&type=session.ended");
+    let [event] = reported.as_slice() else { panic!("{reported:#?}") };
     assert_eq!(event["details"], json!({"kind": "token", "id": id, "name": "short"}));
     assert_eq!(event["subject"], json!({"tenant": "demo"}));
     assert!(event["message"].as_str().expect("text").contains(&id), "{event}");
@@ -165,7 +165,7 @@ fn body(path: &str, pid: u32, secret: &str) -> String {
 
 #[test]
 fn answers_to_tenants_reveal_no_outsiders() {
-    let host = Host::configured("control_deadline_s = 1\nfresh_patience_s = 3");
+    let host = Host::configured("control_deadline_s = 1\nfresh_timeout_s = 3");
     let (_, secret) = made(&host, &json!({"name": "t", "grant": "tenant:demo"}));
     let demo = host.api().with_token(Some(&secret));
     let (client, other) = (host.client("demo"), host.client("batch"));
@@ -182,10 +182,10 @@ fn answers_to_tenants_reveal_no_outsiders() {
     let ended = demo.outcome(&demo.post(&format!("/api/v1/clients/{id}/terminate"), &json!({})));
     assert_eq!(ended["state"], "failed", "{ended}");
     let operation = ended["id"].as_str().expect("an ID").to_owned();
-    let told = demo.get("/api/v1/events?limit=1000").ok();
+    let reported = demo.get("/api/v1/events?limit=1000").ok();
     let failed =
-        told["items"].as_array().expect("items").iter().find(|event| event["type"] == "operation.failed");
-    let event = failed.expect("told")["id"].to_string();
+        reported["items"].as_array().expect("items").iter().find(|event| event["type"] == "operation.failed");
+    let event = failed.expect("reported")["id"].to_string();
     let whole = host.api().get(&format!("/api/v1/operations/{operation}")).ok();
     assert_ne!((&whole["error"], &whole["steps"]), (&ended["error"], &ended["steps"]));
 
@@ -228,16 +228,16 @@ fn answers_to_tenants_reveal_no_outsiders() {
         answered >= 15 && refused >= 3,
         "{answered} were answered, and of {refused} the daemon stood in the way"
     );
-    // The word for it is told, and what to do.
+    // The reason is named, and what to do.
     let tenant = demo.get("/api/v1/tenants/demo").ok();
     let conditions = tenant["status"]["conditions"].as_array().expect("conditions");
-    let ready = conditions.iter().find(|condition| condition["type"] == "Ready").expect("told");
+    let ready = conditions.iter().find(|condition| condition["type"] == "Ready").expect("reported");
     let message = ready["message"].as_str().expect("text");
     assert!(message.contains("(SessionHeldOpen)") && message.contains("operator"), "{ready}");
     let local = host.api().over(&host.runtime("api.sock"));
     let lease = local.with_token(Some(&secret)).post("/api/v1/tenants/demo/leases", &json!({}));
     assert!(lease.json()["detail"].as_str().expect("text").contains("(SessionHeldOpen)"), "{}", lease.text);
-    // Whoever sees the host is told all of it.
+    // A host user sees all of it.
     let lease =
         host.api().post("/api/v1/tenants/demo/leases", &json!({"kind": "recorded", "pid": client.pid()}));
     assert!(has_number(&lease.text, held.pid()) && lease.text.contains(&program), "{}", lease.text);

@@ -1,4 +1,4 @@
-//! The audit: who did what, in a chain that tells where somebody meddled.
+//! The audit: who did what, in a chain that shows where a row was changed.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -57,10 +57,10 @@ fn audit_row_shows_actor_before_and_after() {
     api.send(reqwest::Method::PUT, "/api/v1/tenants/web?dry_run=true", &[], Some(spec(24).to_string())).ok();
     api.tenant("web", &json!({ "daemon": "nowhere", "uid": 0 })).problem(422, "invalid-request");
     api.delete("/api/v1/tenants/web");
-    let told = rows(&host, "&target=tenants/web");
-    let outcomes: Vec<&str> = told.iter().map(|row| row["outcome"].as_str().unwrap()).collect();
+    let reported = rows(&host, "&target=tenants/web");
+    let outcomes: Vec<&str> = reported.iter().map(|row| row["outcome"].as_str().unwrap()).collect();
     assert_eq!(outcomes, ["done", "done", "refused", "done"]);
-    let [created, changed, refused, deleted] = told.as_slice() else { panic!("{told:?}") };
+    let [created, changed, refused, deleted] = reported.as_slice() else { panic!("{reported:?}") };
     assert_eq!(created["request"], request);
     assert_eq!((&created["actor"], &created["granted"]), (&json!("admin token"), &json!("admin")));
     assert_eq!(
@@ -134,14 +134,14 @@ fn tampered_audit_rows_are_detected() {
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     let database = host.state("mps-manager.db");
     // The database refuses while nobody takes its triggers away.
-    for meddling in ["UPDATE audit SET actor = 'somebody' WHERE id = 2", "DELETE FROM audit WHERE id = 2"] {
-        let refused = host.try_sql(meddling).expect_err("refused");
+    for change in ["UPDATE audit SET actor = 'another user' WHERE id = 2", "DELETE FROM audit WHERE id = 2"] {
+        let refused = host.try_sql(change).expect_err("refused");
         assert!(refused.contains("never"), "{refused}");
     }
     let whole = std::fs::read(&database).unwrap();
     let free = "DROP TRIGGER audit_refuse_update; DROP TRIGGER audit_refuse_delete;";
-    for (meddling, first) in [
-        ("UPDATE audit SET actor = 'somebody else' WHERE id = 2".to_owned(), Some(2)),
+    for (change, first) in [
+        ("UPDATE audit SET actor = 'another user' WHERE id = 2".to_owned(), Some(2)),
         ("UPDATE audit SET after = '{}' WHERE id = 3".to_owned(), Some(3)),
         ("DELETE FROM audit WHERE id = 2".to_owned(), Some(3)),
         ("UPDATE audit SET actor = CAST(x'61ff62' AS TEXT) WHERE id = 5".to_owned(), Some(5)),
@@ -152,19 +152,19 @@ fn tampered_audit_rows_are_detected() {
         (format!("DELETE FROM audit WHERE id = {last}"), Some(last)),
         (format!("DELETE FROM audit WHERE id = {last}; UPDATE sqlite_sequence SET seq = {} WHERE name = 'audit'", last - 1), None),
     ] {
-        host.try_sql(&format!("{free} {meddling}")).expect("meddled with");
+        host.try_sql(&format!("{free} {change}")).expect("meddled with");
         let output = verify(&host, &[]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         match first {
             Some(first) => {
-                assert_eq!(output.status.code(), Some(1), "{meddling}: {said}");
-                assert!(said.contains(&format!("row {first} does not fit")), "{meddling}: {said}");
+                assert_eq!(output.status.code(), Some(1), "{change}: {said}");
+                assert!(said.contains(&format!("row {first} does not fit")), "{change}: {said}");
             }
             // Cut off with all that tells of it: only who kept the head elsewhere finds that.
-            None => assert_eq!(output.status.code(), Some(0), "{meddling}: {said}"),
+            None => assert_eq!(output.status.code(), Some(0), "{change}: {said}"),
         }
         let anchored = verify(&host, &["--anchor", &format!("{last}:{hash}")]);
-        assert_eq!(anchored.status.code(), Some(1), "{meddling}");
+        assert_eq!(anchored.status.code(), Some(1), "{change}");
         std::fs::write(&database, &whole).unwrap();
     }
     assert_eq!(verify(&host, &["--anchor", &format!("{last}:{hash}")]).status.code(), Some(0));
@@ -218,10 +218,10 @@ fn refusal_is_audited_after_caller_disconnects() {
         .expect("sent");
     }
     eventually("all are on record", || {
-        let told = rows(&host, "");
+        let reported = rows(&host, "");
         let missing = |row: &&Value| row["target"].as_str().is_some_and(|target| target.contains("missing"));
-        let told: Vec<&Value> = told.iter().filter(missing).collect();
-        (told.len() == 20 && told.iter().all(|row| row["outcome"] == "refused")).then_some(())
+        let reported: Vec<&Value> = reported.iter().filter(missing).collect();
+        (reported.len() == 20 && reported.iter().all(|row| row["outcome"] == "refused")).then_some(())
     });
 }
 
@@ -238,8 +238,11 @@ fn refused_cancellation_has_one_audit_row() {
             assert!((400..500).contains(&refused.status), "{}", refused.text);
         }
         host.api().post(&format!("/api/v1/{target}"), &json!({})).problem(status, kind);
-        let told = rows(&host, &format!("&target={target}"));
-        assert!(told.len() >= 2 && told.iter().all(|row| row["outcome"] == "refused"), "{told:?}");
+        let reported = rows(&host, &format!("&target={target}"));
+        assert!(
+            reported.len() >= 2 && reported.iter().all(|row| row["outcome"] == "refused"),
+            "{reported:?}"
+        );
     }
 }
 
@@ -251,8 +254,8 @@ fn unchanged_write_is_audited_without_diff() {
         host.api().post("/api/v1/daemons/gpu1/cordon", &json!({})).ok();
     }
     for target in ["tenants/web", "daemons/gpu1"] {
-        let told = rows(&host, &format!("&target={target}&actor=admin%20token"));
-        let [first, again] = told.as_slice() else { panic!("{told:?}") };
+        let reported = rows(&host, &format!("&target={target}&actor=admin%20token"));
+        let [first, again] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!((&first["outcome"], &again["outcome"]), (&json!("done"), &json!("done")));
         assert!(first["after"].is_string());
         assert!(again["before"].is_null() && again["after"].is_null(), "{again}");
@@ -266,11 +269,13 @@ fn bulk_request_is_audited_per_changed_resource() {
     for _ in 0..2 {
         host.api().post("/api/v1/layouts/import", &layouts).ok();
     }
-    let told = rows(&host, "&actor=admin%20token");
-    let targets: Vec<&str> = told.iter().map(|row| row["target"].as_str().unwrap()).collect();
+    let reported = rows(&host, "&actor=admin%20token");
+    let targets: Vec<&str> = reported.iter().map(|row| row["target"].as_str().unwrap()).collect();
     assert_eq!(targets, ["layouts/one", "layouts/two", "layouts/import"]);
-    assert!(told[0]["after"].as_str().unwrap().contains("\"version\":1") && told[0]["before"].is_null());
-    assert_eq!(told[0]["request"], told[1]["request"]);
-    assert!(told[2]["after"].is_null(), "the second time nothing changed: {}", told[2]);
+    assert!(
+        reported[0]["after"].as_str().unwrap().contains("\"version\":1") && reported[0]["before"].is_null()
+    );
+    assert_eq!(reported[0]["request"], reported[1]["request"]);
+    assert!(reported[2]["after"].is_null(), "the second time nothing changed: {}", reported[2]);
     assert_eq!(verify(&host, &[]).status.code(), Some(0));
 }

@@ -103,11 +103,11 @@ fn refused_dry_run_is_audited_as_such() {
     assert_eq!(host.api().delete("/api/v1/tenants/demo?dry_run=true").status, 204);
     let rows = refused(&host);
     let dry = "DELETE /api/v1/tenants/{name}?dry_run=true";
-    let told: Vec<[&str; 3]> =
+    let reported: Vec<[&str; 3]> =
         rows.iter().map(|row| ["actor", "action", "target"].map(|key| row[key].as_str().unwrap())).collect();
     let ci = format!("token {id} (ci)");
     assert_eq!(
-        told,
+        reported,
         [
             [&*ci, dry, "tenants/demo"],
             ["admin token", dry, "tenants/demo"],

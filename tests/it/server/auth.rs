@@ -21,7 +21,7 @@ fn tcp_needs_admin_token_except_for_probes() {
     for probe in ["/healthz", "/readyz", "/readyz/daemons/gpu0", "/openapi.json"] {
         assert_eq!(host.api().with_token(None).get(probe).status, 200, "{probe}");
     }
-    // Not even what exists is told without a token.
+    // Without a token, not even what exists is revealed.
     host.api().with_token(None).get("/api/v1/tenants/nobody").problem(401, "unauthorized");
 }
 

@@ -124,9 +124,9 @@ fn backup_replaces_no_file() {
     assert!(host.refuses("backup", &file).contains("there is no database at"));
     let mut host = host;
     host.serve();
-    fs::write(&file, "somebody's").unwrap();
+    fs::write(&file, "another user's").unwrap();
     assert!(host.refuses("backup", &file).contains("a backup replaces nothing"));
-    assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "another user's");
     let nowhere = host.dir().join("nowhere/backup.db");
     assert!(host.refuses("backup", &nowhere).contains("No such file"));
     let before = files(host.dir());
@@ -294,18 +294,22 @@ fn restore_keeps_daemons_and_clients_running() {
     // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
     host.end_manager(Signal::TERM);
     let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");
-    // Both are on record, under whoever called.
+    // Both are on record, under their callers.
     let uid = rustix::process::geteuid().as_raw();
     let record =
         "SELECT action || ' ' || target || ' ' || actor || ' ' || origin || ' ' || outcome FROM audit
                   WHERE origin = 'command line' ORDER BY id";
     let row = |action: &str| format!("{action} {} uid {uid} command line done", file.display());
     assert_eq!(host.ask_sql(record), [row("backup"), row("restore")]);
-    let told = "SELECT type || ' ' || json_extract(cause, '$.subject') FROM events
+    let reported = "SELECT type || ' ' || json_extract(cause, '$.subject') FROM events
                 WHERE type GLOB 'database.*' ORDER BY id";
-    assert_eq!(host.ask_sql(told), [format!("database.restored uid {uid}")]);
-    let told = ask(&kept, told);
-    assert_eq!(told, [format!("database.backed_up uid {uid}")], "the backup itself does not know of itself");
+    assert_eq!(host.ask_sql(reported), [format!("database.restored uid {uid}")]);
+    let reported = ask(&kept, reported);
+    assert_eq!(
+        reported,
+        [format!("database.backed_up uid {uid}")],
+        "the backup itself does not know of itself"
+    );
     assert_eq!((host.ask_sql(&between), newest(&host) > events), (vec!["0".to_owned()], true));
 }
 
@@ -416,15 +420,15 @@ fn restore_keeps_revoked_tokens_revoked() {
     let status = |secret: &str| host.api().with_token(Some(secret)).get("/api/v1/whoami").status;
     assert_eq!([&kept, &late, &of_same].map(|token| status(&token.1)), [200; 3]);
     assert_eq!([&revoked, &forgotten, &of_late, &of_again].map(|token| status(&token.1)), [401; 4]);
-    // What the restore itself revoked is told of and on record as any other is.
+    // What the restore itself revoked has an event and an audit row as any other has.
     let uid = rustix::process::geteuid().as_raw();
-    let told = host.events("&type=token.revoked");
-    let told: Vec<_> = told.iter().map(|event| (&event["details"]["id"], &event["cause"])).collect();
+    let reported = host.events("&type=token.revoked");
+    let reported: Vec<_> = reported.iter().map(|event| (&event["details"]["id"], &event["cause"])).collect();
     let by = json!({"by": "actor", "subject": format!("uid {uid}")});
     let mut expected = [json!(of_late.0), json!(of_again.0)];
     // As they are listed.
     expected.sort_by_key(ToString::to_string);
-    assert_eq!(told, expected.each_ref().map(|id| (id, &by)));
+    assert_eq!(reported, expected.each_ref().map(|id| (id, &by)));
     let rows = host.api().get(&format!("/api/v1/audit?target=tokens/{}", of_late.0)).ok();
     let row = &rows["items"][0];
     assert_eq!((&row["action"], &row["origin"]), (&json!("restore"), &json!("command line")));
@@ -549,15 +553,18 @@ fn broken_audit_backup_needs_a_flag() {
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
     host.end_manager(Signal::TERM);
-    change(&file, "DROP TRIGGER audit_refuse_update; UPDATE audit SET actor = 'somebody' WHERE id = 1");
+    change(&file, "DROP TRIGGER audit_refuse_update; UPDATE audit SET actor = 'another user' WHERE id = 1");
     let before = fs::read(host.state("mps-manager.db")).unwrap();
     let said = host.refuses("restore", &file);
     assert!(said.contains("row 1 does not fit") && said.contains("--broken-audit"), "{said}");
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
     let config = host.dir().join("config.toml");
-    let told = host.cli(&["restore", path(&file), "--config", path(&config), "--broken-audit"]);
-    assert!(told.status.success(), "{told:?}");
-    assert!(String::from_utf8_lossy(&told.stdout).contains("the audit of the backup is broken"), "{told:?}");
+    let reported = host.cli(&["restore", path(&file), "--config", path(&config), "--broken-audit"]);
+    assert!(reported.status.success(), "{reported:?}");
+    assert!(
+        String::from_utf8_lossy(&reported.stdout).contains("the audit of the backup is broken"),
+        "{reported:?}"
+    );
     host.serve();
     host.await_ready();
 }

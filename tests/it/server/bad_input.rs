@@ -281,8 +281,11 @@ fn unknown_query_parameter_is_refused_without_effect() {
     let host = Host::ready();
     let api = host.api();
     for path in ["/api/v1/host?fresh=true", "/api/v1/gpus?limit=5", "/api/v1/whoami?x=1", "/metrics?x=1"] {
-        let told = api.get(path).problem(422, "invalid-request");
-        assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("takes no query")), "{told}");
+        let reported = api.get(path).problem(422, "invalid-request");
+        assert!(
+            reported["detail"].as_str().is_some_and(|detail| detail.contains("takes no query")),
+            "{reported}"
+        );
     }
     for path in ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1"] {
         assert_eq!(api.get(path).status, 200, "{path}");
@@ -297,7 +300,7 @@ fn unknown_query_parameter_is_refused_without_effect() {
         api.send(reqwest::Method::POST, &path, &[], Some(body)).status
     };
     assert_eq!(lease("?dry_run=true"), 200);
-    // A process that is let in for one tenant is no other's.
+    // A process that is admitted for one tenant is no other's.
     api.tenant("other", &spec).ok();
     host.await_ready();
     let body = json!({ "kind": "recorded", "pid": std::process::id() }).to_string();
@@ -373,7 +376,7 @@ fn full_disk_is_not_an_internal_error() {
         }
     }
     assert!(refused > 0, "everything was written");
-    assert!(named > 0, "nobody was told that nothing can be written");
+    assert!(named > 0, "no answer said that nothing can be written");
     std::fs::remove_file(filler).unwrap();
     // By itself: the manager tries to write again.
     host.await_ready();

@@ -97,16 +97,16 @@ fn program_outside_mps_is_a_bypass() {
         "{message}"
     );
     assert!(String::from_utf8(host.cli(&["status"]).stdout).unwrap().contains("Bypass (ProcessOutsideMps)"));
-    let told = |kind: &str| host.api().get(&format!("/api/v1/events?type={kind}")).ok()["items"].clone();
-    let event = eventually("an event tells of it", || told("bypass.appeared").get(0).cloned());
+    let reported = |kind: &str| host.api().get(&format!("/api/v1/events?type={kind}")).ok()["items"].clone();
+    let event = eventually("an event tells of it", || reported("bypass.appeared").get(0).cloned());
     assert_eq!(
         (&event["details"]["pid"], &event["subject"]["daemon"]),
         (&json!(client.pid()), &json!("gpu0"))
     );
     drop(client);
-    eventually("another tells that it is gone", || told("bypass.ended").get(0).cloned());
+    eventually("another tells that it is gone", || reported("bypass.ended").get(0).cloned());
     assert_eq!(host.condition("gpu0", "Bypass"), None);
-    assert_eq!(told("bypass.appeared").as_array().unwrap().len(), 1, "once");
+    assert_eq!(reported("bypass.appeared").as_array().unwrap().len(), 1, "once");
 }
 
 #[test]

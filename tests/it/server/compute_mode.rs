@@ -20,7 +20,7 @@ fn mode(host: &Served, gpu: usize) -> String {
     fs::read_to_string(directory(host, gpu).join("compute_mode")).expect("a mode").trim().to_owned()
 }
 
-/// Somebody else sets it.
+/// Another program sets it.
 fn set(host: &Served, gpu: usize, mode: &str) {
     fs::write(directory(host, gpu).join("compute_mode"), mode).expect("written");
 }
@@ -113,7 +113,7 @@ fn externally_changed_mode_is_set_again() {
     await_mode(&host, 0, "exclusive_process");
     assert_eq!(host.daemon("gpu0")["status"]["compute_modes"][0]["previous"], "default");
     assert_eq!(host.daemon("gpu0")["status"]["deaths"], 0);
-    // What somebody else has set when the daemon ends is theirs.
+    // What another program has set stays when the daemon ends.
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     await_mode(&host, 0, "default");
 }

@@ -17,10 +17,10 @@ fn steps(operation: &Value) -> Vec<&str> {
 
 #[test]
 fn a_cordon_never_makes_the_host_unready() {
-    let host = InProcess::looked_at_once_an_hour("");
-    let looks = || host.daemon("gpu0")["status"]["sessions"]["looks"].clone();
+    let host = InProcess::polled_hourly("");
+    let polls = || host.daemon("gpu0")["status"]["sessions"]["polls"].clone();
     host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
-    let before = looks();
+    let before = polls();
     for schedulable in [false, true].into_iter().cycle().take(20) {
         let spec = json!({"gpus": ["0"], "schedulable": schedulable});
         let written = host.api().put("/api/v1/daemons/gpu0", &spec).ok();
@@ -30,7 +30,7 @@ fn a_cordon_never_makes_the_host_unready() {
         assert_eq!(daemon["status"]["phase"], "ready", "{daemon}");
         assert_eq!(daemon["status"]["observed_generation"], written["generation"], "{daemon}");
     }
-    assert_eq!(looks(), before, "nothing was read or written for it");
+    assert_eq!(polls(), before, "nothing was read or written for it");
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn is_well_but_for_the_machine(seen: &Seen) {
 
 #[test]
 fn healthy_host_passes_and_is_not_modified() {
-    let mut host = Host::looked_at_once_an_hour("");
+    let mut host = Host::polled_hourly("");
     // The manager reads its database when it is asked whether it is well, and readers note that in what they share in memory.
     let kept = |host: &Host| {
         let mut all = snapshot(&host.state(""));

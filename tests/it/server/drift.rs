@@ -1,4 +1,4 @@
-//! Settings that somebody else changes: seen, said, and put back or left, as the daemon's policy is.
+//! Settings that another program changes: noticed, reported, and put back or left, by the daemon's policy.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ const CHANGE: &str = "set_default_active_thread_percentage 30\nset_default_devic
 #[test]
 fn external_change_is_repaired_and_still_shown() {
     // Nobody looks for an hour: a line of control.log is all there is.
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     assert_eq!(host.daemon("gpu0")["status"]["drift"]["count"], 0);
     host.control("gpu0", CHANGE);
     let drift = eventually("the drift is counted and over", || {
@@ -23,7 +23,7 @@ fn external_change_is_repaired_and_still_shown() {
     assert_eq!((&percentage["wanted"], &percentage["read"]), (&json!("50.0"), &json!("30.0")));
     assert!(last.iter().any(|one| one["wanted"] == "8192 MiB" && one["read"] == "1024 MiB"), "{drift}");
     assert!(drift["command"].as_str().unwrap().starts_with("set_default_"), "{drift}");
-    let condition = host.condition("gpu0", "SettingsDrifted").expect("told after it was put back");
+    let condition = host.condition("gpu0", "SettingsDrifted").expect("reported after it was put back");
     assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("PutBack")));
     assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
@@ -42,7 +42,7 @@ fn external_change_is_repaired_and_still_shown() {
 
 #[test]
 fn a_limit_changed_inside_its_gibibyte_is_drift() {
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "1025M"});
     host.api().put("/api/v1/tenants/alone", &tenant).ok();
     host.await_ready();
@@ -73,7 +73,7 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
 
 #[test]
 fn reported_drift_stays_and_ends_readiness() {
-    let host = InProcess::looked_at_once_an_hour("fresh_patience_s = 1");
+    let host = InProcess::polled_hourly("fresh_timeout_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     let answer = host.api().put("/api/v1/daemons/gpu0", &report).ok();
     assert_eq!(answer["spec"]["drift_policy"], "report");

@@ -30,23 +30,25 @@ impl Silence {
         mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
         fs::rename(fifo, &file).unwrap();
         let silence = Self { file, text };
-        eventually("the driver is found silent", || (told(host, "the driver is silent") == 1).then_some(()));
+        eventually("the driver is found silent", || {
+            (reported(host, "the driver is silent") == 1).then_some(())
+        });
         silence
     }
 
-    /// The file is back, and whoever hangs goes on.
+    /// The file is back, and what hangs goes on.
     fn end(self, host: &Host) {
         let hanging = fs::File::options().read(true).write(true).open(&self.file).unwrap();
         let draft = self.file.with_extension("file");
         fs::write(&draft, self.text).unwrap();
         fs::rename(draft, &self.file).unwrap();
         drop(hanging);
-        eventually("the driver answers", || (told(host, "the driver answers again") == 1).then_some(()));
-        assert_eq!(told(host, "the driver is silent"), 1);
+        eventually("the driver answers", || (reported(host, "the driver answers again") == 1).then_some(()));
+        assert_eq!(reported(host, "the driver is silent"), 1);
     }
 }
 
-fn told(host: &Host, words: &str) -> usize {
+fn reported(host: &Host, words: &str) -> usize {
     host.log().matches(words).count()
 }
 

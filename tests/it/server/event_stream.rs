@@ -15,10 +15,10 @@ const KILLS: u64 = 1;
 /// Cuts for each kill, and events that are written meanwhile.
 const CUTS_A_KILL: usize = 10;
 const EVENTS_A_KILL: usize = 400;
-/// Whoever writes at the same time.
+/// The writer that runs at the same time.
 const WRITERS: u32 = 8;
 
-/// Writes one tenant again and again, each time otherwise, until it is told to stop.
+/// Writes one tenant again and again, each time otherwise, until it is stopped.
 fn write(api: &Api, number: u32, written: &AtomicUsize, stop: &AtomicBool) {
     let uid = rustix::process::geteuid().as_raw();
     for turn in 0u64.. {
@@ -149,9 +149,9 @@ fn cut_stream_gives_every_event_once_in_order() {
         .collect();
     assert_eq!(listed, expected);
     assert!(received.ids.len() >= enough, "{} events", received.ids.len());
-    let told = received.by_type.get("tenant.changed").copied().unwrap_or_default()
+    let reported = received.by_type.get("tenant.changed").copied().unwrap_or_default()
         + received.by_type.get("tenant.created").copied().unwrap_or_default();
-    assert!(told >= written.load(Ordering::Relaxed), "every write that was answered is told of");
+    assert!(reported >= written.load(Ordering::Relaxed), "every write that was answered has an event");
     assert_eq!((cuts, kills), (most_cuts, most));
     assert!(
         received.mid_event >= most_cuts / 2 - most,

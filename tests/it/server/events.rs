@@ -1,4 +1,4 @@
-//! What is told of daemons, servers, clients and operations, in lists and in streams.
+//! Events of daemons, servers, clients and operations, in lists and in streams.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 
 /// Waits until events that are asked for are these.
 fn await_types(host: &Served, query: &str, expected: &[&str]) -> Vec<Value> {
-    eventually(&format!("{expected:?} are told"), || {
+    eventually(&format!("{expected:?} are reported"), || {
         let events = host.events(query);
         (types(&events) == expected).then_some(events)
     })
@@ -31,25 +31,25 @@ fn host_start_deaths_and_recoveries_are_reported() {
     assert_eq!(events[0]["details"]["predecessor"], "none");
     let ids: Vec<i64> = events.iter().map(|event| event["id"].as_i64().expect("a number")).collect();
     assert_eq!(ids, (1..=i64::try_from(ids.len()).expect("few")).collect::<Vec<_>>());
-    let told = await_types(
+    let reported = await_types(
         &host,
         "&type=daemon.started,daemon.ready&daemon=gpu0",
         &["daemon.started", "daemon.ready"],
     );
     let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].clone();
-    assert!(told.iter().all(|event| event["subject"]["gpu"] == gpu), "{told:?}");
+    assert!(reported.iter().all(|event| event["subject"]["gpu"] == gpu), "{reported:?}");
 
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
     signal(server, Signal::KILL);
     let query = "&type=server.&daemon=gpu0";
-    let told = await_types(&host, query, &["server.started", "server.exited", "server.started"]);
-    assert_eq!(told[1]["subject"]["server"], server);
-    assert_eq!(told[1]["cause"], json!({ "by": "mps" }));
+    let reported = await_types(&host, query, &["server.started", "server.exited", "server.started"]);
+    assert_eq!(reported[1]["subject"]["server"], server);
+    assert_eq!(reported[1]["cause"], json!({ "by": "mps" }));
     signal(daemon, Signal::KILL);
     let query = "&type=daemon.died,daemon.started&daemon=gpu0";
-    let told = await_types(&host, query, &["daemon.started", "daemon.died", "daemon.started"]);
-    assert_eq!(told[1]["severity"], "error");
-    assert_eq!(told[2]["cause"], json!({ "by": "event", "id": told[1]["id"] }));
+    let reported = await_types(&host, query, &["daemon.started", "daemon.died", "daemon.started"]);
+    assert_eq!(reported[1]["severity"], "error");
+    assert_eq!(reported[2]["cause"], json!({ "by": "event", "id": reported[1]["id"] }));
 }
 
 #[test]
@@ -58,15 +58,15 @@ fn operation_events_have_steps_and_causes() {
     let restarted =
         host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
     let id = restarted["id"].as_str().expect("an ID");
-    let told = host.events(&format!("&operation={id}"));
-    let kinds = types(&told);
+    let reported = host.events(&format!("&operation={id}"));
+    let kinds = types(&reported);
     assert_eq!(kinds[..2], ["operation.requested", "operation.started"]);
     assert_eq!(kinds.last(), Some(&"operation.finished"));
     assert!(kinds[2..kinds.len() - 1].iter().all(|kind| *kind == "operation.step"), "{kinds:?}");
-    assert_eq!(told[1]["cause"], json!({ "by": "event", "id": told[0]["id"] }));
-    assert_eq!(told[2]["cause"], json!({ "by": "event", "id": told[1]["id"] }));
-    assert_eq!(told[2]["subject"]["daemon"], "gpu1");
-    assert_eq!(told[0]["details"]["operation"], "restart_daemon");
+    assert_eq!(reported[1]["cause"], json!({ "by": "event", "id": reported[0]["id"] }));
+    assert_eq!(reported[2]["cause"], json!({ "by": "event", "id": reported[1]["id"] }));
+    assert_eq!(reported[2]["subject"]["daemon"], "gpu1");
+    assert_eq!(reported[0]["details"]["operation"], "restart_daemon");
     await_types(&host, "&daemon=gpu1&type=daemon.stopped", &["daemon.stopped"]);
 }
 
@@ -82,9 +82,9 @@ fn operation_events_match_gpu_daemon_and_tenant() {
     let ended = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
     host.api().succeeds(&ended);
     drop(client);
-    let told = await_types(&host, &format!("&tenant=demo{whole}"), &both);
-    assert_eq!(told[1]["subject"]["gpu"], gpus[0]);
-    assert_eq!(told, host.events(&format!("&gpu=0{whole}")));
+    let reported = await_types(&host, &format!("&tenant=demo{whole}"), &both);
+    assert_eq!(reported[1]["subject"]["gpu"], gpus[0]);
+    assert_eq!(reported, host.events(&format!("&gpu=0{whole}")));
     await_types(&host, "&tenant=demo&type=client.terminated", &["client.terminated"]);
     assert!(host.events(&format!("&tenant=batch{whole}")).is_empty());
     assert!(host.events(&format!("&gpu=1{whole}")).is_empty());
@@ -106,8 +106,8 @@ fn operation_events_match_gpu_daemon_and_tenant() {
     // A daemon that is gone at the end of what deletes it.
     let deleted = host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
     let id = deleted["id"].as_str().expect("an ID");
-    let told = await_types(&host, &format!("&operation={id}{whole}"), &both);
-    assert!(told.iter().all(|event| event["subject"]["gpu"] == gpus[1]), "{told:?}");
+    let reported = await_types(&host, &format!("&operation={id}{whole}"), &both);
+    assert!(reported.iter().all(|event| event["subject"]["gpu"] == gpus[1]), "{reported:?}");
 }
 
 #[test]
@@ -124,11 +124,11 @@ fn spec_changes_by_operations_name_the_operation() {
     let applied = host.api().succeeds(&host.api().post("/api/v1/layouts/prod/apply", &target(&json!({}))));
     let drained = host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/drain?timeout_s=0", &json!({})));
     let stopped = host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
-    let told = changes();
-    let fields: Vec<&Value> = told.iter().map(|event| &event["details"]["fields"]).collect();
+    let reported = changes();
+    let fields: Vec<&Value> = reported.iter().map(|event| &event["details"]["fields"]).collect();
     assert_eq!(fields, [&json!(["layout"]), &json!(["schedulable"]), &json!(["desired_state"])]);
     for (event, (operation, daemon)) in
-        told.iter().zip([(&applied, "gpu1"), (&drained, "gpu0"), (&stopped, "gpu1")])
+        reported.iter().zip([(&applied, "gpu1"), (&drained, "gpu0"), (&stopped, "gpu1")])
     {
         assert_eq!(event["subject"]["operation"], operation["id"]);
         assert_eq!(event["subject"]["daemon"], daemon);
@@ -136,7 +136,7 @@ fn spec_changes_by_operations_name_the_operation() {
         let started = host.events(&format!("&operation={id}&type=operation.started"));
         assert_eq!(event["cause"], json!({ "by": "event", "id": started[0]["id"] }));
     }
-    // What is so already is not told again.
+    // What has not changed is not reported again.
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
     assert_eq!(changes().len(), 3);
 }
@@ -177,7 +177,7 @@ fn event_lists_are_filtered_and_paged() {
 
 #[test]
 fn client_connect_and_disconnect_name_its_tenant() {
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     let client = host.run_client("demo");
     let pid = client.pid();
     let come = await_types(&host, "&type=client.", &["client.connected"]);
@@ -195,7 +195,7 @@ fn client_connect_and_disconnect_name_its_tenant() {
 
 #[test]
 fn log_line_alone_creates_no_client() {
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     let server = host.server_pid("gpu0");
     let log = host.runtime("daemons/gpu0/log/server.log");
     let write = |texts: &[String]| {
@@ -207,15 +207,15 @@ fn log_line_alone_creates_no_client() {
     };
     let me = std::process::id();
     write(&[format!("Client {{PID: {me}, Context ID: 0}} connected")]);
-    let looks = || host.daemon("gpu0")["status"]["sessions"]["looks"].as_u64().unwrap();
-    let before = looks();
-    eventually("it was looked at", || (looks() > before).then_some(()));
+    let polls = || host.daemon("gpu0")["status"]["sessions"]["polls"].as_u64().unwrap();
+    let before = polls();
+    eventually("it was polled", || (polls() > before).then_some(()));
     write(&[
         "Client {PID: 4194000, Context ID: 0} connected".to_owned(),
         "Client process 4194000 disconnected".to_owned(),
     ]);
-    let told = await_types(&host, "&type=client.", &["client.connected", "client.left"]);
-    for event in &told {
+    let reported = await_types(&host, "&type=client.", &["client.connected", "client.left"]);
+    for event in &reported {
         assert_eq!(event["details"]["pid"], 4_194_000);
         assert_eq!(event["details"]["known_from"], "server_log");
         assert!(event["subject"]["client"].is_null(), "{event}");
@@ -224,7 +224,7 @@ fn log_line_alone_creates_no_client() {
 
 #[test]
 fn manager_restart_repeats_no_client_events() {
-    let mut host = Host::looked_at_once_an_hour("");
+    let mut host = Host::polled_hourly("");
     let stays = host.client("demo");
     let leaves = host.client("demo");
     await_types(&host, "&type=client.", &["client.connected", "client.connected"]);
@@ -242,7 +242,7 @@ fn manager_restart_repeats_no_client_events() {
     visitor.ended();
     host.serve();
     host.await_ready();
-    let told = await_types(
+    let reported = await_types(
         &host,
         "&type=client.,manager.",
         &[
@@ -255,8 +255,8 @@ fn manager_restart_repeats_no_client_events() {
             "client.left",
         ],
     );
-    assert_eq!(told[3]["details"]["predecessor"], "died");
-    let meanwhile: Vec<(u64, &str)> = told[4..]
+    assert_eq!(reported[3]["details"]["predecessor"], "died");
+    let meanwhile: Vec<(u64, &str)> = reported[4..]
         .iter()
         .map(|event| {
             (event["details"]["pid"].as_u64().unwrap(), event["details"]["known_from"].as_str().unwrap())
@@ -267,16 +267,16 @@ fn manager_restart_repeats_no_client_events() {
         meanwhile,
         [(visitor_pid, "server_log"), (visitor_pid, "server_log"), (u64::from(gone), "look")]
     );
-    // Stopped as it should be, it says so, and nothing is told again.
+    // After an orderly stop it says so, and nothing is reported twice.
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     host.serve();
     host.await_ready();
-    let told = await_types(
+    let reported = await_types(
         &host,
         "&type=manager.",
         &["manager.started", "manager.started", "manager.stopped", "manager.started"],
     );
-    assert_eq!(told[3]["details"]["predecessor"], "stopped");
+    assert_eq!(reported[3]["details"]["predecessor"], "stopped");
     assert_eq!(host.events("&type=client.").len(), 5);
     drop(stays);
     eventually("the last one leaves", || (host.events("&type=client.").len() == 6).then_some(()));
@@ -343,7 +343,7 @@ fn streams_are_bounded_and_report_pruned_events() {
     assert_eq!(third().err().expect("refused").0, 503);
     drop(first);
     eventually("a place is free", || {
-        // Whoever hangs up is noticed when something is written to them.
+        // A reader that hangs up is noticed at the next write.
         host.api().post("/api/v1/daemons/gpu1/cordon", &json!({}));
         host.api().post("/api/v1/daemons/gpu1/uncordon", &json!({}));
         third().ok().map(drop)
@@ -378,12 +378,12 @@ fn the_command_line_shows_events_and_follows_them() {
     let mut follows = host.command(&["events", "--follow", "-n", "0", "--type", "client.", "-o", "json"]);
     let mut follows = follows.stdout(std::process::Stdio::piped()).spawn().expect("it runs");
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(follows.stdout.take().expect("piped")));
-    // It may not have begun yet: whoever comes later is told of, too.
-    let (told, tell) = std::sync::mpsc::channel();
-    let reading = std::thread::spawn(move || told.send(lines.next()));
-    let event = eventually("a client is told of", || {
+    // It may not have begun yet: one that connects later is reported, too.
+    let (sender, lines_read) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || sender.send(lines.next()));
+    let event = eventually("a client is reported", || {
         let _client = host.run_client("demo");
-        tell.recv_timeout(Duration::from_secs(1)).ok()
+        lines_read.recv_timeout(Duration::from_secs(1)).ok()
     });
     let event: Value = serde_json::from_str(&event.expect("a line").expect("text")).expect("JSON");
     assert_eq!(event["type"], "client.connected");
@@ -396,14 +396,14 @@ fn the_command_line_shows_events_and_follows_them() {
 #[test]
 fn client_changes_reach_list_and_stream_soon() {
     let rounds = setting("MPS_LATENCY_ROUNDS");
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     let mut stream = host.stream("?type=client.", None);
-    let (mut listed, mut told) = (Vec::new(), Vec::new());
+    let (mut listed, mut reported) = (Vec::new(), Vec::new());
     let known = || host.api().get("/api/v1/clients").ok()["items"].as_array().unwrap().len();
     for _ in 0..rounds.unwrap_or(3) {
         let client = Client::start(host.client_command("demo", &["--spin", "600", "--alloc", "64"]));
         assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
-        // Its first line comes once it is let in.
+        // Its first line comes once it is admitted.
         let mut began = Instant::now();
         for (count, kind) in [(1, "client.connected"), (0, "client.left")] {
             if count == 0 {
@@ -411,7 +411,7 @@ fn client_changes_reach_list_and_stream_soon() {
                 began = Instant::now();
             }
             assert_eq!(stream.next()["type"], kind);
-            told.push(began.elapsed());
+            reported.push(began.elapsed());
             while known() != count {
                 std::thread::sleep(Duration::from_millis(1));
                 assert!(began.elapsed() < Duration::from_secs(30));
@@ -426,7 +426,7 @@ fn client_changes_reach_list_and_stream_soon() {
         println!("{name}: {} times, p50 {:?}, p99 {:?}", times.len(), at(50), at(99));
         at(99)
     };
-    let slowest = figures("listed", &mut listed).max(figures("told", &mut told));
+    let slowest = figures("listed", &mut listed).max(figures("reported", &mut reported));
     if rounds.is_some() {
         assert!(slowest < Duration::from_millis(250), "{slowest:?}");
     }

@@ -16,7 +16,7 @@ pub(super) fn delete(host: &Served, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
-/// A host whose second GPU somebody else serves, with settings of their own and a client.
+/// A host whose second GPU a foreign daemon serves, with settings of their own and a client.
 pub(super) fn beside_another<M: Manager>() -> (Simulated<M>, Foreign, Client) {
     let host = Simulated::ready();
     delete(&host, "gpu1");

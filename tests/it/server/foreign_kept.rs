@@ -149,7 +149,7 @@ fn wrapper_is_not_mistaken_for_its_daemon() {
 #[test]
 fn adoption_keeps_another_users_server() {
     if !rustix::process::geteuid().is_root() {
-        return; // Only root can become somebody else.
+        return; // Only root can become another user.
     }
     let host: Host = host_with_a_free_gpu();
     let foreign = host.foreign("theirs", "1");
@@ -233,11 +233,11 @@ fn observed_daemon_is_polled_less_often() {
     let (host, foreign, _client): (InProcess, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
     host.await_phase("theirs", "observed");
-    let looks = |name: &str| host.daemon(name)["status"]["sessions"]["looks"].as_u64().unwrap();
-    eventually("it was looked at", || (looks("theirs") > 0).then_some(()));
-    let before = [looks("gpu0"), looks("theirs")];
-    eventually("ours was looked at ten times", || (looks("gpu0") >= before[0] + 10).then_some(()));
-    let theirs = looks("theirs") - before[1];
+    let polls = |name: &str| host.daemon(name)["status"]["sessions"]["polls"].as_u64().unwrap();
+    eventually("it was polled", || (polls("theirs") > 0).then_some(()));
+    let before = [polls("gpu0"), polls("theirs")];
+    eventually("ours was polled ten times", || (polls("gpu0") >= before[0] + 10).then_some(()));
+    let theirs = polls("theirs") - before[1];
     assert!(theirs <= 4, "looked at {theirs} times, and each look stays in its control.log");
 }
 

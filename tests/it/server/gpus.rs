@@ -36,7 +36,7 @@ fn stop(host: &Served, daemon: &str) {
 
 #[test]
 fn restart_asks_driver_about_returned_gpu() {
-    let mut host = Host::looked_at_once_an_hour("");
+    let mut host = Host::polled_hourly("");
     let (gone, before) = (uuid(&host, 1), host.daemon_pid("gpu1"));
     mark(&host, &gone, "lost");
     host.end_manager(Signal::KILL);
@@ -81,7 +81,7 @@ fn lost_gpu_blocks_only_its_daemon() {
 
 #[test]
 fn clients_of_a_lost_gpu_fail() {
-    let host = InProcess::configured("fresh_patience_s = 2");
+    let host = InProcess::configured("fresh_timeout_s = 2");
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("left", &spec).status, 201);
     host.await_ready();
@@ -172,13 +172,13 @@ fn gpu_replacement_updates_daemon_and_tenants() {
     assert!(done["daemon"]["generation"].as_i64() > before["generation"].as_i64());
     host.await_ready();
     assert_eq!(host.api().get("/api/v1/tenants/named").ok()["spec"]["gpus"], json!([new]));
-    let told = host.events("&type=gpu.replaced,daemon.changed,tenant.changed");
-    let told: Vec<_> = told.iter().rev().take(3).rev().collect();
-    let types: Vec<_> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let reported = host.events("&type=gpu.replaced,daemon.changed,tenant.changed");
+    let reported: Vec<_> = reported.iter().rev().take(3).rev().collect();
+    let types: Vec<_> = reported.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["gpu.replaced", "daemon.changed", "tenant.changed"]);
-    assert!(told[1..].iter().all(|event| event["details"]["fields"] == json!(["gpus"])), "{told:?}");
-    assert_eq!(told[2]["subject"]["tenant"], "named");
-    assert!(told.iter().all(|event| event["cause"]["by"] == "actor"), "{told:?}");
+    assert!(reported[1..].iter().all(|event| event["details"]["fields"] == json!(["gpus"])), "{reported:?}");
+    assert_eq!(reported[2]["subject"]["tenant"], "named");
+    assert!(reported.iter().all(|event| event["cause"]["by"] == "actor"), "{reported:?}");
     assert_eq!(host.client("named").seen["devices"][0]["sms"], 32);
     assert_eq!(host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().len(), 1);
     host.api().post(&path, &json!({"with": "0"})).problem(404, "not-found");

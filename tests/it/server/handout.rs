@@ -58,7 +58,7 @@ fn client_of_dead_daemon_waits_and_connects() {
     let client = coming(&host, "demo");
     let pid = client.id();
     let waiting = || host.api().get("/api/v1/tenants/demo").ok()["status"]["waiting"].clone();
-    eventually("it is listed or let in", || {
+    eventually("it is listed or admitted", || {
         let listed = waiting();
         let ready = host.daemon("gpu0")["status"]["phase"] == "ready";
         (listed[0]["pid"] == pid || ready).then_some(())
@@ -88,7 +88,7 @@ fn no_client_slips_past_dying_daemons() {
     }
     for client in clients {
         let seen = seen(client);
-        // One that was let in just before the next death gets an error of its daemon: none runs outside MPS.
+        // One that was admitted just before the next death gets an error of its daemon: none runs outside MPS.
         let error = seen["error"].as_str().unwrap_or_default();
         assert!(seen["mps"] == true || error.starts_with("CUDA_ERROR_MPS_"), "{seen}");
     }
@@ -138,8 +138,8 @@ fn waiting_client_is_refused_when_the_manager_dies() {
     let command = host.client_command("demo", &[]);
     pause(&host);
     let client = { command }.stdout(Stdio::piped()).spawn().unwrap();
-    // It was greeted: from here on it cannot run outside MPS, whether or not it was let in before the manager died.
-    eventually("it waits or was let in", || {
+    // It was greeted: from here on it cannot run outside MPS, whether or not it was admitted before the manager died.
+    eventually("it waits or was admitted", || {
         let status = host.api().get("/api/v1/tenants/demo").ok()["status"].clone();
         (status["waiting"][0]["pid"] == client.id() || status["conditions"][0]["status"] == true)
             .then_some(())

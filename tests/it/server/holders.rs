@@ -1,4 +1,4 @@
-//! Who has the GPUs open in maintenance: whose each is, and what is said when that cannot be told.
+//! Who has the GPUs open in maintenance: whose each is, and what is reported when that is unknown.
 
 use std::fs;
 
@@ -65,11 +65,11 @@ fn maintenance_progress_is_shown_despite_driver_errors() {
     assert_eq!((&draining["holders_unknown"], &draining["unproven"]), (&json!(null), &json!([])));
     let (world, away) = (host.runtime("sim/world.json"), host.runtime("sim/away.json"));
     fs::rename(&world, &away).unwrap();
-    let told = now(&host);
+    let reported = now(&host);
     fs::rename(&away, &world).unwrap();
-    assert_eq!((&told["state"], &told["holders"]), (&json!("draining"), &json!(null)));
-    assert!(told["holders_unknown"].as_str().unwrap().contains("world.json"), "{told}");
-    assert_eq!(told["unproven"], told["gpus"]);
+    assert_eq!((&reported["state"], &reported["holders"]), (&json!("draining"), &json!(null)));
+    assert!(reported["holders_unknown"].as_str().unwrap().contains("world.json"), "{reported}");
+    assert_eq!(reported["unproven"], reported["gpus"]);
     drop(client);
     host.api().succeeds(&accepted);
     host.api().succeeds(&host.api().delete(PATH));

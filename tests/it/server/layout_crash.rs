@@ -172,20 +172,20 @@ impl PartitionChange {
             (None, true) => panic!("{what}: it cannot succeed: {operation:?}"),
             (_, false) => ("old", &self.old),
         };
-        let told = format!("{what}: {daemon} {operation:?}");
-        assert_eq!((&layout["name"], &status["name"]), (&json!(name), &json!(name)), "{told}");
-        assert_eq!(made, *expected, "{told}");
-        assert_eq!((&status["drift"], &status["degraded"]), (&json!([]), &json!([])), "{told}");
-        assert_eq!(self.host.ask_sql("SELECT daemon FROM layout_changes"), [] as [String; 0], "{told}");
+        let reported = format!("{what}: {daemon} {operation:?}");
+        assert_eq!((&layout["name"], &status["name"]), (&json!(name), &json!(name)), "{reported}");
+        assert_eq!(made, *expected, "{reported}");
+        assert_eq!((&status["drift"], &status["degraded"]), (&json!([]), &json!([])), "{reported}");
+        assert_eq!(self.host.ask_sql("SELECT daemon FROM layout_changes"), [] as [String; 0], "{reported}");
         if let Some(operation) = operation {
             if !succeeded {
-                assert_eq!(operation["state"], "failed", "{told}");
+                assert_eq!(operation["state"], "failed", "{reported}");
                 assert!(
                     operation["error"].as_str().expect("why").contains("The daemon has layout old"),
-                    "{told}"
+                    "{reported}"
                 );
             }
-            self.look_at_record(&told, &operation["request"]["replay"], succeeded);
+            self.look_at_record(&reported, &operation["request"]["replay"], succeeded);
         }
         if succeeded {
             self.went.1 += 1;
@@ -197,21 +197,21 @@ impl PartitionChange {
         }
     }
 
-    fn look_at_record(&self, told: &str, replay: &Value, succeeded: bool) {
+    fn look_at_record(&self, reported: &str, replay: &Value, succeeded: bool) {
         let Some(replay) = replay.as_str() else { return };
         let record = self.host.api().get(&format!("/api/v1/replays/{replay}")).ok();
         let verdict = record["verdict"].as_str().expect("a verdict");
-        assert_eq!(verdict == "same", succeeded, "{told}: {record}");
-        assert!(succeeded || ["differs", "failed"].contains(&verdict), "{told}: {record}");
-        assert!(record["finished_at"].is_i64(), "{told}: {record}");
+        assert_eq!(verdict == "same", succeeded, "{reported}: {record}");
+        assert!(succeeded || ["differs", "failed"].contains(&verdict), "{reported}: {record}");
+        assert!(record["finished_at"].is_i64(), "{reported}: {record}");
         let steps = record["steps"].as_array().expect("a list");
         let of_layout = |step: &&Value| step["undo"] == false && step["step"].is_u64();
         let given: Vec<&Value> = steps.iter().filter(of_layout).map(|step| &step["id"]).collect();
         if succeeded {
             let expected = record["expected"].as_array().expect("a list");
-            assert_eq!(given, expected.iter().collect::<Vec<_>>(), "{told}: {record}");
+            assert_eq!(given, expected.iter().collect::<Vec<_>>(), "{reported}: {record}");
         } else if verdict == "differs" {
-            assert!(!given.is_empty(), "{told}: {record}");
+            assert!(!given.is_empty(), "{reported}: {record}");
         }
     }
 

@@ -100,9 +100,9 @@ impl Sample {
 }
 
 /// Says which sample it was, if it does not hold.
-struct Told<'a>(u64, u64, &'a Sample);
+struct ReportOnPanic<'a>(u64, u64, &'a Sample);
 
-impl Drop for Told<'_> {
+impl Drop for ReportOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("MPS_MANAGER_SEED={} does not hold at layout {} of it: {:?}", self.0, self.1, self.2);
@@ -344,7 +344,7 @@ fn partition_ids_depend_only_on_the_die() {
                 let worker = scope.spawn(move || {
                     let mut counts = Counts::new();
                     for (number, sample, document) in receiver {
-                        let _told = Told(seed, number, &sample);
+                        let _report = ReportOnPanic(seed, number, &sample);
                         check(&sample, &document, &mut counts);
                     }
                     counts
@@ -355,7 +355,7 @@ fn partition_ids_depend_only_on_the_die() {
         let mut rng = Rng::with_seed(seed);
         'layouts: for number in 0..layouts {
             let sample = Sample::random(&mut rng);
-            let _told = Told(seed, number, &sample);
+            let _report = ReportOnPanic(seed, number, &sample);
             let document = recorded(&source, &sample);
             for documents in &documents {
                 // One that is gone has failed, and is heard of below.
@@ -377,7 +377,7 @@ fn partition_ids_depend_only_on_the_die() {
     assert_eq!(changes(), before, "another SKU was refused before the first command");
     assert_eq!(stranger.host.api().get("/api/v1/replays").ok()["items"], json!([]));
     let count = |what: &str| {
-        counts.iter().filter(|(told, _)| told.starts_with(what)).map(|(_, count)| count).sum::<u64>()
+        counts.iter().filter(|(reported, _)| reported.starts_with(what)).map(|(_, count)| count).sum::<u64>()
     };
     for what in ["the same die", "another die", "a reply lost: ", "another SKU"] {
         assert_eq!(count(what), layouts, "{what}");

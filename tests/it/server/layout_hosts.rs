@@ -39,18 +39,18 @@ fn one_command_replays_layout_on_every_host() {
         first.cli(&["layout", "replay", "prod", "--from", &from, "--to", &to, "--gpu", "0=1"])
     };
     let hosts = [&same, &other_die, &other_sku].map(|host| runtime(host));
-    let told = replay(&hosts);
-    assert_eq!(told.status.code(), Some(1), "{}", said(&told));
-    let table = rows(&told);
+    let reported = replay(&hosts);
+    assert_eq!(reported.status.code(), Some(1), "{}", said(&reported));
+    let table = rows(&reported);
     let results: Vec<[&str; 3]> =
         table.iter().take(3).map(|row| [row[0].as_str(), row[1].as_str(), row[2].as_str()]).collect();
     assert_eq!(
         results,
         [[&hosts[0], "same", "4"], [&hosts[1], "differs", "2"], [&hosts[2], "refused", "0"]],
         "{}",
-        printed(&told)
+        printed(&reported)
     );
-    let text = printed(&told);
+    let text = printed(&reported);
     let got = partitions(&first);
     assert!(text.contains("step 2 gave partition gap the ID "), "{text}");
     assert!(text.contains(&format!("{}: sku is NVIDIA A100", hosts[2])), "{text}");

@@ -331,7 +331,7 @@ fn other_sku_is_refused_with_every_field() {
 fn only_ids_of_running_daemon_are_exported() {
     let (mut host, document): (Host, _) = recorded();
     let ids = document["layouts"]["prod"]["recorded"]["ids"].clone();
-    // What somebody else has made since changes nothing about what the steps gave.
+    // What another program has made since changes nothing about what the steps gave.
     host.control("gpu1", &format!("sm_partition add {} 1", uuid(&host, 1)));
     eventually("it is noticed", || {
         (host.daemon("gpu1")["status"]["layout"]["state"] == "drifted").then_some(())

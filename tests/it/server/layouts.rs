@@ -145,7 +145,7 @@ fn apply_is_refused_when_plan_changed() {
     write(&host, "prod", &[add("web", 7)]);
     let seen = post(&host, "prod", "plan", &json!({})).ok()["digest"].clone();
     assert_eq!(post(&host, "prod", "plan", &json!({})).ok()["digest"], seen, "the same is the same");
-    // Somebody takes chunks meanwhile: what would be carried out now is not what was seen.
+    // Another program takes chunks meanwhile: what would be carried out now is not what was seen.
     write(&host, "other", &[add("mine", 2)]);
     apply(&host, "other", &json!({}));
     let before = host.daemon("gpu1")["spec"].clone();
@@ -271,7 +271,7 @@ fn refused_plan_changes_nothing() {
     assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("say recreate"), "{problem}");
     assert_eq!(post(&host, "turned", "plan", &json!({})).ok()["needs_recreate"], true);
 
-    // Somebody holds a partition that would have to go.
+    // A client holds a partition that would have to go.
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();

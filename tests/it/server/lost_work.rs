@@ -9,8 +9,8 @@ use super::log_pages::page;
 use super::tokens::create;
 use crate::harness::{Client, Host, Served, eventually, is_alive, said, setting, signal};
 
-/// The first event of a type about a server, once it is told.
-fn told(host: &Served, kind: &str, server: u32) -> Value {
+/// The first event of a type about a server, once it is reported.
+fn reported(host: &Served, kind: &str, server: u32) -> Value {
     eventually(&format!("{kind} of server {server}"), || {
         let events = host.api().get(&format!("/api/v1/events?type={kind}&order=newest&limit=20")).ok();
         let of_it = |event: &&Value| event["subject"]["server"] == server;
@@ -59,7 +59,7 @@ fn killed_server_event_names_all_its_clients() {
             });
             let server = host.server_pid("gpu0");
             signal(server, Signal::KILL);
-            let died = told(&host, "server.died", server);
+            let died = reported(&host, "server.died", server);
             // These tenants share a user, so that the environment tells whose a client is.
             assert_eq!(affected(&died), pids, "kill {kill} of {count}: {died}");
             for (client, _) in &mut clients {
@@ -121,7 +121,7 @@ fn fault_page_follows_the_mps_log() {
         (message.contains(&holder) && !message.contains("is still connected")).then_some(())
     });
     assert!(message.contains("fatal GPU error"), "{message}");
-    let fault = told(&host, "server.fault", server);
+    let fault = reported(&host, "server.fault", server);
     let mut expected: Vec<(u64, String)> = [(&a, "t_a"), (&b, "t_b"), (&c, "t_c")]
         .map(|(client, tenant)| (client.pid().into(), tenant.to_owned()))
         .into();
@@ -164,8 +164,8 @@ fn fault_page_follows_the_mps_log() {
     assert_eq!(d.ended().code(), Some(0), "its GPU is no part of it");
     c.signal(Signal::CONT);
     c.ended();
-    told(&host, "server.recovered", server);
-    let left = eventually("D is told to have left", || {
+    reported(&host, "server.recovered", server);
+    let left = eventually("D is reported to have left", || {
         let left = host.api().get("/api/v1/events?type=client.left&tenant=t_d").ok();
         left["items"].as_array().expect("items").first().cloned()
     });
@@ -179,7 +179,7 @@ fn fault_page_follows_the_mps_log() {
 fn external_quit_is_attributed_to_its_caller() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
-    // Whoever calls while the manager reads is turned away.
+    // A caller is refused while the manager reads.
     eventually("the daemon has quit", || {
         host.control_once("gpu0", "quit -t 1\n");
         let until = Instant::now() + Duration::from_secs(3);
@@ -188,7 +188,7 @@ fn external_quit_is_attributed_to_its_caller() {
         }
         (!is_alive(daemon)).then_some(())
     });
-    let died = eventually("its death is told", || {
+    let died = eventually("its death is reported", || {
         let events = host.api().get("/api/v1/events?type=daemon.died").ok();
         events["items"].as_array().expect("items").first().cloned()
     });
@@ -198,7 +198,7 @@ fn external_quit_is_attributed_to_its_caller() {
         "{died}"
     );
     host.await_ready();
-    let failure = host.condition("gpu0", "LastFailure").expect("told though it is ready again");
+    let failure = host.condition("gpu0", "LastFailure").expect("reported though it is ready again");
     let message = failure["message"].as_str().expect("text");
     assert_eq!(failure["reason"], "QuitByOthers", "{failure}");
     assert!(message.contains("quit -t 1") && message.lines().count() == 1, "{failure}");

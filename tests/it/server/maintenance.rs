@@ -140,7 +140,7 @@ fn one_gpu_is_released_while_another_serves() {
     assert_eq!(host.daemon_pid("gpu1"), daemon);
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
     assert!(said(&host.run("demo", &["true"])).contains("in maintenance"));
-    // Whoever is there is still listed, without what only the driver tells.
+    // Present clients are still listed, without what only the driver reports.
     let listed = host.listed(client.pid());
     assert_eq!((&listed["tenant"], &listed["memory"]), (&json!("second"), &json!([])));
     // A daemon of the other GPU is started again when it dies, without the driver.

@@ -145,11 +145,11 @@ fn metrics_follow_daemons_tenants_and_clients() {
 
     drop(client);
     host.api().send(reqwest::Method::DELETE, "/api/v1/tenants/batch", &[], None);
-    eventually("nothing is told of a tenant that is gone", || {
+    eventually("no series is left of a deleted tenant", || {
         (!Metrics::of(&host).has("tenant=\"batch\"")).then_some(())
     });
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1"));
-    eventually("nothing is told of a daemon that is gone", || {
+    eventually("no series is left of a deleted daemon", || {
         (!Metrics::of(&host).has("daemon=\"gpu1\"")).then_some(())
     });
     assert!(Metrics::of(&host).get("operations_total{kind=\"delete_daemon\",outcome=\"succeeded\"}") >= 1.0);
@@ -188,7 +188,7 @@ fn hung_daemon_is_reported_at_once() {
     let host = InProcess::configured("control_deadline_s = 1");
     let daemon = host.daemon_pid("gpu0");
     signal(daemon, Signal::STOP);
-    let told = eventually("it is told that the daemon does not answer", || {
+    let reported = eventually("the daemon is reported as not answering", || {
         let began = Instant::now();
         let metrics = Metrics::of(&host);
         // A bound on waiting for anything, which would be a second and more; the figure is in docs/figures.md.
@@ -199,8 +199,8 @@ fn hung_daemon_is_reported_at_once() {
         });
         (ready == 0.0 && failed[0] + failed[1] > 0.0).then_some(metrics)
     });
-    assert!((told.get("daemon_up{daemon=\"gpu0\"}") - 1.0).abs() < f64::EPSILON, "its process is there");
-    assert!((told.get("daemon_phase{daemon=\"gpu1\",phase=\"ready\"}") - 1.0).abs() < f64::EPSILON);
+    assert!((reported.get("daemon_up{daemon=\"gpu0\"}") - 1.0).abs() < f64::EPSILON, "its process is there");
+    assert!((reported.get("daemon_phase{daemon=\"gpu1\",phase=\"ready\"}") - 1.0).abs() < f64::EPSILON);
     signal(daemon, Signal::CONT);
     await_sample(&host, "daemon_phase{daemon=\"gpu0\",phase=\"ready\"}", 1.0);
 }
@@ -312,7 +312,7 @@ fn a_prometheus_scrapes_a_manager() {
     let directory = host.dir().join("prometheus");
     std::fs::create_dir(&directory).expect("a directory");
     let target = host.url().trim_start_matches("http://").to_owned();
-    // A port that is free now; whoever takes it before Prometheus does makes it fail, and it is chosen anew.
+    // A port that is free now; a program that takes it before Prometheus does makes it fail, and another is chosen.
     let config = format!(
         "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: mps-manager\n  authorization: {{credentials_file: {}}}\n  static_configs: [{{targets: [\"{target}\"]}}]\n",
         host.state("admin.token").display()

@@ -1,10 +1,10 @@
 //! The server: a real `mps-manager serve` on the simulated host, real clients, real kills.
 
+mod access_audit;
 mod access_hostile;
 mod access_matrix;
 mod access_pages;
 mod access_scoped;
-mod access_told;
 mod admission;
 mod audit;
 mod audit_refused;

@@ -136,7 +136,7 @@ fn hung_server_is_replaced_after_its_grace() {
     client.ended();
     host.await_ready();
     assert!(!is_alive(server));
-    let replaced = host.condition("gpu0", "ServerReplaced").expect("told for a while");
+    let replaced = host.condition("gpu0", "ServerReplaced").expect("reported for a while");
     let message = replaced["message"].as_str().unwrap();
     assert!(
         message.contains(&format!("server {server} hung and was killed"))
@@ -232,7 +232,7 @@ fn fatal_control_line_is_reported_after_recovery() {
         let status = host.daemon("gpu0")["status"].clone();
         (status["deaths"] == 1 && status["phase"] == "ready").then_some(())
     });
-    let failure = host.condition("gpu0", "LastFailure").expect("told though it is ready again");
+    let failure = host.condition("gpu0", "LastFailure").expect("reported though it is ready again");
     assert_eq!(failure["reason"], "DiedInSession", "{failure}");
     assert!(failure["message"].as_str().unwrap().contains("a line of 4100 bytes kills it"), "{failure}");
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");

@@ -80,7 +80,7 @@ fn delete(host: &Served, name: &str) {
     host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{name}?grace_s=1")));
 }
 
-/// A control daemon of somebody else's in the pipe directory of a daemon of that name.
+/// A foreign control daemon in the pipe directory of a daemon of that name.
 fn foreign(host: &Served, name: &str) -> u32 {
     let home = host.runtime("daemons").join(name);
     for directory in ["pipe", "log"] {

@@ -1,4 +1,4 @@
-//! Who is let into a partition: its tenants, once it is proven, and while nobody else is in it.
+//! Who is admittedto a partition: its tenants, once it is proven, and while nobody else is in it.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -39,7 +39,7 @@ fn handed_out(host: &Served, tenant: &str) -> String {
     environment["variables"][VARIABLE].as_str().expect("a partition").to_owned()
 }
 
-/// A tenant gets neither an environment nor a process, and is told these words why.
+/// A tenant gets neither an environment nor a process, and is refused with this message.
 fn refused(host: &Served, tenant: &str, words: &[&str]) {
     let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment"));
     let environment = environment.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
@@ -165,7 +165,7 @@ fn tenant_gets_its_partitions_sms() {
     let web = host.api().get("/api/v1/tenants/web").ok();
     assert_eq!(web["status"]["conditions"][0]["status"], true, "{web}");
     drop(clients);
-    // In shared mode nothing of it is told.
+    // In shared mode nothing of it is shown.
     let demo = host.api().get("/api/v1/tenants/demo/environment").ok();
     assert!(
         demo["variables"].get(VARIABLE).is_none()
@@ -212,7 +212,7 @@ fn tenant_has_a_partition_on_each_gpu() {
 #[test]
 fn tenant_is_refused_without_proven_partition() {
     let trap = Trap::new();
-    let mut host: Host = trapped_host(&trap, "fresh_patience_s = 1");
+    let mut host: Host = trapped_host(&trap, "fresh_timeout_s = 1");
     tenants(&host, &["web", "jobs"]);
     refused(&host, "web", &["it has no layout"]);
     let ready = host.api().get("/api/v1/tenants/web").ok()["status"]["conditions"][0].clone();
@@ -276,7 +276,7 @@ fn reused_id_is_refused_while_still_held() {
     // It is no client of MPS yet, and may become one at any moment.
     let mut run = host.run_command("first", &["sleep", "600"]).spawn().unwrap();
     let pid = run.id();
-    eventually("it has been let in", || {
+    eventually("it has been admitted", || {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
         command.starts_with("sleep").then_some(())
     });
@@ -311,7 +311,7 @@ fn lease_belongs_to_one_process_and_boot() {
         assert_eq!(lease("first").status, 201);
         give_to_second(&host);
         refused(&host, "second", &[&format!("process {}-", holder.pid()), "of tenant first"]);
-        // Nor may it become another's itself: it knows what it was told for the first.
+        // Nor may it become another's itself: it knows the answer for the first.
         let again = lease("second").problem(409, "conflict");
         let again = again["detail"].as_str().unwrap();
         assert!(
@@ -364,7 +364,7 @@ fn forgotten_tenants_process_still_holds_its_partition() {
 fn any_process_naming_partition_holds_it() {
     let host: InProcess = of_first();
     let named = handed_out(&host, "first");
-    // The process that was let in has ended, and its child has not.
+    // The process that was admitted has ended, and its child has not.
     let left = host.run("first", &["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >&2"]);
     let child: u32 = said(&left).trim().parse().expect("a PID");
     let client = host.client("first");
@@ -420,7 +420,7 @@ fn unconnected_process_keeps_its_partition() {
     let mut command = host.run_command("second", &words);
     let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let pid = run.id();
-    eventually("it has been let in", || {
+    eventually("it has been admitted", || {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?.starts_with("sh").then_some(())
     });
     let plan = post(&host, "less", "plan", &json!({})).ok();

@@ -110,11 +110,11 @@ fn layout_in_new_spec_is_applied() {
     let layout = applied(&host);
     assert_eq!((&layout["name"], &layout["version"]), (&json!("main"), &json!(1)));
     let partitions = layout["partitions"].as_array().unwrap();
-    let told: Vec<_> = partitions
+    let reported: Vec<_> = partitions
         .iter()
         .map(|one| (one["partition"].as_str().unwrap(), one["sms"].as_u64().unwrap()))
         .collect();
-    assert_eq!(told, [("web", 56), ("batch", 24), ("tail", 8)]);
+    assert_eq!(reported, [("web", 56), ("batch", 24), ("tail", 8)]);
     assert_eq!(partitions[0]["tenants"], json!(["parts"]));
     let here: Vec<_> = ids(&layout).into_iter().map(|(_, id)| id.as_str().unwrap().to_owned()).collect();
     assert_eq!(here, listed(&host));
@@ -177,7 +177,7 @@ fn partition_drift_is_repaired_only_on_request() {
         host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
     }
     assert_eq!(changes(&host), (4, 2), "nobody asked for it to be put back");
-    assert_eq!(host.log().matches("a partition was changed by another program").count(), 1, "told once");
+    assert_eq!(host.log().matches("a partition was changed by another program").count(), 1, "logged once");
 
     assert_eq!(put(&host, "repair"), 200);
     assert_eq!(ids(&applied(&host)), made, "the same ID");
@@ -186,16 +186,16 @@ fn partition_drift_is_repaired_only_on_request() {
     eventually("it is taken away again", || (changes(&host) == (6, 3)).then_some(()));
     let repaired = applied(&host);
     assert_eq!(ids(&repaired), made);
-    // It is over, and is told all the same.
+    // It is over, and is reported all the same.
     let seen = &repaired["drift_seen"];
     assert_eq!((&seen["count"], &seen["repairs"]), (&json!(2), &json!(2)), "{seen}");
     assert_eq!(seen["last"][0]["kind"], "unknown", "{seen}");
     assert!(seen["taken"][0]["command"].as_str().unwrap().starts_with("sm_partition rm"), "{seen}");
     assert_eq!(repaired["taken"].as_array().unwrap().len(), 5, "what made the layout is what it was");
-    let told = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("it is said");
-    assert_eq!((&told["status"], &told["reason"]), (&json!(false), &json!("PutBack")), "{told}");
+    let reported = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("it is said");
+    assert_eq!((&reported["status"], &reported["reason"]), (&json!(false), &json!("PutBack")), "{reported}");
     let log = host.log();
-    assert_eq!(log.matches("a partition was changed by another program").count(), 2, "told once each");
+    assert_eq!(log.matches("a partition was changed by another program").count(), 2, "logged once each");
     assert_eq!(log.matches("partitions that another program changed were put back").count(), 2);
     assert!(!listed(&host).contains(&strange.split_once('/').unwrap().1.to_owned()));
 
@@ -298,14 +298,18 @@ fn other_die_stops_at_first_differing_id() {
     assert!(failed["partitions"].as_array().unwrap().iter().all(|one| one["id"].is_null()), "{failed}");
     let refused = host.api().get("/api/v1/tenants/parts/environment").problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("is on record"), "{refused}");
-    // Somebody who is bound to the tenant is told that it is so, and not what is made on the host.
+    // A user bound to the tenant sees that it is so, and not what is made on the host.
     let own = host.api().with_token(Some(&super::tokens::create(&host, "t", "tenant:parts")));
     let tenant = own.get("/api/v1/tenants/parts");
-    for told in [own.get("/api/v1/tenants/parts/environment"), tenant.clone()] {
+    for reported in [own.get("/api/v1/tenants/parts/environment"), tenant.clone()] {
         for id in [&cause["got"], &cause["expected"]] {
-            assert!(!told.text.contains(id.as_str().unwrap()), "{}", told.text);
+            assert!(!reported.text.contains(id.as_str().unwrap()), "{}", reported.text);
         }
-        assert!(!told.text.contains("is on record") && told.text.contains("operator"), "{}", told.text);
+        assert!(
+            !reported.text.contains("is on record") && reported.text.contains("operator"),
+            "{}",
+            reported.text
+        );
     }
     assert!(tenant.text.contains("(PartitionIdDiffers)"), "{}", tenant.text);
     let output = host.run("parts", &["true"]);
@@ -316,7 +320,7 @@ fn other_die_stops_at_first_differing_id() {
     assert_eq!((&replays[0]["verdict"], &replays[0]["cause"]), (&json!("differs"), &json!("restart")));
     assert!(replays[0]["error"].as_str().unwrap().contains(cause["got"].as_str().unwrap()), "{replays}");
 
-    // It is not tried again by itself, and is when somebody asks.
+    // It is not tried again by itself, and is on request.
     let tried = changes(&host);
     for _ in 0..3 {
         host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();

@@ -33,7 +33,7 @@ fn waiting_clients_are_shown_until_admitted() {
     if !crate::harness::is_root() {
         return;
     }
-    let host = Host::looked_at_once_an_hour("");
+    let host = Host::polled_hourly("");
     let program = host.program_for_everybody();
     let client = host.client("demo");
     assert_eq!(host.daemon("gpu0")["status"]["queue"], json!([]), "a first client waits for nobody");
@@ -64,7 +64,7 @@ fn waiting_clients_are_shown_until_admitted() {
         assert!(message.contains(&part), "{message}");
     }
     drop(client);
-    eventually("it is let in, and waits no more", || {
+    eventually("it is admitted, and waits no more", || {
         let daemon = host.daemon("gpu0");
         let listed = host.api().get("/api/v1/clients").ok()["items"][0]["pid"] == waits.0.id();
         (daemon["status"]["queue"] == json!([]) && listed).then_some(())

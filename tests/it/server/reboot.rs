@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::{Foreign, Host, environment, is_alive, signal};
 
-/// A host with somebody else's daemon on its second GPU, taken up as `theirs`.
+/// A host with a foreign daemon on its second GPU, adopted as `theirs`.
 fn with_theirs(management: &str) -> (Host, Foreign) {
     let host = Host::ready();
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));

@@ -37,7 +37,7 @@ fn repeated_posts_are_done_once() {
         post(&host, &format!("{path}?dry_run=true"), &key, body);
         post(&host, "/api/v1/daemons/gpu1/cordon", &key, None).problem(422, "idempotency-key-reused");
     }
-    // A key belongs to whoever used it, and a request that was refused has used none.
+    // A key belongs to the caller that used it, and a request that was refused has used none.
     post(&host, "/api/v1/daemons/gpu9/cordon", "late", None).problem(404, "not-found");
     assert_eq!(post(&host, "/api/v1/daemons/gpu1/cordon", "late", None).status, 200);
     assert_eq!(host.daemon("gpu0")["spec"]["schedulable"], true);

@@ -48,7 +48,7 @@ fn partition_restart_is_recorded_as_replay() {
 
     let events: [(&str, Happens); 4] = [
         ("it dies", |host, _| signal(host.daemon_pid("gpu1"), Signal::KILL)),
-        ("somebody restarts it", |host, _| {
+        ("another program restarts it", |host, _| {
             host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
         }),
         ("the host is started again", |host, _| {

@@ -39,12 +39,12 @@ fn command_gets_tenant_environment_without_secrets() {
     let output = host
         .run_command("demo", &["env"])
         .env("MPS_MANAGER_TOKEN", "secret")
-        .env("CUDA_MPS_SM_PARTITION", "somebody else's")
+        .env("CUDA_MPS_SM_PARTITION", "another user's")
         .env("KEPT", "yes")
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(!text.contains("secret") && !text.contains("somebody else's"), "{text}");
+    assert!(!text.contains("secret") && !text.contains("another user's"), "{text}");
     assert!(text.contains("KEPT=yes\n"), "{text}");
     let environment = host.api().get("/api/v1/tenants/demo/environment").ok();
     for (name, value) in environment["variables"].as_object().unwrap() {
@@ -105,11 +105,11 @@ fn run_is_refused_without_pipe_directory() {
     std::fs::rename(host.runtime("daemons/gpu0/pipe"), host.runtime("daemons/gpu0/elsewhere")).unwrap();
     let refused = host.run("batch", &["true"]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    let told = eventually("it says what is wrong", || {
-        let told = host.daemon("gpu0")["status"]["conditions"][0]["message"].as_str()?.to_owned();
-        told.contains("was removed or replaced").then_some(told)
+    let reported = eventually("it says what is wrong", || {
+        let reported = host.daemon("gpu0")["status"]["conditions"][0]["message"].as_str()?.to_owned();
+        reported.contains("was removed or replaced").then_some(reported)
     });
-    assert!(told.contains("restart the daemon"), "{told}");
+    assert!(reported.contains("restart the daemon"), "{reported}");
     assert_eq!(host.daemon_pid("gpu0"), daemon, "a client is connected: nothing is restarted unasked");
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/restart?grace_s=0", &json!({})));
     host.await_ready();
@@ -154,7 +154,7 @@ fn concurrent_runs_never_exceed_max_clients() {
 
 #[test]
 fn stopped_or_cordoned_daemon_runs_nothing() {
-    let host = InProcess::configured("fresh_patience_s = 1");
+    let host = InProcess::configured("fresh_timeout_s = 1");
     let closed = json!({"gpus": ["0"], "schedulable": false});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &closed).status, 200);
     let refused = host.run("demo", &["true"]);

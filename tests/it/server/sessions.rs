@@ -195,7 +195,7 @@ fn a_page_of_another_site_changes_nothing() {
             assert_eq!(host.daemon("gpu1")["spec"]["schedulable"], true, "{proof:?}");
         }
     }
-    // Logging in as somebody else is such a change, too.
+    // Logging in as another user is such a change, too.
     let body = Some(json!({"token": host.token()}).to_string());
     let nobody = host.api().with_token(None);
     nobody.send(Method::POST, "/api/v1/session", &[("origin", foreign)], body).problem(403, "cross-site");
@@ -319,9 +319,9 @@ fn login_link_session_follows_current_configuration() {
     assert_eq!(host.api().delete("/api/v1/sessions?token=admin").status, 204);
     assert_eq!(send(&host, Method::DELETE, "/api/v1/session", &[("cookie", &two), SAME_SITE]).status, 204);
     assert_eq!((whoami(&host, &one).status, whoami(&host, &two).status), (200, 401));
-    let told = host.events("&type=session.");
+    let reported = host.events("&type=session.");
     let message = |event: &serde_json::Value| event["message"].as_str().unwrap().to_owned();
-    assert!(told.iter().all(|event| message(event).contains("a session of uid 4242")), "{told:#?}");
+    assert!(reported.iter().all(|event| message(event).contains("a session of uid 4242")), "{reported:#?}");
 
     let config = host.dir().join("config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
@@ -387,7 +387,7 @@ fn stream_follows_a_tenant_created_later() {
         .expect("sent")
         .expect("a stream");
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
-    let mut told = |kind: &str| {
+    let mut reported = |kind: &str| {
         let event = stream.next();
         assert_eq!((&event["type"], &event["subject"]["tenant"]), (&json!(kind), &json!("late")), "{event}");
         event["id"].as_i64()
@@ -396,9 +396,9 @@ fn stream_follows_a_tenant_created_later() {
     for round in 0..2 {
         assert_eq!(host.api().tenant(&format!("other{round}"), &spec).status, 201);
         assert_eq!(host.api().tenant("late", &spec).status, 201);
-        let created = told("tenant.created");
+        let created = reported("tenant.created");
         assert_eq!(host.api().delete("/api/v1/tenants/late").status, 204);
-        assert!(told("tenant.deleted") > created);
+        assert!(reported("tenant.deleted") > created);
     }
 }
 
@@ -421,7 +421,7 @@ fn login_link_survives_rate_limiting() {
             refused.text
         );
     }
-    // One that is no browser is told as any program is.
+    // A client that is no browser is refused as any program is.
     let program = nobody.post("/api/v1/session", &json!({"token": admin}));
     program.problem(429, "too-many-requests");
 }

@@ -25,7 +25,7 @@ fn write(host: &Served, name: &str, partitions: &[(&str, u32)]) {
 
 /// A host of one GPU, whose daemon has a tenant for each of these partitions and no layout.
 pub(super) fn bare<M: Manager>(profile: &str, partitions: &[(&str, u32)]) -> Simulated<M> {
-    let host = Simulated::ready_of(profile, "fresh_patience_s = 2");
+    let host = Simulated::ready_of(profile, "fresh_timeout_s = 2");
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }
@@ -125,7 +125,7 @@ fn h200_shares_give_exact_sms_after_restart() {
     assert_eq!(asserted(&host, "main"), (true, vec![]));
 }
 
-/// Another tenant's label is written all the time, while this tenant is let in.
+/// Another tenant's label is written all the time, while this tenant is admitted.
 pub(super) fn let_in_while_another_is_written(host: &Served, daemon: &str, tenant: &str) {
     let ended = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {

@@ -33,13 +33,13 @@ fn slow_control_program_still_works() {
         let config = host.dir().join("config.toml");
         let text = fs::read_to_string(&config).unwrap();
         let further =
-            format!("mps_dir = {slow:?}\ncontrol_deadline_s = {deadline}\nfresh_patience_s = {deadline}\n");
+            format!("mps_dir = {slow:?}\ncontrol_deadline_s = {deadline}\nfresh_timeout_s = {deadline}\n");
         fs::write(config, text + &further).unwrap();
         host.serve();
         host.await_ready();
         let sessions = |host: &Served| {
             let sessions = host.daemon("gpu0")["status"]["sessions"].clone();
-            (sessions["control_processes"].as_u64().unwrap(), sessions["looks"].as_u64().unwrap())
+            (sessions["control_processes"].as_u64().unwrap(), sessions["polls"].as_u64().unwrap())
         };
         let before = sessions(&host);
         let daemon = host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();

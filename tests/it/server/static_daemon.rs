@@ -46,8 +46,8 @@ fn partitions_are_listed_with_their_clients() {
     let seven = host.control("gpu1", &format!("sm_partition add {gpu} 7"));
     let two = host.control("gpu1", &format!("sm_partition add {gpu} 2"));
     let id = |name: &str| name.split_once('/').expect("a partition").1.to_owned();
-    let looks = |daemon: &Value| daemon["status"]["sessions"]["control_processes"].as_u64().expect("a count");
-    let before = looks(&host.daemon("gpu1"));
+    let polls = |daemon: &Value| daemon["status"]["sessions"]["control_processes"].as_u64().expect("a count");
+    let before = polls(&host.daemon("gpu1"));
     let with = |in_use: bool, clients: Value| {
         json!([{"gpu": gpu, "free_chunks": 6, "used_chunks": 9, "free_sms": 60, "used_sms": 72, "partitions": [
             {"id": id(&seven), "chunks": 7, "sms": 56, "in_use": in_use, "clients": clients},
@@ -55,7 +55,7 @@ fn partitions_are_listed_with_their_clients() {
         ]}])
     };
     assert_eq!(partitions(&host, "gpu1"), with(false, json!([])));
-    assert!(looks(&host.daemon("gpu1")) > before, "it was read by a session of its own");
+    assert!(polls(&host.daemon("gpu1")) > before, "it was read by a session of its own");
 
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);

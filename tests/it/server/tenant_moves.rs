@@ -24,7 +24,7 @@ fn swapped_tenants_are_planned_and_not_ready() {
     apply(&host, "prod", &json!({}));
     let mut run = host.run_command("web", &["sleep", "600"]).spawn().unwrap();
     let pid = u64::from(run.id());
-    eventually("it is let in", || {
+    eventually("it is admitted", || {
         let swapped = json!([bound("left", 7, &["jobs"]), bound("right", 7, &["web"])]);
         let plan = post(&host, "prod", "plan", &json!({"layout": {"steps": swapped}})).ok();
         assert_eq!(plan["in_force"], false, "{plan}");

@@ -227,7 +227,7 @@ fn only_complete_certificate_pair_is_reloaded() {
     let first = secured.shown();
     let (certificate, key) = secured.authority.pair();
     secured.put("server.pem", &certificate);
-    let error = eventually("it is told that they do not fit", || {
+    let error = eventually("the pair is refused", || {
         secured.listening()["tls"]["reload_error"].as_str().map(str::to_owned)
     });
     assert!(error.contains("are not a pair"), "{error}");
@@ -244,7 +244,7 @@ fn only_complete_certificate_pair_is_reloaded() {
     eventually("the third one is served", || (secured.shown() == der(&another)).then_some(()));
     fs::set_permissions(secured.file("server.key"), fs::Permissions::from_mode(0o644)).expect("mode");
     signal(secured.host.manager_pid(), Signal::HUP);
-    let error = eventually("it is told that the key is no secret", || {
+    let error = eventually("the key is refused as readable by others", || {
         secured.listening()["tls"]["reload_error"].as_str().map(str::to_owned)
     });
     assert!(error.contains("chmod 600"), "{error}");
@@ -258,15 +258,15 @@ fn mismatched_certificate_pair_refuses_start() {
     let (_, key) = secured.authority.pair();
     let own = fs::read_to_string(secured.file("server.key")).expect("a key");
     secured.put("server.key", &key);
-    let told = secured.host.refused(&[]);
-    assert!(told.contains("are not a pair"), "{told}");
+    let reported = secured.host.refused(&[]);
+    assert!(reported.contains("are not a pair"), "{reported}");
     secured.put("server.key", &own);
     fs::set_permissions(secured.file("server.key"), fs::Permissions::from_mode(0o604)).expect("mode");
-    let told = secured.host.refused(&[]);
-    assert!(told.contains("server.key can be used by others (mode 604)"), "{told}");
+    let reported = secured.host.refused(&[]);
+    assert!(reported.contains("server.key can be used by others (mode 604)"), "{reported}");
     fs::remove_file(secured.file("server.pem")).expect("removed");
-    let told = secured.host.refused(&[]);
-    assert!(told.contains("server.pem cannot be read"), "{told}");
+    let reported = secured.host.refused(&[]);
+    assert!(reported.contains("server.pem cannot be read"), "{reported}");
     assert!(!secured.host.state("mps-manager.db").exists());
 }
 

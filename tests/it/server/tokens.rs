@@ -1,4 +1,4 @@
-//! Tokens: made, used, told wrong, and taken back.
+//! Tokens: created, used, mistyped, and revoked.
 
 use std::process::{Command, Stdio};
 
@@ -259,7 +259,7 @@ fn process_of_another_user_gets_no_lease() {
     let secret = create(&host, "t", "tenant:demo");
     let own = host.api().with_token(Some(&secret));
     let path = "/api/v1/tenants/demo/leases";
-    // A tenant names no process, whoever's it is.
+    // A tenant names no process, not even its own user's.
     for pid in [4_000_000, stranger.0.id(), std::process::id()] {
         own.post(path, &json!({"kind": "recorded", "pid": pid})).problem(403, "forbidden");
     }

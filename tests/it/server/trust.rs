@@ -362,7 +362,7 @@ fn doctor_examines_the_manager_that_serves() {
         assert_eq!(check["status"], "ok", "{check}");
         assert!(check["seen"].as_str().unwrap().contains(word), "{check}");
     }
-    // A port of somebody else is not the manager's.
+    // A port of another program is not the manager's.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let other = host.dir().join("other.toml");

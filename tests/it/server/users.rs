@@ -78,7 +78,7 @@ fn changed_user_is_not_ready_until_idle() {
     let client = host.client("moves");
     assert_eq!(host.api().tenant("moves", &of(NOBODY)).status, 200);
     let daemon = host.await_phase("gpu1", "applying");
-    let ready = eventually("the reason is told", || {
+    let ready = eventually("the reason is reported", || {
         let ready = host.daemon("gpu1")["status"]["conditions"][0].clone();
         (ready["reason"] == "OtherUser").then_some(ready)
     });

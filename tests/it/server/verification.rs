@@ -65,7 +65,7 @@ fn verification_confirms_every_configured_setting() {
     let given = host.api().get("/api/v1/tenants/demo/environment").ok();
     assert_eq!(result["environment"], given["variables"], "exactly what the tenant is given");
     assert_eq!((&result["stale"], &result["obstacle"]), (&Value::Null, &Value::Null));
-    let event = eventually("it is told", || {
+    let event = eventually("it is reported", || {
         host.api().get("/api/v1/events?type=tenant.verified&tenant=demo").ok()["items"].get(0).cloned()
     });
     assert_eq!((&event["subject"]["daemon"], &event["cause"]["by"]), (&json!("gpu0"), &json!("actor")));
@@ -94,7 +94,7 @@ fn verification_confirms_every_configured_setting() {
 
 #[test]
 fn ineffective_setting_is_named_as_differing() {
-    let host = InProcess::looked_at_once_an_hour("fresh_patience_s = 1");
+    let host = InProcess::polled_hourly("fresh_timeout_s = 1");
     let report = json!({"gpus": ["0"], "drift_policy": "report"});
     host.api().put("/api/v1/daemons/gpu0", &report).ok();
     host.await_ready();
@@ -119,10 +119,10 @@ fn ineffective_setting_is_named_as_differing() {
         assert_ne!(one["expected"], one["seen"]);
         assert!(one["reason"].is_string() && one["remedy"].as_str().unwrap().contains("restart"), "{one}");
     }
-    let told = host.api().get("/api/v1/events?type=tenant.verification_failed").ok()["items"][0].clone();
-    assert!(told["message"].as_str().unwrap().ends_with("sms, device_memory_limit"), "{told}");
-    assert_eq!(told["severity"], "warning");
-    // Put back by whoever changed it, the same is verified again.
+    let reported = host.api().get("/api/v1/events?type=tenant.verification_failed").ok()["items"][0].clone();
+    assert!(reported["message"].as_str().unwrap().ends_with("sms, device_memory_limit"), "{reported}");
+    assert_eq!(reported["severity"], "warning");
+    // Put back by the program that changed it, the same is verified again.
     let repair = json!({"gpus": ["0"], "drift_policy": "repair"});
     host.api().put("/api/v1/daemons/gpu0", &repair).ok();
     host.await_ready();
@@ -194,8 +194,8 @@ fn failed_verification_is_explained_without_results() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("daemon gpu0 is stopped: start it first"), "{}", said(&output));
     last(&of(host.api(), "demo")["last"], "daemon_not_ready");
-    let told = host.api().get("/api/v1/events?type=tenant.verification_failed").ok();
-    assert_eq!(told["items"].as_array().unwrap().len(), 2, "{told}");
+    let reported = host.api().get("/api/v1/events?type=tenant.verification_failed").ok();
+    assert_eq!(reported["items"].as_array().unwrap().len(), 2, "{reported}");
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/start", &json!({})));
     host.await_ready();
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
@@ -248,8 +248,11 @@ fn only_operators_and_own_tenant_may_verify() {
     let own = caller("d", "tenant:demo");
     assert_eq!(verify_as(&own, "demo")["outcome"], "verified");
     assert_eq!(verify_as(&caller("o", "operator"), "demo")["outcome"], "verified");
-    let told = own.get("/api/v1/events?type=tenant.verified").ok();
-    assert!(told["items"][0]["message"].as_str().unwrap().contains("tenant demo was verified"), "{told}");
+    let reported = own.get("/api/v1/events?type=tenant.verified").ok();
+    assert!(
+        reported["items"][0]["message"].as_str().unwrap().contains("tenant demo was verified"),
+        "{reported}"
+    );
     // Why a daemon is not ready may name others.
     let pid = host.daemon_pid("gpu0");
     signal(pid, Signal::STOP);
@@ -259,12 +262,12 @@ fn only_operators_and_own_tenant_may_verify() {
     assert_eq!(result["obstacle"]["code"], "daemon_not_ready", "{result}");
     let message = result["obstacle"]["message"].as_str().unwrap();
     assert!(message.ends_with("ask the host's operator"), "{message}");
-    assert_ne!(whole["message"], message, "an operator is told why");
+    assert_ne!(whole["message"], message, "an operator sees why");
 }
 
 #[test]
 fn interrupted_verification_is_reported_as_such() {
-    let mut host = Host::configured("fresh_patience_s = 60");
+    let mut host = Host::configured("fresh_timeout_s = 60");
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
     let pid = host.daemon_pid("gpu0");
     signal(pid, Signal::STOP);
@@ -286,7 +289,7 @@ fn interrupted_verification_is_reported_as_such() {
     );
     assert_eq!(now["last"]["asked_at"], first["running_since"]);
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
-    // A manager that is told to end does not wait for a client.
+    // A manager that is asked to stop does not wait for a client.
     signal(pid, Signal::STOP);
     assert_eq!(ask(host.api(), "demo").status, 202);
     assert_eq!(host.end_manager(Signal::TERM), Some(0));

@@ -1,4 +1,4 @@
-//! A line of a log wakes one look, whoever wrote it, and nothing else is made of it.
+//! A line of a log wakes one poll, whichever program wrote it, and nothing else is made of it.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,8 +17,8 @@ fn append(host: &Served, name: &str, text: &str) {
     fs::File::options().append(true).open(log(host, name)).unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-fn looks(host: &Served) -> u64 {
-    host.daemon("gpu0")["status"]["sessions"]["looks"].as_u64().unwrap()
+fn polls(host: &Served) -> u64 {
+    host.daemon("gpu0")["status"]["sessions"]["polls"].as_u64().unwrap()
 }
 
 /// The clients as they are known without a look.
@@ -32,7 +32,7 @@ fn await_clients(host: &Served, count: usize) {
 
 #[test]
 fn clients_are_seen_between_hourly_polls() {
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     let client = crate::harness::Client::start(host.client_command("demo", &["--spin", "600"]));
     await_clients(&host, 1);
     drop(client);
@@ -41,8 +41,8 @@ fn clients_are_seen_between_hourly_polls() {
 
 #[test]
 fn read_only_sessions_cause_no_poll() {
-    let host = InProcess::looked_at_once_an_hour("");
-    // What woke it at its start is over once a change of somebody else's is put back and nothing follows.
+    let host = InProcess::polled_hourly("");
+    // What woke it at its start is over once a change by another program is put back and nothing follows.
     let settled = |change: &str| {
         let before = host.daemon("gpu0")["status"]["drift"]["count"].as_u64().unwrap();
         host.control("gpu0", change);
@@ -50,7 +50,7 @@ fn read_only_sessions_cause_no_poll() {
             let status = host.daemon("gpu0")["status"].clone();
             (status["drift"]["count"].as_u64() > Some(before) && status["phase"] == "ready").then_some(())
         });
-        looks(&host)
+        polls(&host)
     };
     let before = settled("set_default_active_thread_percentage 30");
     for _ in 0..50 {
@@ -58,7 +58,7 @@ fn read_only_sessions_cause_no_poll() {
     }
     let after = settled("set_default_active_thread_percentage 30");
     // One look finds the change, and one puts it right; a late one of the first change may come in between.
-    assert!(after - before <= 4, "{} looks", after - before);
+    assert!(after - before <= 4, "{} polls", after - before);
 }
 
 /// What a daemon's control.log has.
@@ -87,14 +87,14 @@ fn idle_daemons_log_grows_by_few_lines() {
         (!events["items"].as_array().unwrap().is_empty()).then_some(())
     };
     // A program outside MPS comes and goes, which only readings of the GPU's processes tell: they are the clock here.
-    let before = (looks(&host), lines(&host));
+    let before = (polls(&host), lines(&host));
     let mut command = host.client_command("demo", &["--spin", "600"]);
     command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
     let outside = crate::harness::Client::start(command);
     eventually("the GPU's processes are read", || is_in_journal("bypass.appeared"));
     drop(outside);
     eventually("they are read again", || is_in_journal("bypass.ended"));
-    let after = (looks(&host), lines(&host));
+    let after = (polls(&host), lines(&host));
     assert!(after.0 - before.0 <= 2, "{} sessions", after.0 - before.0);
     assert!(after.1.all - before.1.all < 60, "{before:?} {after:?}");
 
@@ -111,7 +111,7 @@ fn idle_daemons_log_grows_by_few_lines() {
 
 #[test]
 fn truncated_or_replaced_log_is_still_watched() {
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     for name in ["control.log", "server.log"] {
         fs::File::options().write(true).truncate(true).open(log(&host, name)).unwrap();
     }
@@ -122,15 +122,15 @@ fn truncated_or_replaced_log_is_still_watched() {
     drop(client);
     await_clients(&host, 0);
     fs::write(log(&host, "control.log"), "").unwrap();
-    let before = looks(&host);
+    let before = polls(&host);
     append(&host, "control.log", "NEW SERVER 1: Ready");
-    eventually("the new file is followed", || (looks(&host) > before).then_some(()));
+    eventually("the new file is followed", || (polls(&host) > before).then_some(()));
 }
 
 #[test]
 fn many_commands_keep_both_logs_bounded() {
     const BOUND: u64 = 4 << 20;
-    let host = InProcess::looked_at_once_an_hour("");
+    let host = InProcess::polled_hourly("");
     let size = |name: &str| fs::metadata(log(&host, name)).unwrap().len();
     let lines = "get_default_active_thread_percentage\n".repeat(10_000);
     let mut largest = 0;

@@ -67,7 +67,7 @@ fn answer(stream: &mut TcpStream) -> String {
     head + &String::from_utf8(body).expect("text")
 }
 
-/// Everything up to the end of the connection, which the server has to bring about.
+/// Everything up to the end of the connection, which has to come from the server.
 fn rest(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let mut some = [0; 4096];
@@ -137,9 +137,12 @@ fn oversized_request_head_is_refused() {
         answered
     };
     let large = refused(format!("x-large: {}\r\n", "a".repeat(8192)));
-    let told = problem(&large);
-    assert_eq!(told["type"], "urn:mps-manager:problem:head-too-large");
-    assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("limits.header_bytes")), "{told}");
+    let reported = problem(&large);
+    assert_eq!(reported["type"], "urn:mps-manager:problem:head-too-large");
+    assert!(
+        reported["detail"].as_str().is_some_and(|detail| detail.contains("limits.header_bytes")),
+        "{reported}"
+    );
     let fields = |count: usize| "x: 1\r\n".repeat(count);
     let many = problem(&refused(fields(40)));
     assert!(many["detail"].as_str().is_some_and(|detail| detail.contains("limits.headers")), "{many}");
@@ -169,9 +172,12 @@ fn slow_request_body_times_out() {
     stream.set_nonblocking(false).expect("blocking");
     let answered = answer(&mut stream);
     assert!(answered.starts_with("HTTP/1.1 408 "), "{answered}");
-    let told = problem(&answered);
-    assert_eq!(told["type"], "urn:mps-manager:problem:body-too-slow");
-    assert!(told["detail"].as_str().is_some_and(|detail| detail.contains("limits.body_rate")), "{told}");
+    let reported = problem(&answered);
+    assert_eq!(reported["type"], "urn:mps-manager:problem:body-too-slow");
+    assert!(
+        reported["detail"].as_str().is_some_and(|detail| detail.contains("limits.body_rate")),
+        "{reported}"
+    );
     assert_eq!(host.api().get("/api/v1/tenants/slow").status, 404);
 }
 
@@ -243,9 +249,9 @@ fn operator_connects_when_tcp_is_full() {
     // The harness keeps one of 127.0.0.1 open.
     let held: Vec<TcpStream> = (0..4).map(|_| connect_from(&host, [127, 0, 0, 2])).collect();
     let mut fifth = connect_from(&host, [127, 0, 0, 2]);
-    let told = rest(&mut fifth);
-    // Whoever does not listen before it speaks may get no more than the end of the connection.
-    assert!(told.is_empty() || problem(&told)["status"] == 503, "{told}");
+    let reported = rest(&mut fifth);
+    // A client that does not read before it writes may get no more than the end of the connection.
+    assert!(reported.is_empty() || problem(&reported)["status"] == 503, "{reported}");
     let more: Vec<TcpStream> = (0..4).map(|_| connect_from(&host, [127, 0, 0, 3])).collect();
     let mut asked = connect_from(&host, [127, 0, 0, 4]);
     let _ = asked.write_all(get(&host, "/healthz", "").as_bytes());
@@ -276,7 +282,7 @@ fn rate_limit_spares_operators() {
         assert_eq!(socket.get("/api/v1/host").status, 200);
     }
     std::thread::sleep(Duration::from_secs(wait));
-    assert_eq!(host.api().get("/api/v1/host").status, 200, "after as long as it was told");
+    assert_eq!(host.api().get("/api/v1/host").status, 200, "after the time of Retry-After");
 }
 
 #[test]
@@ -339,7 +345,7 @@ fn flood(host: &Served) {
     let put = |body: &str| {
         let send =
             || host.api().try_send(reqwest::Method::PUT, "/api/v1/tenants/deep", &[], Some(body.to_owned()));
-        eventually("a connection is let in", || send().ok()).status
+        eventually("a connection is admitted", || send().ok()).status
     };
     for _ in 0..20 {
         assert_eq!(put(r#"{"labels": {"a": 1}}"#), 422);

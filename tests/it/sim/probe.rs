@@ -59,7 +59,7 @@ fn simulated_probe_has_the_real_fields() {
     for answer in recorded() {
         fields(&answer, "", &mut real);
     }
-    // The capability is told since, and what failed as a whole had no error of its own here.
+    // Later versions report the capability, and what failed as a whole had no error of its own here.
     assert!(simulated.remove(".devices.compute_capability"));
     assert!(real.len() > 25, "the recording is read: {real:?}");
     let failures: Vec<_> = real.difference(&simulated).collect();

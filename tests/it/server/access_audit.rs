@@ -1,4 +1,4 @@
-//! What is on record and what is told of who may come in; and that what somebody follows ends when they may no more.
+//! Audit rows and events of tokens and sessions; and that a stream ends with the right to read it.
 
 use std::io::ErrorKind;
 
@@ -62,8 +62,8 @@ fn token_and_session_changes_are_audited() {
     let rows = rows(&host);
     assert_eq!(rows.len(), expected.len(), "{rows:#?}");
     for (row, (actor, action, target, outcome)) in rows.iter().zip(expected) {
-        let told = [&row["actor"], &row["action"], &row["target"], &row["outcome"]];
-        assert_eq!(told, [&json!(actor), &json!(action), &json!(target), &json!(outcome)]);
+        let reported = [&row["actor"], &row["action"], &row["target"], &row["outcome"]];
+        assert_eq!(reported, [&json!(actor), &json!(action), &json!(target), &json!(outcome)]);
     }
     let read =
         |text: &Value| -> Value { serde_json::from_str(text.as_str().expect("JSON text")).expect("JSON") };
@@ -137,9 +137,9 @@ fn tenant_sees_own_tokens_deletion_revokes_them() {
     let theirs = host.api().with_token(Some(&demo)).get("/api/v1/events?type=token.").ok();
     assert!(!theirs.to_string().contains(&web.0), "{theirs}");
     assert_eq!(host.api().delete("/api/v1/tenants/web").status, 204);
-    let told = host.events("&type=token.revoked,tenant.deleted");
-    assert_eq!(told.len(), 2, "{told:#?}");
-    let revoked = told.iter().find(|event| event["type"] == "token.revoked").expect("told");
+    let reported = host.events("&type=token.revoked,tenant.deleted");
+    assert_eq!(reported.len(), 2, "{reported:#?}");
+    let revoked = reported.iter().find(|event| event["type"] == "token.revoked").expect("reported");
     assert_eq!((&revoked["details"]["id"], &revoked["subject"]), (&json!(web.0), &json!({"tenant": "web"})));
     // On record under the token's ID, too, by the same request.
     let rows = rows(&host);
@@ -175,7 +175,7 @@ fn stream_ends_with_its_session() {
     let (mut first, mut second) = (begun(&one), begun(&two));
     assert_eq!(as_browser(&host, Method::DELETE, "/api/v1/session", &one).status, 204);
     await_end(&mut first);
-    // Of another session of the same token: what it logged out is told there, and it goes on.
+    // Of another session of the same token: what it logged out is reported there, and it goes on.
     assert_eq!(second.next()["type"], "session.ended");
     assert_eq!(host.api().delete(&format!("/api/v1/sessions?token={id}")).status, 204);
     await_end(&mut second);
