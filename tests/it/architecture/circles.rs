@@ -127,21 +127,11 @@ fn described(circle: &Circle, imports: &Imports) -> String {
     text
 }
 
-/// Folders whose circles are still to be undone.
-const ALLOWED: [&str; 1] = ["service"];
-
 #[test]
 fn no_files_import_each_other() {
     let imports = imports(SourceTree::of_this_package());
     assert!(imports.len() > 200, "only {} files import others", imports.len());
-    let allowed = |circle: &Circle| {
-        ALLOWED.iter().any(|folder| circle.iter().all(|file| file.starts_with(&format!("{folder}/"))))
-    };
-    let circles: Vec<String> = circles(&imports)
-        .iter()
-        .filter(|circle| !allowed(circle))
-        .map(|circle| described(circle, &imports))
-        .collect();
+    let circles: Vec<String> = circles(&imports).iter().map(|circle| described(circle, &imports)).collect();
     assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
 }
 
