@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from conftest import Visitor
-from host import Host
+from host import Host, eventually
 from pages import PAGES, furnish, path_of
 from screenshots import Scale
 
@@ -52,8 +52,9 @@ def test_page_is_complete_small_and_accessible(furnished, reader, name):
     for width, scheme in LOOKS if reader.scripted else NARROW_AND_WIDE:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        wide = page.locator("html").evaluate("html => html.scrollWidth - html.clientWidth")
-        assert wide <= 0, f"{name} is {wide} px wider than {width}"
+        # A busy machine lays the page out some time after the window has its new width.
+        wide = lambda: page.locator("html").evaluate("html => html.scrollWidth - html.clientWidth")
+        eventually(f"{name} is no wider than {width} px", lambda: wide() <= 0)
         reader.accessible()
     assert scale.weight() < HEAVIEST, f"{name}: {scale.weight()}"
     assert reader.faults == []
