@@ -46,8 +46,7 @@ pub struct Shared {
     committed: watch::Sender<Arc<CommittedSnapshot>>,
     /// Daemons and tenants, cached between commits.
     cache: tenants::cache::Cache,
-    /// Limits on concurrent event streams.
-    /// Event streams, by reader.
+    /// Limits on concurrent event streams, by reader.
     streams: Arc<limits::Slots<String>>,
     /// Refusals waiting to be written to the audit log.
     refusals: access::refusal_counts::Refusals,

@@ -77,8 +77,8 @@ async fn list(
             Ok(rendered(&AuditPage { frame, query: query.form(), refused, rows, head, ways }))
         }
         Err(error @ ServiceError::Invalid(_)) => {
-            let status = Problem::from(error.clone()).status();
-            let refused = Refused::of(Problem::of(error, &ctx.actor), &FILTER);
+            let problem = Problem::of(error, &ctx.actor);
+            let (status, refused) = (problem.status(), Refused::of(problem, &FILTER));
             let shown =
                 AuditPage { frame, query: query.form(), refused, rows: Vec::new(), head: None, ways: None };
             Ok(page(status, &shown))

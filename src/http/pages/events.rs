@@ -93,8 +93,8 @@ async fn list(
             Ok(rendered(&EventsPage { frame, query: query.form(), refused, events, ways: Some(ways), types }))
         }
         Err(error) => {
-            let status = Problem::from(error.clone()).status();
-            let refused = Refused::of(Problem::of(error, &ctx.actor), &FILTER);
+            let problem = Problem::of(error, &ctx.actor);
+            let (status, refused) = (problem.status(), Refused::of(problem, &FILTER));
             let shown =
                 EventsPage { frame, query: query.form(), refused, events: Vec::new(), ways: None, types };
             Ok(page(status, &shown))

@@ -80,8 +80,9 @@ impl ListQuery {
                 Ok(Listing { rows: items, ways, refused, is_first, problem: None })
             }
             Err(error @ ServiceError::Invalid(_)) => {
-                let (ways, refused) = (self.ways(None), Refused::of(error.clone(), fields));
-                Ok(Listing { rows: Vec::new(), ways, refused, is_first, problem: Some(error.into()) })
+                let problem = Problem::from(error);
+                let (ways, refused) = (self.ways(None), Refused::of(problem.clone(), fields));
+                Ok(Listing { rows: Vec::new(), ways, refused, is_first, problem: Some(problem) })
             }
             Err(error) => Err(error),
         }

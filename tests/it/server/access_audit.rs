@@ -175,7 +175,7 @@ fn stream_ends_with_its_session() {
     let (mut first, mut second) = (begun(&one), begun(&two));
     assert_eq!(as_browser(&host, Method::DELETE, "/api/v1/session", &one).status, 204);
     await_end(&mut first);
-    // Of another session of the same token: what it logged out is reported there, and it goes on.
+    // Of another session of the same token: what it logged out is reported there, and it stays open.
     assert_eq!(second.next()["type"], "session.ended");
     assert_eq!(host.api().delete(&format!("/api/v1/sessions?token={id}")).status, 204);
     await_end(&mut second);

@@ -36,7 +36,7 @@ impl Silence {
         silence
     }
 
-    /// The file is back, and what hangs goes on.
+    /// The file is back, and what hangs continues.
     fn end(self, host: &Host) {
         let hanging = fs::File::options().read(true).write(true).open(&self.file).unwrap();
         let draft = self.file.with_extension("file");

@@ -48,7 +48,7 @@ impl PercentageRuntime {
         }
     }
 
-    /// The proof begins anew with what is wanted next; true where there was one.
+    /// The proof begins again with the next desired state; true where there was one.
     pub(super) fn restart(&mut self) -> bool {
         (self.failed_probes, self.retry_at, self.unwritten) = (0, 0, false);
         self.target.take().is_some()
