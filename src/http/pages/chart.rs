@@ -65,6 +65,9 @@ impl Unit {
 
 impl Chart {
     fn new(now: i64, href: String, lines: &[(TenantName, Vec<Point>)]) -> Self {
+        // The present values are read after the time of the page, and belong into the newest row.
+        let newest = lines.iter().filter_map(|(_, points)| points.last()).map(|point| point.at).max();
+        let now = now.max(newest.unwrap_or_default());
         let of = |value: fn(&Point) -> u64| {
             let line = |(place, (name, points)): (usize, &(TenantName, Vec<Point>))| ChartLine {
                 name: name.to_string(),
@@ -177,6 +180,15 @@ mod tests {
         let panel = &chart.panels[0];
         let classes: Vec<String> = panel.lines.iter().map(|line| panel.class(line)).collect();
         assert_eq!(classes, ["line-1", "line-2", "line-3", "line-0"]);
+    }
+
+    #[test]
+    fn newest_row_has_values_read_after_the_page_began() {
+        let name = TenantName::parse("web").expect("name");
+        let chart = Chart::of_tenant(1_000, &name, vec![Point { at: 1_003, clients: 2, memory: 0 }]);
+        let newest = chart.moments().next().expect("rows");
+        let clients = &chart.panels[1];
+        assert_eq!(clients.value(&clients.lines[0], &newest), "2 clients");
     }
 
     #[test]
