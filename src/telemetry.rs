@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -10,7 +10,7 @@ use crate::config::LogFormat;
 use crate::domain::printable::printable_log_line;
 
 /// Never logged: at `trace` this layer writes each request's raw path, which may contain a token.
-const SILENT: &str = "tower_http::csrf::service=off";
+const SILENT: &str = "tower_http::csrf::service";
 
 /// Keeps each event on one line: what it quotes of others may hold line breaks and control characters.
 ///
@@ -32,9 +32,10 @@ impl<W: Write> Write for OneLine<W> {
 
 /// Starts logging for the rest of the process; a filter that cannot be read is an error.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(filter)
+    let filter = filter
+        .parse::<Targets>()
         .map_err(|error| format!("log_filter {filter:?} cannot be read: {error}"))?
-        .add_directive(SILENT.parse().map_err(|error| format!("{SILENT}: {error}"))?);
+        .with_target(SILENT, LevelFilter::OFF);
     let registry = tracing_subscriber::registry().with(filter);
     let layer = tracing_subscriber::fmt::layer().with_writer(|| OneLine(io::stderr()));
     match format {

@@ -227,6 +227,12 @@ sixteen_readers() {
         "$(json "$LOGS/readers.json" '[d["reads"], d["failed"], d["wrong"]]')"
 }
 
+a_live_read() {
+    "${CLEAN[@]}" python3 "$here/live.py" "$RUNTIME/api.sock" gpu0 "$RUNTIME/daemons/gpu0/pipe" >"$LOGS/live.json"
+    check "a live read takes at most 1.5 times as long as one control process (seen $(cat "$LOGS/live.json"))" true \
+        "$(json "$LOGS/live.json" 'd["ratio"] <= 1.5')"
+}
+
 the_manager() {
     an_owned_daemon
     a_limit_between_two_gib
@@ -234,6 +240,7 @@ the_manager() {
     clients_come_and_go
     deaths
     sixteen_readers
+    a_live_read
     check "no control command of the manager failed" 0 \
         "$(grep -c 'could not be read\|was not answered' "$LOGS/manager.err" || true)"
     local start
