@@ -16,7 +16,7 @@ use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
 };
 use crate::domain::layout::blocked::Blocked;
-use crate::domain::layout::execution::Cause;
+use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
 use crate::domain::layout::plan::{Given, Plan, plan};
 use crate::domain::layout::record::{ExecutedStep, PartitionRun, Record};
@@ -84,7 +84,7 @@ pub(super) type TakenAway = (PartitionRef, Option<PartitionName>);
 #[derive(Debug, Clone)]
 pub(super) struct ApplyFailed {
     pub(super) why: String,
-    pub(super) cause: Option<Cause>,
+    pub(super) cause: Option<LayoutFailureCause>,
 }
 
 impl From<Failure> for ApplyFailed {

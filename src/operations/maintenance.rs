@@ -15,7 +15,7 @@ use super::{Engine, Failure, Stop, drain};
 use crate::domain::count::counted;
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
-use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
+use crate::domain::maintenance::{DeviceHolder, DrainLimit, Maintenance, MaintenanceState};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
@@ -169,7 +169,7 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
     let until = Instant::now() + LETTING_GO;
     loop {
         let found = engine.holders(gpus).await?;
-        let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
+        let (ours, others): (Vec<&DeviceHolder>, Vec<&DeviceHolder>) =
             found.processes.iter().partition(|holder| holder.ours);
         if ours.is_empty() {
             return Ok(((), proven(&others, &found)));
@@ -185,7 +185,7 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
     }
 }
 
-fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) -> String {
+fn proven(others: &[&DeviceHolder], Holders { unexamined, unproven, .. }: &Holders) -> String {
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
     if !unproven.is_empty() {
         let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
@@ -387,7 +387,7 @@ fn listed(daemons: &[DaemonName]) -> String {
     if daemons.is_empty() { "no daemon".to_owned() } else { names(daemons) }
 }
 
-fn words(holders: &[&Holder]) -> String {
+fn words(holders: &[&DeviceHolder]) -> String {
     let named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
     let more = holders.len().saturating_sub(NAMED);
     if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }

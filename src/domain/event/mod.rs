@@ -111,8 +111,7 @@ impl EventSubject {
 /// What made it happen, as far as that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "by", rename_all = "snake_case")]
-#[schema(as = EventCause)]
-pub enum Cause {
+pub enum EventCause {
     /// A caller of this API.
     Actor {
         /// Who, as the audit names them.
@@ -143,13 +142,13 @@ pub enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Because {
     /// This.
-    Known(Cause),
+    Known(EventCause),
     /// The last event of this type about the same operation, or else the same daemon; the manager where there is none.
     Latest(EventType),
 }
 
-impl From<Cause> for Because {
-    fn from(cause: Cause) -> Self {
+impl From<EventCause> for Because {
+    fn from(cause: EventCause) -> Self {
         Self::Known(cause)
     }
 }
@@ -402,7 +401,7 @@ pub struct Event {
     /// To what.
     pub subject: EventSubject,
     /// What made it happen.
-    pub cause: Cause,
+    pub cause: EventCause,
     /// The same for people.
     pub message: String,
     /// What else is reported; `null` where there is nothing.

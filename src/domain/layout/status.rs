@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::execution::Cause;
+use super::execution::LayoutFailureCause;
 use super::percentage::proof::ShareFailure;
 use super::record::{Degraded, ExecutedStep, PartitionDrift};
 use super::{Enforcement, VersionRef};
@@ -127,42 +127,44 @@ pub struct LayoutFailure {
     /// The generation of the daemon in which it was tried.
     pub generation: i64,
     /// What happened.
-    pub cause: Cause,
+    pub cause: LayoutFailureCause,
     /// The same in words, with the remedy.
     pub message: String,
 }
 
 impl LayoutFailure {
     /// A failure with its words.
-    pub fn new(generation: i64, cause: Cause) -> Self {
+    pub fn new(generation: i64, cause: LayoutFailureCause) -> Self {
         let remedy = match &cause {
-            Cause::OtherId { .. } => {
+            LayoutFailureCause::OtherId { .. } => {
                 "; whatever named partitions of the old ID would be in other SMs, so nothing is handed out: apply another \
                  layout, or a new version of this one, whose IDs are then taken as they come"
             }
-            Cause::NotDone { .. } => "; see control.log, and apply the layout again",
-            Cause::Interference { .. } => ": have them stop, and apply the layout again",
-            Cause::Unreachable { .. } | Cause::NotProven { .. } | Cause::Blocked { .. } => "",
+            LayoutFailureCause::NotDone { .. } => "; see control.log, and apply the layout again",
+            LayoutFailureCause::Interference { .. } => ": have them stop, and apply the layout again",
+            LayoutFailureCause::Unreachable { .. }
+            | LayoutFailureCause::NotProven { .. }
+            | LayoutFailureCause::Blocked { .. } => "",
         };
         Self { generation, message: format!("{cause}{remedy}"), cause }
     }
 
     /// Whether it is tried again after a pause, whatever anybody does.
     pub fn is_tried_again(&self) -> bool {
-        matches!(self.cause, Cause::NotProven { failure: ShareFailure::NotSeen { .. } })
+        matches!(self.cause, LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } })
     }
 
     /// One word for it.
     pub fn reason(&self) -> &'static str {
         match self.cause {
-            Cause::OtherId { .. } => "PartitionIdDiffers",
-            Cause::NotDone { .. } => "PartitionNotMade",
-            Cause::Interference { .. } => "PartitionsInterfered",
-            Cause::Unreachable { .. } => "DaemonUnreachable",
+            LayoutFailureCause::OtherId { .. } => "PartitionIdDiffers",
+            LayoutFailureCause::NotDone { .. } => "PartitionNotMade",
+            LayoutFailureCause::Interference { .. } => "PartitionsInterfered",
+            LayoutFailureCause::Unreachable { .. } => "DaemonUnreachable",
             // Tried again by itself.
-            Cause::NotProven { failure: ShareFailure::NotSeen { .. } } => "PartitionNotSeen",
-            Cause::NotProven { .. } => "PartitionNotProven",
-            Cause::Blocked { .. } => "LayoutBlocked",
+            LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } } => "PartitionNotSeen",
+            LayoutFailureCause::NotProven { .. } => "PartitionNotProven",
+            LayoutFailureCause::Blocked { .. } => "LayoutBlocked",
         }
     }
 }

@@ -10,7 +10,7 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::format::{Badge, Moment, outcome};
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Ways};
 use super::{page, rendered};
@@ -34,7 +34,7 @@ pub(super) fn router() -> Router<AppState> {
 struct AuditPage<'a> {
     frame: Frame,
     query: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
     rows: Vec<AuditRow>,
     head: Option<Head>,
     ways: Option<Ways>,
@@ -73,12 +73,12 @@ async fn list(
     let frame = Frame::of(&app.service, &ctx, Section::Audit, "Audit").await;
     match found {
         Ok((rows, head, ways)) => {
-            let (refused, head, ways) = (Refused::default(), Some(head), Some(ways));
+            let (refused, head, ways) = (FormErrors::default(), Some(head), Some(ways));
             Ok(rendered(&AuditPage { frame, query: query.form(), refused, rows, head, ways }))
         }
         Err(error @ ServiceError::Invalid(_)) => {
             let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), Refused::of(problem, &FILTER));
+            let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
             let shown =
                 AuditPage { frame, query: query.form(), refused, rows: Vec::new(), head: None, ways: None };
             Ok(page(status, &shown))

@@ -8,13 +8,13 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::format::{Badge, Moment, severity};
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, ROWS, Ways};
 use super::{gpus, page, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
-use crate::domain::event::{Cause, Event, EventFilter, EventType, Severity};
+use crate::domain::event::{Event, EventCause, EventFilter, EventType, Severity};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -42,7 +42,7 @@ pub(super) fn router() -> Router<AppState> {
 struct EventsPage<'a> {
     frame: Frame,
     query: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
     events: Vec<Event>,
     ways: Option<Ways>,
     /// Groups of types that can be selected as one.
@@ -89,12 +89,12 @@ async fn list(
     match found {
         Ok((events, ways)) => {
             let frame = if query.is_first() { frame.live() } else { frame };
-            let refused = Refused::default();
+            let refused = FormErrors::default();
             Ok(rendered(&EventsPage { frame, query: query.form(), refused, events, ways: Some(ways), types }))
         }
         Err(error) => {
             let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), Refused::of(problem, &FILTER));
+            let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
             let shown =
                 EventsPage { frame, query: query.form(), refused, events: Vec::new(), ways: None, types };
             Ok(page(status, &shown))
@@ -162,16 +162,16 @@ async fn show(
     let followed = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
     let (cause, caused_by) = match &event.cause {
-        Cause::Actor { subject } => (None, subject.clone()),
-        Cause::Event { id } => (Some(*id), format!("event {id}")),
-        Cause::Mps => (None, "MPS itself".to_owned()),
-        Cause::Client => (None, "the client itself".to_owned()),
-        Cause::Outsider { command: Some(command) } => {
+        EventCause::Actor { subject } => (None, subject.clone()),
+        EventCause::Event { id } => (Some(*id), format!("event {id}")),
+        EventCause::Mps => (None, "MPS itself".to_owned()),
+        EventCause::Client => (None, "the client itself".to_owned()),
+        EventCause::Outsider { command: Some(command) } => {
             (None, format!("someone else with access to the daemon; control.log has: {command}"))
         }
-        Cause::Outsider { command: None } => (None, "someone else with access to the daemon".to_owned()),
-        Cause::Manager => (None, "the manager".to_owned()),
-        Cause::Host => (None, "the host: its hardware, its driver, its boot".to_owned()),
+        EventCause::Outsider { command: None } => (None, "someone else with access to the daemon".to_owned()),
+        EventCause::Manager => (None, "the manager".to_owned()),
+        EventCause::Host => (None, "the host: its hardware, its driver, its boot".to_owned()),
     };
     Ok(rendered(&EventPage {
         frame,

@@ -4,7 +4,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use form_urlencoded::Serializer;
 
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::Frame;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
@@ -76,12 +76,12 @@ impl ListQuery {
         let is_first = self.is_first();
         match found {
             Ok(Paged { items, next_cursor }) => {
-                let (ways, refused) = (self.ways(next_cursor.as_deref()), Refused::default());
+                let (ways, refused) = (self.ways(next_cursor.as_deref()), FormErrors::default());
                 Ok(Listing { rows: items, ways, refused, is_first, problem: None })
             }
             Err(error @ ServiceError::Invalid(_)) => {
                 let problem = Problem::from(error);
-                let (ways, refused) = (self.ways(None), Refused::of(problem.clone(), fields));
+                let (ways, refused) = (self.ways(None), FormErrors::of(problem.clone(), fields));
                 Ok(Listing { rows: Vec::new(), ways, refused, is_first, problem: Some(problem) })
             }
             Err(error) => Err(error),
@@ -99,7 +99,7 @@ impl ListQuery {
 pub(super) struct Listing<T> {
     pub(super) rows: Vec<T>,
     pub(super) ways: Ways,
-    pub(super) refused: Refused,
+    pub(super) refused: FormErrors,
     /// Whether it is the first page, which changes as things happen.
     is_first: bool,
     problem: Option<Problem>,

@@ -12,7 +12,7 @@ use super::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, SOCKET};
 
 /// A control process that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct ForeignCaller {
     /// The process.
     pub identity: Identity,
     /// Its user.
@@ -27,13 +27,13 @@ pub struct Caller {
 ///
 /// A caller lives for two milliseconds, so one scan may see none of many. One whose environment may not be read
 /// is left out: it is not known which daemon it asks.
-pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<Caller> {
+pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<ForeignCaller> {
     let me = std::process::id();
     process::find_by_command(calls)
         .into_iter()
         .filter(|id| *id != daemon && process::parent(id.pid) != Some(me))
         .filter(|id| asks(id.pid, pipe_directory))
-        .map(|identity| Caller {
+        .map(|identity| ForeignCaller {
             identity,
             uid: process::uid(identity.pid),
             stopped: process::is_stopped(identity.pid),

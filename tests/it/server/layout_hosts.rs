@@ -166,7 +166,7 @@ fn documented_layouts_are_readable() {
     let mut found = 0;
     for block in docs.split("```yaml\n").skip(1) {
         let text = block.split_once("\n```").expect("an end").0;
-        let document = layout::text::read(text, layout::text::Format::Yaml);
+        let document = layout::text::read(text, layout::text::LayoutFormat::Yaml);
         assert!(document.is_ok(), "{document:?}: {text}");
         found += 1;
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::Share;
+use super::PlannedShare;
 use crate::domain::percentage::percentage_for;
 use crate::domain::{GpuUuid, ThreadPercentage};
 
@@ -91,7 +91,7 @@ pub struct Proving {
 impl Proving {
     /// Begins with what is `proven` already; what was proven `earlier`, in another control process, is tried first and not
     /// believed.
-    pub fn new(shares: &[Share], proven: &[ProvenShare], earlier: &[ProvenShare]) -> Self {
+    pub fn new(shares: &[PlannedShare], proven: &[ProvenShare], earlier: &[ProvenShare]) -> Self {
         let mut needs: BTreeMap<(u32, u32), Need> = BTreeMap::new();
         for share in shares {
             let before = earlier.iter().find(|before| before.chunks == share.chunks);

@@ -17,7 +17,7 @@ fn layout(json: &str) -> Layout {
 }
 
 /// Partitions a, b, … of so many chunks on GPU 0, each with a tenant of its name.
-fn of(chunks: &[u32]) -> Vec<Share> {
+fn of(chunks: &[u32]) -> Vec<PlannedShare> {
     shares(&partitions(chunks), &GpuMap::from([(0, h200(0).uuid)]), &[h200(0)]).expect("shares")
 }
 
@@ -57,7 +57,7 @@ fn h200_percentage_gives_exact_sms_per_chunk() {
         assert_eq!((share.sms, sms_for(percentage, 132)), (8 * chunks, 8 * chunks), "{chunks} chunks");
     }
     let [seven, five, three] = &of(&[7, 5, 3])[..] else { panic!("three shares") };
-    let of = |share: &Share| (share.sms, share.percentage.map(|percentage| percentage.to_string()));
+    let of = |share: &PlannedShare| (share.sms, share.percentage.map(|percentage| percentage.to_string()));
     assert_eq!(of(seven), (56, Some("42.5".into())));
     assert_eq!(of(five), (40, Some("30.4".into())));
     assert_eq!(of(three), (24, Some("18.2".into())));

@@ -36,7 +36,7 @@ pub(super) struct Channel {
 
 /// What reading up to a delimiter came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ReadOutcome {
     Reply(Vec<u8>),
     /// The output ended first.
     Ended,
@@ -94,22 +94,22 @@ impl Channel {
     ///
     /// The echo need not begin a line: a reply whose last line is cut short is still distinguished from it, since nobody
     /// else knows the nonce.
-    pub(super) async fn read_to(&mut self, delimiter: &str) -> Reading {
+    pub(super) async fn read_to(&mut self, delimiter: &str) -> ReadOutcome {
         let echo = format!("Unknown command \"{delimiter}\"");
         let mut searched = 0;
         loop {
             if let Some((start, end)) = find_line(&self.held, searched, echo.as_bytes()) {
                 let mut reply: Vec<u8> = self.held.drain(..end).take(start).collect();
                 reply.retain(|b| *b != b'\r');
-                return Reading::Reply(reply);
+                return ReadOutcome::Reply(reply);
             }
             // The echo may have come in part, its end of line included.
             searched = self.held.len().saturating_sub(echo.len() + 2);
             if self.held.len() > LONGEST_REPLY {
-                return Reading::TooLong;
+                return ReadOutcome::TooLong;
             }
             if !self.read_some().await {
-                return Reading::Ended;
+                return ReadOutcome::Ended;
             }
         }
     }

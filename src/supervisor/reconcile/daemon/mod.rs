@@ -18,7 +18,7 @@ use super::layout::LayoutReconciler;
 use super::layout::progress::LayoutAction;
 use super::wedge::WedgeDetector;
 use crate::domain::daemon::{Effective, Mode, Phase, Server, Waiting};
-use crate::domain::difference::{Difference, differences, drifted};
+use crate::domain::difference::{SettingDifference, differences, drifted};
 use crate::domain::drift::{DriftPolicy, DriftStatus, Drifted};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::partitions::GpuPartitions;
@@ -27,7 +27,7 @@ use crate::domain::timings::Timings;
 use crate::domain::wedge::ReplacedProcess;
 use crate::host::Identity;
 use crate::supervisor::observe::debounce::PollDebounce;
-use crate::supervisor::observe::evidence::{Evidence, ResourceShortages};
+use crate::supervisor::observe::evidence::{DiagnosisEvidence, ResourceShortages};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 pub use crate::supervisor::report::blocker::Blocker;
 use crate::supervisor::report::diagnosis::{self, Diagnosis};
@@ -132,7 +132,7 @@ pub enum ReconcileStep {
     /// Stop the control process.
     Stop,
     /// Write these settings, if any, and read everything.
-    Sync(Vec<Difference>),
+    Sync(Vec<SettingDifference>),
     /// Go on with the layout.
     Layout(LayoutAction),
     /// Ask for a server of this user.
@@ -355,7 +355,7 @@ impl DaemonReconciler {
                 self.next_poll = now + if starting { SERVER_POLL_MS } else { interval.0 };
             }
             failed => {
-                self.poll_failure = diagnosis::name(&failed, &Evidence::default());
+                self.poll_failure = diagnosis::name(&failed, &DiagnosisEvidence::default());
                 if let PollOutcome::Unanswered(command) = failed {
                     self.wedged = Some(command);
                 }
@@ -396,7 +396,7 @@ impl DaemonReconciler {
     }
 
     /// The settings to write: all that differ, but what others changed only where the policy is to put it back.
-    fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<Difference> {
+    fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
         let mut wrong = differences(desired, seen);
         if desired.drift_policy == DriftPolicy::Report && self.applied == desired.generation {
             let theirs = drifted(desired, seen, &wrong);

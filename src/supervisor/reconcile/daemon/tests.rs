@@ -96,7 +96,7 @@ fn defaults_are_written_before_first_server_starts() {
     let (desired, mut state) = (desired(), running());
     assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![]));
     state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 0, INTERVAL);
-    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![Difference::DefaultMemory(0)]));
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![SettingDifference::DefaultMemory(0)]));
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), true, &desired, 0, INTERVAL);
     assert_eq!(state.phase(&desired, 0), Phase::Applying);
     assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::StartServer(0));
@@ -161,7 +161,10 @@ fn daemon_without_gpu_is_only_read() {
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_001));
     assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![]));
     state.gpus_lost(None);
-    assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![Difference::DefaultMemory(0)]));
+    assert_eq!(
+        state.decide(&desired, 0, 8_001),
+        ReconcileStep::Sync(vec![SettingDifference::DefaultMemory(0)])
+    );
 }
 
 #[test]

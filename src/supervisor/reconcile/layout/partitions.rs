@@ -12,8 +12,8 @@ use super::progress::LayoutProgress;
 use super::run::LastRun;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::active::{DesiredLayout, PartitionPolicy};
-use crate::domain::layout::execution::{Cause, Execution, ExecutionOutcome};
-use crate::domain::layout::handout::{Evidence, may_hand_out};
+use crate::domain::layout::execution::{Execution, ExecutionOutcome, LayoutFailureCause};
+use crate::domain::layout::handout::{PartitionEvidence, may_hand_out};
 use crate::domain::layout::plan::{Given, Plan, Reason, plan};
 use crate::domain::layout::record::{Degraded, PartitionDrift, PartitionRun, Record};
 use crate::domain::layout::status::{DriftSeen, PartitionStatus};
@@ -186,7 +186,7 @@ impl PartitionRuntime {
         if repairs || refusals.is_empty() {
             LayoutProgress::Drifted(drift, Some(why))
         } else {
-            LayoutProgress::Refused(Cause::Blocked { why })
+            LayoutProgress::Refused(LayoutFailureCause::Blocked { why })
         }
     }
 
@@ -318,9 +318,9 @@ impl PartitionRuntime {
         last: Option<&LastRun>,
         desired: &Desired,
         now: i64,
-    ) -> Option<Cause> {
+    ) -> Option<LayoutFailureCause> {
         let run = self.run.as_mut()?;
-        if matches!(outcome.cause, Some(Cause::Unreachable { .. })) {
+        if matches!(outcome.cause, Some(LayoutFailureCause::Unreachable { .. })) {
             return None;
         }
         self.requested = false;
@@ -390,7 +390,7 @@ impl PartitionRuntime {
             .map(|(number, step)| {
                 let expected = expected.as_ref().and_then(|ids| ids.get(number));
                 let made = live.get(&step.partition).copied();
-                let proven = may_hand_out(&Evidence { step, made, expected, present: listed });
+                let proven = may_hand_out(&PartitionEvidence { step, made, expected, present: listed });
                 let withheld = proven.as_ref().err().filter(|_| complete);
                 PartitionStatus {
                     partition: step.partition.clone(),

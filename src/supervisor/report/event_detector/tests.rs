@@ -5,7 +5,7 @@ use crate::domain::daemon::{
     Condition, Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient,
 };
 use crate::domain::drift::Drifted;
-use crate::domain::event::{Cause, Details, KnownFrom};
+use crate::domain::event::{Details, EventCause, KnownFrom};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::wedge::ReplacedProcess;
 use crate::mps::log;
@@ -339,7 +339,7 @@ fn external_quit_is_attributed_to_outsider() {
     let observations =
         detect(&mut event_detector, &status(Phase::Starting, None), &[], &mut ServerLogEvents::default());
     let Observation::Event(died) = &observations[0] else { panic!("{observations:?}") };
-    assert_eq!(died.cause, Cause::Outsider { command: None }.into());
+    assert_eq!(died.cause, EventCause::Outsider { command: None }.into());
     assert_eq!(named(&observations, EventType::DaemonDied), [5]);
 }
 
@@ -517,7 +517,7 @@ fn drift_event_names_the_external_command() {
     );
     let Observation::Event(event) = &changed[0] else { panic!("{changed:?}") };
     assert_eq!(event.event.kind(), EventType::SettingsDrifted);
-    let by = Cause::Outsider { command: Some("set_default_client_priority 1".into()) };
+    let by = EventCause::Outsider { command: Some("set_default_client_priority 1".into()) };
     assert_eq!(event.cause, by.into());
     assert_eq!(
         reported(&mut event_detector, &DaemonStatus { drift: drift(false), ..ready(&[]) }, &[]),
