@@ -1,9 +1,13 @@
 //! The decisions of [`DaemonReconciler`], one by one.
 
+use super::decide::{EAGER_WRITES, SERVER_LISTED_MS};
 use super::*;
-use crate::domain::daemon::{Management, MemoryReading, Mode};
+use crate::domain::daemon::{Management, MemoryReading, Mode, Phase, Server};
+use crate::domain::difference::SettingDifference;
+use crate::domain::drift::DriftPolicy;
 use crate::domain::wedge::WedgeSettings;
 use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
+use crate::supervisor::observe::poll_outcome::PollOutcome;
 
 const INTERVAL: PollInterval = PollInterval(8_000);
 
