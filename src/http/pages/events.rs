@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::format::{Badge, Moment, severity};
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, ROWS, Ways};
+use super::lists::{ListQuery, PageLinks, ROWS};
 use super::{gpus, page, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
@@ -44,7 +44,7 @@ struct EventsPage<'a> {
     query: &'a Form,
     refused: FormErrors,
     events: Vec<Event>,
-    ways: Option<Ways>,
+    page_links: Option<PageLinks>,
     /// Groups of types that can be selected as one.
     types: Vec<(&'static str, Vec<EventType>)>,
 }
@@ -75,7 +75,7 @@ struct EventPage {
     caused_by: String,
     details: Vec<(String, String)>,
     /// The events it caused, oldest first.
-    followed: Vec<Event>,
+    related: Vec<Event>,
 }
 
 async fn list(
@@ -87,16 +87,29 @@ async fn list(
     let frame = Frame::of(&app.service, &ctx, Section::Events, "Events").await;
     let types = groups();
     match found {
-        Ok((events, ways)) => {
+        Ok((events, page_links)) => {
             let frame = if query.is_first() { frame.live() } else { frame };
             let refused = FormErrors::default();
-            Ok(rendered(&EventsPage { frame, query: query.form(), refused, events, ways: Some(ways), types }))
+            Ok(rendered(&EventsPage {
+                frame,
+                query: query.form(),
+                refused,
+                events,
+                page_links: Some(page_links),
+                types,
+            }))
         }
         Err(error) => {
             let problem = Problem::of(error, &ctx.actor);
             let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
-            let shown =
-                EventsPage { frame, query: query.form(), refused, events: Vec::new(), ways: None, types };
+            let shown = EventsPage {
+                frame,
+                query: query.form(),
+                refused,
+                events: Vec::new(),
+                page_links: None,
+                types,
+            };
             Ok(page(status, &shown))
         }
     }
@@ -106,7 +119,7 @@ async fn found(
     app: &AppState,
     ctx: &RequestContext,
     query: &ListQuery,
-) -> Result<(Vec<Event>, Ways), ServiceError> {
+) -> Result<(Vec<Event>, PageLinks), ServiceError> {
     let filter = EventFilter {
         types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
         severity: query.parsed("severity", parse_severity)?,
@@ -122,8 +135,8 @@ async fn found(
         None => filter,
     };
     let paged = app.service.events(ctx, filter, Order::NewestFirst, &query.page()?).await?;
-    let ways = query.ways(paged.next_cursor.as_deref());
-    Ok((paged.items, ways))
+    let page_links = query.page_links(paged.next_cursor.as_deref());
+    Ok((paged.items, page_links))
 }
 
 fn parse_severity(text: &str) -> Result<Severity, String> {
@@ -159,7 +172,7 @@ async fn show(
     let event = app.service.event(&ctx, id).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Events, &format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
-    let followed = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
+    let related = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
     let (cause, caused_by) = match &event.cause {
         EventCause::Actor { subject } => (None, subject.clone()),
@@ -181,7 +194,7 @@ async fn show(
         cause,
         caused_by,
         details: detail_lines(&details),
-        followed,
+        related,
         event,
     }))
 }

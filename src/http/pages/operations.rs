@@ -136,7 +136,7 @@ impl OperationSummary {
     }
 
     /// Its latest status, in one line.
-    fn lately(&self) -> String {
+    fn progress(&self) -> String {
         if let Some(error) = &self.operation.error {
             return error.clone();
         }
@@ -150,7 +150,7 @@ impl OperationSummary {
     /// The present step, with what it waits for if known.
     pub(super) fn now(&self) -> String {
         match self.operation.steps.last() {
-            Some(_) => self.lately(),
+            Some(_) => self.progress(),
             None => "waiting: only one operation at a time runs on a daemon".to_owned(),
         }
     }
@@ -212,22 +212,22 @@ fn verb(request: &OperationRequest) -> String {
 
 /// The subjects of an operation, first the one that the user came from.
 fn subjects(operation: &Operation) -> Vec<SubjectLink> {
-    let mut ways = Vec::new();
+    let mut links = Vec::new();
     match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
-            ways.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
+            links.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
         }
         OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {
-            ways.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
+            links.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
         }
         OperationRequest::ApplyLayout { layout, version, .. } => {
-            ways.push(SubjectLink::new(
+            links.push(SubjectLink::new(
                 format!("/layouts/{layout}/versions/{version}"),
                 format!("layout {layout} version {version}"),
             ));
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            ways.push(SubjectLink::new(
+            links.push(SubjectLink::new(
                 format!("/replays/{replay}"),
                 format!("layout {layout} version {version}"),
             ));
@@ -240,11 +240,11 @@ fn subjects(operation: &Operation) -> Vec<SubjectLink> {
     }
     let gone = matches!(operation.request, OperationRequest::DeleteDaemon { .. })
         && operation.state == OperationState::Succeeded;
-    ways.extend(operation.daemons.iter().map(|name| {
+    links.extend(operation.daemons.iter().map(|name| {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
         SubjectLink::new(href, format!("daemon {name}"))
     }));
-    ways
+    links
 }
 
 /// The parameters of the request.

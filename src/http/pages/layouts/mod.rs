@@ -24,7 +24,7 @@ use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Listing, Ways};
+use super::lists::{ListQuery, Listing, PageLinks};
 use super::{listed, page, rendered};
 use crate::domain::LayoutName;
 use crate::domain::daemon::Mode;
@@ -132,7 +132,7 @@ struct LayoutPage {
     holders: Vec<LayoutDaemon>,
     places: Places,
     versions: Vec<Version>,
-    ways: Ways,
+    page_links: PageLinks,
 }
 
 impl LayoutPage {
@@ -188,7 +188,7 @@ async fn shown(
     let preview = preview_of(&version.layout, gpu_kind.as_ref());
     let title = format!("Layout {name}");
     let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await.live();
-    let ways = paging.ways(paged.next_cursor.as_deref());
+    let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
         frame,
@@ -199,7 +199,7 @@ async fn shown(
         holders,
         places,
         versions,
-        ways,
+        page_links,
     }))
 }
 

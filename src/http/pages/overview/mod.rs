@@ -41,7 +41,7 @@ impl OverviewPage {
     }
 
     /// Everything that needs attention, in one line.
-    fn in_short(&self) -> String {
+    fn summary(&self) -> String {
         let urgent = self.attention.iter().filter(|one| one.tone != Tone::Quiet).count();
         match (urgent, self.attention.len()) {
             (0, 1) => "No problems, 1 note".to_owned(),
