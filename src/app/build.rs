@@ -66,7 +66,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Looks at a real host, takes the state directory's lock, and refuses a state directory that has lost its database.
+    /// Inspects a real host, takes the state directory's lock, and refuses a state directory that has lost its database.
     ///
     /// `new_database` begins with an empty one instead.
     pub async fn new(config: &Config, new_database: bool) -> Result<Self, StartupError> {

@@ -195,9 +195,9 @@ mod tests {
                 if empty {
                     std::fs::write(path(DATABASE), "").expect("written");
                 }
-                let said = check_database(directory.path(), false).expect_err("lost").to_string();
-                assert!(said.contains(sign) && said.contains("--new-database"), "{said}");
-                assert!(said.contains(if empty { "is empty" } else { "is missing" }), "{said}");
+                let text = check_database(directory.path(), false).expect_err("lost").to_string();
+                assert!(text.contains(sign) && text.contains("--new-database"), "{text}");
+                assert!(text.contains(if empty { "is empty" } else { "is missing" }), "{text}");
             }
             check_database(directory.path(), true).expect("a new one is wanted");
             assert!(!path("audit.head").exists());

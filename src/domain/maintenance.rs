@@ -21,7 +21,7 @@ pub enum OnTimeout {
     /// Nothing: the operation fails, and its daemons take clients again as before.
     #[default]
     Fail,
-    /// They are ended in the safe order: by MPS first, and by a signal after it has said that their work is ended.
+    /// They are ended in the safe order: by MPS first, and by a signal after MPS has confirmed that their work is ended.
     Terminate,
 }
 

@@ -196,7 +196,7 @@ mod tests {
     fn a_limit_that_the_context_takes_leaves_nothing() {
         let prediction = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
         assert_eq!(prediction.gpus[0].usable, Some(0));
-        let why = prediction.gpus[0].below_context.as_deref().expect("it is said");
+        let why = prediction.gpus[0].below_context.as_deref().expect("it is reported");
         assert!(why.contains("none can start"), "{why}");
         let enough = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
         assert_eq!(enough.gpus[0].below_context, None);

@@ -30,7 +30,7 @@ const GROUP_SIZES: [u32; 4] = [4, 8, 16, 32];
 
 const MIB: u64 = 1 << 20;
 
-/// Starts CUDA in this process and says what it sees; `None` if nobody wants to know any more once `cuInit`,
+/// Starts CUDA in this process and says what it sees; `None` if nobody waits for it once `cuInit`,
 /// which may wait for long, has returned.
 pub(super) fn probe(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
     let mut report = Report::empty();

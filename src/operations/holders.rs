@@ -63,7 +63,7 @@ impl Engine {
     }
 }
 
-/// Looks through `/proc`; blocks. `remembered` are device files of GPUs that the driver may not list any more.
+/// Searches `/proc`; blocks. `remembered` are device files of GPUs that the driver may no longer list.
 fn search(
     inventory: &dyn Inventory,
     gpus: &[GpuUuid],

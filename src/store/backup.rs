@@ -56,7 +56,7 @@ pub enum BackupError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The database cannot be read, or copied.
@@ -64,7 +64,7 @@ pub enum BackupError {
     Database {
         /// The database.
         path: PathBuf,
-        /// What SQLite said.
+        /// The error of SQLite.
         source: sqlx::Error,
     },
     /// What is there is no whole database.

@@ -79,7 +79,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     expect(title).to_contain_text(f"Terminate client {pid}")
     follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("succeeded", timeout=ms))
     steps = page.locator("table.steps tbody tr")
-    expect(steps.locator("th")).to_have_text(["ask MPS to end its work", "end its process", "look whether it is gone"])
+    expect(steps.locator("th")).to_have_text(["ask MPS to end its work", "end its process", "confirm that it is gone"])
     expect(steps).to_contain_text(["MPS ended its work", "ended by itself", "lists it no more"])
     visit.accessible()
     process.wait(30)

@@ -105,7 +105,7 @@ def test_oversized_form_is_reported_lost(visitor):
         host.close()
 
 
-def test_page_of_deleted_resource_says_so(own_host, visitor, scripted):
+def test_page_of_deleted_resource_reports_it(own_host, visitor, scripted):
     if not scripted:
         return
     own_host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G"})

@@ -56,7 +56,7 @@ def test_refused_tenant_form_is_fixed_and_sent(roomy, visitor):
     expect(page.locator("#wrong-name")).to_contain_text("already")
 
 
-def test_prediction_stands_beside_the_form(roomy, visitor):
+def test_prediction_is_beside_the_form(roomy, visitor):
     visit = visitor(roomy)
     page = visit.log_in(to="/tenants/-/new?daemon=gpu1")
     aside = page.get_by_role("complementary", name="Prediction")

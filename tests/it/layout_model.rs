@@ -28,9 +28,9 @@ const SEED: u64 = 20_261_121;
 /// What goes wrong with a command, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// It is done, and nobody hears of it.
+    /// It is done, and the reply is lost.
     LostDone(usize),
-    /// It is not done, and nobody hears of it.
+    /// It is not done, and there is no reply.
     LostUndone(usize),
     /// It is refused, however often it is sent.
     Refused(usize),

@@ -358,7 +358,7 @@ impl ObservedClient {
             uid: self.uid,
             program: self.program.clone(),
             attributed_by: self.attributed_by,
-            known_from: if self.client.is_some() { KnownFrom::Look } else { KnownFrom::ServerLog },
+            known_from: if self.client.is_some() { KnownFrom::Poll } else { KnownFrom::ServerLog },
             logged_at: self.logged_at,
         }
     }

@@ -157,8 +157,10 @@ impl From<EventCause> for Because {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownFrom {
-    /// The daemon's own list and /proc.
-    Look,
+    /// A poll: the daemon's own list and /proc.
+    // Events of earlier versions have this word.
+    #[serde(alias = "look")]
+    Poll,
     /// server.log alone, for what came and went between two polls: a hint, since anybody who reaches the daemon's pipe
     /// directory may write there.
     ServerLog,
@@ -168,9 +170,9 @@ pub enum KnownFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Predecessor {
-    /// It said that it stopped.
+    /// It recorded that it stopped.
     Stopped,
-    /// It said nothing: it was killed, or the host went down.
+    /// It recorded nothing: it was killed, or the host went down.
     Died,
     /// Not known: a backup was put in the place of its database since.
     Restored,
@@ -304,9 +306,9 @@ pub enum Details {
     },
     /// The compute mode of a GPU.
     ComputeMode {
-        /// What it was before; where it is put back, what it is again.
+        /// What it was before; where it is restored, what it is again.
         previous: Option<ComputeMode>,
-        /// What a daemon wants; `null` where it is put back.
+        /// What a daemon wants; `null` where it is restored.
         wanted: Option<ComputeMode>,
     },
     /// A manager.

@@ -49,18 +49,18 @@ pub struct InvalidJsonValue {
 /// Reads a JSON text.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
     let node: Node = serde_json::from_slice(text).map_err(|error| {
-        let said = error.to_string();
+        let text = error.to_string();
         let refused = |detail: &str| {
             Unreadable::Refused(InvalidJsonValue { pointer: String::new(), detail: detail.to_owned() })
         };
         // Both are JSON, only more of it than is read.
-        if said.starts_with("recursion limit exceeded") {
+        if text.starts_with("recursion limit exceeded") {
             return refused("lists and objects are nested more than 127 deep: nothing here needs as much");
         }
-        if said.starts_with("number out of range") {
+        if text.starts_with("number out of range") {
             return refused("a number is out of range: no number here is as large");
         }
-        Unreadable::Malformed(said)
+        Unreadable::Malformed(text)
     })?;
     T::deserialize(node).map_err(Unreadable::Refused)
 }

@@ -42,10 +42,10 @@ impl ActiveLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionPolicy {
-    /// It is said, and they stay as they are.
+    /// They are reported and stay as they are.
     #[default]
     Report,
-    /// They are put back as the layout says, where that touches nothing that is in use and makes nothing again that is there.
+    /// They are restored as the layout says, where that touches nothing that is in use and makes nothing again that is there.
     Repair,
 }
 
@@ -59,7 +59,7 @@ pub struct DesiredLayout {
     /// Its steps on the daemon's GPUs, from empty.
     pub steps: Vec<ResolvedStep>,
     /// The ID of each step, where it is on record what they give here. Without a record, what the first run gives is put on
-    /// record as soon as it has come to its end, and later runs are held to it.
+    /// record as soon as it has completed, and later runs are held to it.
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,

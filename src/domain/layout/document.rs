@@ -75,7 +75,7 @@ pub struct Recorded {
     pub provenance: Provenance,
 }
 
-/// The thread percentage of a partition, and what it came to.
+/// The thread percentage of a partition, and its SMs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionShare {

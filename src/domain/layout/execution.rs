@@ -36,7 +36,7 @@ struct Ahead {
     id: Option<PartitionId>,
     /// The step of the layout that it is.
     step: Option<usize>,
-    /// Whether it is put back when the run is undone.
+    /// Whether it is restored when the run is undone.
     restorable: bool,
 }
 
@@ -94,7 +94,7 @@ pub enum CommandAnswer {
     Lost(String),
 }
 
-/// Why a run did not come to its end.
+/// Why a run did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum LayoutFailureCause {
@@ -121,7 +121,7 @@ pub enum LayoutFailureCause {
         /// What was seen.
         seen: String,
     },
-    /// The daemon could not be reached any more.
+    /// The daemon could no longer be reached.
     Unreachable {
         /// Why.
         why: String,
@@ -295,7 +295,7 @@ impl Execution {
         }
     }
 
-    /// Records that the daemon cannot be reached any more: nothing more is sent.
+    /// Records that the daemon can no longer be reached: nothing more is sent.
     pub fn unreachable(&mut self, why: String) {
         let cause = LayoutFailureCause::Unreachable { why };
         self.cause.get_or_insert(cause);

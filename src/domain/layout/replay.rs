@@ -48,7 +48,7 @@ pub struct Replay {
     pub forced: Vec<FingerprintDifference>,
     /// What came of it.
     pub verdict: Verdict,
-    /// Why it did not come to its end.
+    /// Why it did not complete.
     pub error: Option<String>,
     /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
     /// was restarted before they ended, those of the run that was then taken from the beginning.
@@ -83,7 +83,7 @@ pub enum Verdict {
     First,
     /// A step gave another ID than the one on record, or CUDA clients saw other SMs; everything was undone.
     Differs,
-    /// It did not come to its end for another reason.
+    /// It did not complete for another reason.
     Failed,
 }
 

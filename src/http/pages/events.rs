@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn details_become_lines() {
         let details = serde_json::json!({
-            "kind": "fault", "reported": [4711], "affected": [], "known_from": "look", "logged_at": 1_795_328_405_123_i64,
+            "kind": "fault", "reported": [4711], "affected": [], "known_from": "poll", "logged_at": 1_795_328_405_123_i64,
             "error": null,
         });
         let mut lines = detail_lines(&details);
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                text("known from", "look"),
+                text("known from", "poll"),
                 text("logged at", "2026-11-22 06:20:05 UTC"),
                 text("reported", "4711")
             ]

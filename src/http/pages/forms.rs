@@ -328,11 +328,11 @@ impl FormErrors {
             };
             match fields.iter().filter(of).max_by_key(|name| name.len()) {
                 Some(name) => {
-                    let said = refused.by_field.entry((*name).to_string()).or_default();
-                    if !said.is_empty() {
-                        said.push_str("; ");
+                    let message = refused.by_field.entry((*name).to_string()).or_default();
+                    if !message.is_empty() {
+                        message.push_str("; ");
                     }
-                    said.push_str(&detail);
+                    message.push_str(&detail);
                 }
                 None => refused.whole.push(detail),
             }

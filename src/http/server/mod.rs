@@ -272,8 +272,8 @@ mod tests {
         ] {
             assert_eq!(check_address(at(address), tls, insecure).is_ok(), allowed, "{address}");
         }
-        let said = check_address(at("0.0.0.0:1"), false, false).expect_err("refused").to_string();
-        assert!(said.contains("[tls]") && said.contains("--insecure-listen"), "{said}");
+        let message = check_address(at("0.0.0.0:1"), false, false).expect_err("refused").to_string();
+        assert!(message.contains("[tls]") && message.contains("--insecure-listen"), "{message}");
     }
 
     #[test]

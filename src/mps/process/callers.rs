@@ -17,7 +17,7 @@ pub struct ForeignCaller {
     pub identity: Identity,
     /// Its user.
     pub uid: Option<u32>,
-    /// Whether it stands still (SIGSTOP).
+    /// Whether it is stopped (SIGSTOP).
     pub stopped: bool,
     /// Who started it: PID and command line.
     pub parent: Option<(u32, String)>,
@@ -32,7 +32,7 @@ pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<ForeignCaller> {
     process::find_by_command(calls)
         .into_iter()
         .filter(|id| *id != daemon && process::parent(id.pid) != Some(me))
-        .filter(|id| asks(id.pid, pipe_directory))
+        .filter(|id| calls_daemon(id.pid, pipe_directory))
         .map(|identity| ForeignCaller {
             identity,
             uid: process::uid(identity.pid),
@@ -50,7 +50,7 @@ fn calls(words: &[String]) -> bool {
     program.is_some_and(|at| !words[at + 1..].iter().any(|word| word.starts_with('-')))
 }
 
-fn asks(pid: u32, pipe_directory: &Path) -> bool {
+fn calls_daemon(pid: u32, pipe_directory: &Path) -> bool {
     // No environment at all is one that may not be read.
     if process::environ(pid).is_none() {
         return false;

@@ -18,7 +18,7 @@ use crate::host::{Identity, process};
 use super::super::binaries::CONTROL;
 use super::{PID_FILE, PIPE_ENV, SOCKET, TOKEN_ENV, pipe_inode};
 
-/// What a search for our own daemon came to.
+/// The result of the search for our own daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// It runs, and everything agrees.

@@ -86,37 +86,37 @@ pub enum DaemonStartError {
     #[error("the control daemon cannot be started: {0}")]
     Spawn(io::Error),
     /// The program returned and left no daemon behind.
-    #[error("the control program ended ({status}) and left no daemon{}", said(output, log_tail))]
+    #[error("the control program ended ({status}) and left no daemon{}", shown(output, log_tail))]
     NoDaemon {
         /// How it ended, which says nothing by itself.
         status: String,
-        /// What it said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
     },
     /// A daemon came and went.
-    #[error("the control daemon died while it started{}", said(output, log_tail))]
+    #[error("the control daemon died while it started{}", shown(output, log_tail))]
     Died {
-        /// What the program said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
     },
     /// A daemon came and did not answer in time; it was killed.
-    #[error("the control daemon gave no answer in time ({waiting}){}", said(output, log_tail))]
+    #[error("the control daemon gave no answer in time ({waiting}){}", shown(output, log_tail))]
     Silent {
         /// What was being waited for.
         waiting: String,
-        /// What the program said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
     },
     /// A daemon came in another mode than requested; it was killed.
-    #[error("the control daemon came in another mode than it was started in{}", said(output, log_tail))]
+    #[error("the control daemon came in another mode than it was started in{}", shown(output, log_tail))]
     OtherMode {
-        /// What the program said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
@@ -138,12 +138,12 @@ fn described(occupant: &PipeDirectoryOccupant) -> String {
     }
 }
 
-fn said(output: &str, log_tail: &str) -> String {
+fn shown(output: &str, log_tail: &str) -> String {
     let part = |name: &str, text: &str| {
         let text = text.trim();
         if text.is_empty() { String::new() } else { format!("; {name}: {text}") }
     };
-    format!("{}{}", part("it said", output), part("control.log", log_tail))
+    format!("{}{}", part("output", output), part("control.log", log_tail))
 }
 
 /// Starts a daemon with `-d` and waits until it answers.
@@ -168,7 +168,7 @@ pub async fn start(program: &InstalledProgram, spec: &StartSpec) -> Result<Start
             Ok(Some(status)) if status.success() => {
                 return answering(program, spec, status, output, until, None).await;
             }
-            Ok(Some(status)) => Some(format!("{status}{}", said(&output.text(), ""))),
+            Ok(Some(status)) => Some(format!("{status}{}", shown(&output.text(), ""))),
             Ok(None) => Some("it did not end in time".to_owned()),
             Err(error) => Some(error.to_string()),
         }

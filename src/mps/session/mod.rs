@@ -250,7 +250,7 @@ impl PtySession {
             Ok(ReadOutcome::Ended) => {
                 let ending = tokio::time::timeout_at(self.deadline, channel.finish()).await;
                 NoReplyCause::Ended {
-                    said: ending.map_or_else(|_| "in silence".into(), |ending| ending.to_string()),
+                    ending: ending.map_or_else(|_| "in silence".into(), |ending| ending.to_string()),
                 }
             }
             Ok(ReadOutcome::TooLong) => NoReplyCause::TooLong,

@@ -64,7 +64,7 @@ impl LocalUser {
 
     /// The gid and the supplementary groups of the process, while it lives and belongs to this user.
     ///
-    /// They are read from the process itself: a user database tells what the next login will get, may be queried over a
+    /// They are read from the process itself: a user database has what the next login will get, may be queried over a
     /// network, and the process may have dropped groups on purpose. A process that has ended has no groups, so it has no more
     /// rights than it had.
     fn groups(self) -> Vec<u32> {

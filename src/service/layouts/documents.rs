@@ -81,7 +81,7 @@ impl Service {
         let version = version.ok_or_else(|| no_version(&wanted))?;
         drop(reader);
         let patience = self.parts.patience;
-        let seen = self.parts.engine.look_for_layout(daemon, &active, &version.layout, patience).await?;
+        let seen = self.parts.engine.poll_for_layout(daemon, &active, &version.layout, patience).await?;
         let given = match version.layout.enforcement {
             Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
             Enforcement::Percentage => {

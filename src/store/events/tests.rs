@@ -192,7 +192,7 @@ async fn fault_from_log_alone_names_no_tenant() {
             ServerFault { daemon: daemon("gpu0"), server: 5, reported, affected, clients, known_from };
         (DomainEvent::ServerFault(fault).into(), 1)
     };
-    write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Look)], Fate::Commit).await;
+    write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Poll)], Fate::Commit).await;
     let filter = EventFilter { tenant: Some(tenant.clone()), ..EventFilter::default() };
     assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, [2]);
 }

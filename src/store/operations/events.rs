@@ -43,7 +43,7 @@ impl About {
     }
 
     /// Finds out the GPUs and the tenant: as they were reported when the operation was requested, since a daemon or a client
-    /// that it ends is not there any more at its end.
+    /// that it ends is no longer there at its end.
     async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
         let kind = EventType::OperationRequested.as_str();
         let row = sqlx::query!(

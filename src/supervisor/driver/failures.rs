@@ -304,16 +304,16 @@ mod tests {
         ];
         let silent = death_notice(1308, None, &records(&banners), false);
         assert!(silent.message.contains("wrote nothing about it"), "{silent}");
-        let said = death_notice(
+        let died = death_notice(
             1308,
             None,
             &records(&["Starting control daemon using socket /p", "Failed: no\nGPU"]),
             false,
         );
-        assert!(said.message.contains("Failed: no") && !said.message.contains("Starting"), "{said}");
+        assert!(died.message.contains("Failed: no") && !died.message.contains("Starting"), "{died}");
         let other = death_notice(9, None, &records(&["Failed to start server"]), false);
         assert!(other.message.contains("wrote nothing"), "another process did: {other}");
-        for poll_failure in [silent, said, other] {
+        for poll_failure in [silent, died, other] {
             assert_eq!((poll_failure.reason, poll_failure.message.lines().count()), ("DiedOrDidNotStart", 1));
         }
     }

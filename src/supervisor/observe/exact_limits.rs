@@ -42,7 +42,7 @@ pub(crate) struct WrittenLimits {
 pub(crate) type LoggedLimits = BTreeMap<(u32, usize), u64>;
 
 impl WrittenLimits {
-    /// Forgets everything: another control process is at hand.
+    /// Forgets everything: there is another control process.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

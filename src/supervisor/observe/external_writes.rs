@@ -50,7 +50,7 @@ impl ExternalWrites {
         self.values.extend(before.map(|value| (setting, value)));
     }
 
-    /// Another control process is at hand.
+    /// There is another control process.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -90,7 +90,7 @@ impl ExternalWrites {
 /// The setting that a command writes whose getter rounds, and the value.
 ///
 /// A default limit that names its GPU by UUID is kept apart from the one that names it by number (FACTS.md, "Limits"),
-/// and a server writes the exact bytes of its own to server.log, so neither is of account here.
+/// and a server writes the exact bytes of its own to server.log, so neither matters here.
 fn setting(line: &str) -> Option<(SettingDifference, &str)> {
     let mut words = line.split_ascii_whitespace();
     let command = words.next()?;

@@ -316,7 +316,7 @@ async fn read_server(
     }))
 }
 
-/// A server that was listed a moment ago and is not there any more has just ended.
+/// A server that was listed a moment ago and is no longer there has just ended.
 fn dying(server: u32, error: ParseError) -> PollError {
     match error {
         ParseError::ServerNotFound { .. } => PollError::Dying(server),

@@ -101,7 +101,7 @@ fn misbehaved(what: &str) -> String {
 
 fn mute(why: &str) -> String {
     format!(
-        "{why}. No other caller was seen meanwhile, and none of them said that it was turned away: run nvidia-cuda-mps-control by \
+        "{why}. No other caller was seen meanwhile, and none of them reported that it was turned away: run nvidia-cuda-mps-control by \
          hand in its pipe directory; callers in another PID namespace are not seen"
     )
 }

@@ -185,7 +185,7 @@ async fn a_hanging_daemon_is_killed_with_its_server() {
     let server = process::identify(server(&control).await).expect("a server");
     assert!(crate::harness::send(started.identity, Signal::STOP));
     let stopped = stop(&control, started.identity, 0).await.expect("stopped");
-    // A stopped process takes SIGTERM only when it goes on.
+    // A stopped process handles SIGTERM only when it is continued.
     assert_eq!(stopped.how, How::Killed);
     assert!(!process::is_alive(server) && !process::is_alive(started.identity));
 }
@@ -227,7 +227,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
 
     // What never answers, and what is no daemon: neither is left behind.
     let silent = "gave no answer in time";
-    for (child, said) in [
+    for (child, message) in [
         ("while :; do sleep 600; done", [silent, silent]),
         // Up to its exec it looks like a daemon that says nothing.
         ("exec sleep 600", ["has the daemon's token and is no control daemon", silent]),
@@ -236,7 +236,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
             format!("[ $# = 0 ] && exit 0; [ \"$2\" = child ] && {{ {child}; }}; \"$0\" -d child & exit 0");
         spec.deadline = Duration::from_secs(2);
         let error = start(&program(&script), &spec).await.expect_err("no daemon").to_string();
-        assert!(said.iter().any(|said| error.contains(said)), "{error}");
+        assert!(message.iter().any(|message| error.contains(message)), "{error}");
         eventually("a process of a failed start is left over", || {
             process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
         })

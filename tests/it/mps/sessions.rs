@@ -54,7 +54,7 @@ async fn commands_share_one_process_in_order() {
     assert_eq!(parse::priority(&reply), Ok(Priority::BelowNormal));
     let reply = session.send(&Command::Ps { server: None }).await.expect("a reply");
     assert_eq!(parse::clients(&reply), Ok(Clients::ServerNotFound));
-    // Refusals are replies like any other, and the session goes on.
+    // Refusals are replies like any other, and the session continues.
     let reply = session.send(&Command::Lspart).await.expect("a reply");
     assert!(matches!(parse::lspart(&reply), Err(parse::ParseError::UnknownCommand { .. })));
     session.send(&Command::SetDefaultMemoryLimit { device, limit: None }).await.expect("a reply");
@@ -218,7 +218,10 @@ async fn termination_runs_alone_and_reports_its_result() {
     let mut session = control.session(deadline()).expect("a session");
     session.send(&Command::GetServerList).await.expect("a reply");
     assert!(matches!(session.send(&terminate).await, Err(SessionError::NotAlone { .. })));
-    assert!(session.send(&Command::GetServerList).await.is_ok(), "nothing was sent, so the session goes on");
+    assert!(
+        session.send(&Command::GetServerList).await.is_ok(),
+        "nothing was sent, so the session continues"
+    );
     session.close().await;
 
     let stranger = Command::TerminateClient { server, client: 4_000_000 };

@@ -42,7 +42,7 @@ pub enum ShareFailure {
     /// No percentage gives the SMs.
     #[error(
         "no thread percentage gives a CUDA client {wanted} SMs of GPU {gpu}: it saw {} below that and {} above; choose another \
-         number of chunks", said(*.below), said(*.above)
+         number of chunks", shown(*.below), shown(*.above)
     )]
     NoPercentage {
         /// The GPU.
@@ -62,7 +62,7 @@ pub enum ShareFailure {
     },
 }
 
-fn said(sms: Option<u32>) -> String {
+fn shown(sms: Option<u32>) -> String {
     sms.map_or_else(|| "nothing".to_owned(), |sms| sms.to_string())
 }
 

@@ -41,7 +41,7 @@ const NAMES: &[(&str, &str)] = &[
     ("Fingerprint", "HardwareFingerprint"),
     ("HeldLease", "Lease"),
     ("Isolation", "DaemonIsolation"),
-    ("KnownFrom", "DriftSource"),
+    ("KnownFrom", "EventObservation"),
     ("LeaseView", "GrantedLease"),
     ("List_Version", "LayoutVersionList"),
     ("Management", "DaemonManagement"),

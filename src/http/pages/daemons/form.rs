@@ -34,7 +34,7 @@ struct DaemonFormPage {
 }
 
 impl DaemonFormPage {
-    fn says(&self, name: &str, value: &str) -> bool {
+    fn has_value(&self, name: &str, value: &str) -> bool {
         self.form.text(name) == value
     }
 

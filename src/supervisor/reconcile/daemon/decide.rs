@@ -133,7 +133,7 @@ impl DaemonReconciler {
         }
     }
 
-    /// The settings to write: all that differ, but what others changed only where the policy is to put it back.
+    /// The settings to write: all that differ, but what others changed only where the policy is to restore it.
     fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
         let mut wrong = differences(desired, seen);
         if desired.drift_policy == DriftPolicy::Report && self.applied == desired.generation {

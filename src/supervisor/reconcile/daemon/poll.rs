@@ -59,7 +59,7 @@ impl DaemonReconciler {
     }
 
     /// Counts settings that had been read back in this generation and were changed since; a poll that finds the
-    /// same as the one before finds nothing new, unless they had been put back in between.
+    /// same as the one before finds nothing new, unless they had been restored in between.
     fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
         // A daemon that is only observed has no desired value.
         let found: Vec<Drifted> = if self.applied == desired.generation && !desired.is_observed() {

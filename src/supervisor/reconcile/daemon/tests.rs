@@ -160,7 +160,7 @@ fn daemon_without_gpu_is_only_read() {
     let lost = Blocker { reason: "GpuMissing", message: String::new() };
     state.gpus_lost(Some(lost));
     assert_eq!(state.phase(&desired, 1), Phase::Blocked);
-    // Its server died of it, and its settings differ: neither is put right.
+    // Its server died of it, and its settings differ: neither is restored.
     state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 1, INTERVAL);
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_001));
     assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![]));
@@ -316,11 +316,11 @@ fn changed_effective_settings_are_drift_and_repaired() {
     assert_eq!(state.phase(&desired, 2), Phase::Applying);
     assert!(matches!(state.decide(&desired, 0, 2), ReconcileStep::Sync(wrong) if wrong.len() == 2));
     state.polled(right(), true, &desired, 3, INTERVAL);
-    assert_eq!((state.drift.count, state.drift.present), (1, false), "put back, and still shown");
+    assert_eq!((state.drift.count, state.drift.present), (1, false), "restored, and still shown");
     assert_eq!(state.phase(&desired, 3), Phase::Ready);
     state.polled(drifted(), false, &desired, 4, INTERVAL);
     state.polled(drifted(), true, &desired, 5, INTERVAL);
-    assert_eq!(state.drift.count, 3, "again, and again after it was put back");
+    assert_eq!(state.drift.count, 3, "again, and again after it was restored");
 }
 
 #[test]

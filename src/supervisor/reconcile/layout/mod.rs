@@ -188,7 +188,7 @@ impl LayoutReconciler {
         self.last.iter().chain(self.partitions.repair()).any(LastRun::is_under_way)
     }
 
-    /// A run may begin by this list: what others did is remembered before it is put back.
+    /// A run may begin by this list: what others did is remembered before it is restored.
     pub fn prepare_run(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
         self.partitions.note_drift(desired, present, now);
         self.partitions.end_pause(now);

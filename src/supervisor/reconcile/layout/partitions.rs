@@ -1,6 +1,6 @@
 //! The static partitions of a daemon: made by commands, and compared by ID with what is on record.
 //!
-//! What others do is remembered before it is put back, and put back ever more slowly while they undo it (drift.rs).
+//! What others do is remembered before it is restored, and restored ever more slowly while they undo it (drift.rs).
 //!
 //! A partition is proven only by the list that was read last. What this says of IDs is what was given by the steps of the
 //! layout in the control process that runs now, and never what they gave in another.
@@ -29,11 +29,11 @@ pub(super) struct PartitionRuntime {
     pub(super) run: Option<PartitionRun>,
     /// What the steps of a layout gave in an earlier process, which the desired state may not know yet.
     earlier: Option<(VersionRef, Record)>,
-    /// Whether the layout was requested again: then what drifted is put right whatever the policy.
+    /// Whether the layout was requested again: then what drifted is restored whatever the policy.
     requested: bool,
     /// Whether the end of the last run has yet to be written down, without which the next manager would undo it.
     unwritten: bool,
-    /// The run that puts back what others changed, or the last that did.
+    /// The run that restores what others changed, or the last that did.
     repair: Option<LastRun>,
     /// Whether the run under way, or the one that was cut short, is a repair.
     repairing: bool,
@@ -101,7 +101,7 @@ impl PartitionRuntime {
         self.drifts.postponed_until()
     }
 
-    /// The last run that put back what others changed.
+    /// The last run that restored what others changed.
     pub(super) fn repair(&self) -> Option<&LastRun> {
         self.repair.as_ref()
     }
@@ -120,7 +120,7 @@ impl PartitionRuntime {
         if self.is_applied(layout) { self.record().drift(present) } else { Vec::new() }
     }
 
-    /// What is listed otherwise than it was made, as far as it has not been put back.
+    /// What is listed otherwise than it was made, as far as it has not been restored.
     pub(super) fn drift_found(
         &self,
         desired: &Desired,
@@ -331,7 +331,7 @@ impl PartitionRuntime {
         if outcome.cause.is_none() {
             run.layout = static_layout(desired).map(|layout| layout.version.clone());
             run.generation = desired.generation;
-            self.drifts.put_back(now);
+            self.drifts.record_repair(now);
         }
         self.unwritten = true;
         outcome.cause

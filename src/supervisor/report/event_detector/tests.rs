@@ -226,7 +226,7 @@ fn disconnected_client_lost_no_work() {
     );
 }
 
-/// A server that dies under client 6 after client 5 and this many others have said goodbye.
+/// A server that dies under client 6 after client 5 and this many others are logged as gone.
 fn death_after_goodbyes(others: u32) -> Vec<Observation> {
     let (mut event_detector, mut server_log) = (EventDetector::default(), ServerLogEvents::default());
     detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)], &mut server_log);
@@ -484,14 +484,14 @@ fn fault_event_names_its_source() {
     };
     read_record(&mut server_log);
     let faulty = detect(&mut event_detector, &ready(&[(20, "FAULT")]), &[], &mut server_log);
-    assert_eq!(from(&faulty), (KnownFrom::Look, vec![5]));
+    assert_eq!(from(&faulty), (KnownFrom::Poll, vec![5]));
     assert_eq!(
         short(&detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[], &mut server_log)),
         ["server.recovered"]
     );
     read_record(&mut server_log);
-    let heard = detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[], &mut server_log);
-    assert_eq!(from(&heard), (KnownFrom::ServerLog, vec![5]));
+    let logged = detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[], &mut server_log);
+    assert_eq!(from(&logged), (KnownFrom::ServerLog, vec![5]));
 }
 
 #[test]

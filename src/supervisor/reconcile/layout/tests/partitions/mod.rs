@@ -496,9 +496,12 @@ fn repair_is_recorded_before_it_begins() {
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.drift.len()), (LayoutState::Pending, 1));
     assert_eq!((status.drift_seen.count, status.drift_seen.last_at), (1, Some(5)));
-    let said = &conditions(&status, 6)[0];
-    assert_eq!((said.kind.as_str(), said.status), ("PartitionsDrifted", true));
-    assert!(said.message.contains("partition p1") && said.message.contains("being put back"), "{said:?}");
+    let message = &conditions(&status, 6)[0];
+    assert_eq!((message.kind.as_str(), message.status), ("PartitionsDrifted", true));
+    assert!(
+        message.message.contains("partition p1") && message.message.contains("being restored"),
+        "{message:?}"
+    );
 
     // Interrupted, the same repair continues, and the drift is what it was.
     run(&mut reconciler, &target, &mut die, Some(0));
