@@ -24,7 +24,7 @@ const ROUNDS: usize = 8;
 const ROUND: Duration = Duration::from_secs(4);
 /// The time over which the slow callers come: about as long as one stays, so that they do not all go at once.
 const SLOW_SPREAD: Duration = Duration::from_secs(10);
-/// What the callers ask for: something from memory, and something from the database.
+/// What the callers request: something from memory, and something from the database.
 const BUSY_PATHS: [&str; 2] = ["/api/v1/daemons/gpu0", "/api/v1/tenants"];
 /// A body of a byte a second that is whole before it has to keep up with `limits.body_rate`, and one that never is.
 const SHORT_BODY: usize = 8;
@@ -165,7 +165,7 @@ fn count<T: Copy + From<u8> + std::ops::Add<Output = T>>(counter: &Cell<T>) {
 pub(crate) struct Caller {
     address: SocketAddr,
     token: Rc<str>,
-    /// How many callers are busy, and what they ask for in turns.
+    /// How many callers are busy, and what they request in turns.
     busy: usize,
     paths: &'static [&'static str],
     counts: Rc<Counts>,

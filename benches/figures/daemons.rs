@@ -28,7 +28,7 @@ pub(crate) fn starts(directory: &Path, table: &mut Table) {
     table.row("start to listening, ms (first start, database made)", median(starts), Some(100.0));
 }
 
-/// One server with a daemon that dies, that many look at, and that others use.
+/// One server with a daemon that dies, that many clients read, and that other programs use.
 pub(crate) fn polls(directory: &Path, table: &mut Table) {
     let (server, _) = Server::start(directory);
     server.wait_ready();
@@ -105,7 +105,7 @@ fn beside_loops(server: &Server, table: &mut Table) {
         sessions("retried") - before.0,
         None,
     );
-    // A request waits 10 s for a fresh look (fresh_timeout_s).
+    // A request waits 10 s for a fresh poll (fresh_timeout_s).
     table.row("the same: longest answer, ms", longest, Some(10_000.0));
 }
 
@@ -235,7 +235,7 @@ impl Drop for Client {
     }
 }
 
-/// Reads live `reads` times; failures, and the most control processes that one look took.
+/// Reads live `reads` times; failures, and the most control processes that one read took.
 fn reader(server: &Server, reads: u32) -> (u32, u64) {
     let (mut failures, mut most) = (0, 0);
     for _ in 0..reads {
@@ -249,7 +249,7 @@ fn reader(server: &Server, reads: u32) -> (u32, u64) {
     (failures, most)
 }
 
-/// What the same reads come to without the manager: calls, and calls that failed.
+/// The same reads without the manager: calls, and calls that failed.
 fn direct_callers(server: &Server, callers: u32, each: u32) -> (u32, u32) {
     let call = || {
         let mut child = server.control_program().spawn().expect("it starts");

@@ -15,7 +15,7 @@ use crate::{Table, median, millis};
 
 const TENANTS: i64 = 5000;
 const EVENTS: i64 = 50_000;
-/// Each page is asked for so many times.
+/// Each page is requested so many times.
 const ROUNDS: usize = 100;
 /// At most so long at the 95th percentile, in milliseconds.
 const BOUND: f64 = 20.0;
@@ -149,7 +149,7 @@ impl Browser {
         browser
     }
 
-    /// A page as a browser asks for it: its status, and its bytes as they are sent, head included.
+    /// A page as a browser requests it: its status, and its bytes as they are sent, head included.
     fn get(&self, path: &str) -> (u16, usize) {
         let head = format!("Cookie: {}\r\nAccept-Encoding: gzip\r\n", self.cookie);
         let answer = self.ask(&format!("GET {path}"), &head, "");

@@ -125,7 +125,7 @@ impl Server {
         self.send("POST", path, "");
     }
 
-    /// Asks for an operation and waits for its success; milliseconds from the request to the answer that tells of it.
+    /// Asks for an operation and waits for its success; milliseconds from the request to the response that shows it.
     pub(crate) fn operation(&self, path: &str, body: &str) -> f64 {
         let began = Instant::now();
         let accepted = self.send("POST", path, body);

@@ -3,10 +3,10 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{DATABASE, StartError, refused, trusted};
+use super::{DATABASE, StartupError, refused, trusted};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::domain::audit::Attempt;
+use crate::domain::audit::AttemptedAction;
 use crate::host;
 use crate::host::trust::Trust;
 use crate::service::host::startup::NO_MACHINE_ID;
@@ -26,7 +26,7 @@ pub struct Made {
 }
 
 /// Copies the database to a file that must not be there yet; a running manager serves meanwhile.
-pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartError> {
+pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartupError> {
     let database = config.state_dir.join(DATABASE);
     let backup = backup::copy(&database, file).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -37,15 +37,15 @@ pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartError> {
 }
 
 /// What the caller does with a file.
-fn attempt(action: &str, file: &Path) -> Attempt {
+fn attempt(action: &str, file: &Path) -> AttemptedAction {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    Attempt::at_command_line(rustix::process::geteuid().as_raw(), action, &file)
+    AttemptedAction::at_command_line(rustix::process::geteuid().as_raw(), action, &file)
 }
 
 /// Puts a backup in the place of the database; refuses while a manager serves.
 ///
 /// One with a broken audit is refused unless that is allowed.
-pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartError> {
+pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartupError> {
     // What is wrong with the file is said before anything is made.
     let backup = backup::examine(file).await.map_err(refused)?;
     // The manager may be another user, whose directory it is.

@@ -12,13 +12,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::platform::Platform;
-use super::{DATABASE, StartError, durable_records, guarding, platform, refused, seed, token_file, trusted};
+use super::{
+    DATABASE, StartupError, durable_records, guarding, platform, refused, seed, token_file, trusted,
+};
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
 use crate::domain::access::{Actor, UserMap};
 use crate::domain::daemon::DesiredState;
 use crate::domain::health::HostHealth;
-use crate::domain::listening::Listening;
+use crate::domain::listening::HostListening;
 use crate::domain::timings::Timings;
 use crate::domain::token::Secret;
 use crate::gpu::Inventory;
@@ -64,10 +66,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Looks at a real host, takes the state directory's lock, and refuses a state directory that has lost its database.
+    /// Inspects a real host, takes the state directory's lock, and refuses a state directory that has lost its database.
     ///
     /// `new_database` begins with an empty one instead.
-    pub async fn new(config: &Config, new_database: bool) -> Result<Self, StartError> {
+    pub async fn new(config: &Config, new_database: bool) -> Result<Self, StartupError> {
         let users = config.users().map_err(refused)?;
         let database = config.state_dir.join(DATABASE);
         let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -104,7 +106,7 @@ pub struct App {
     health: HostHealth,
     audit_head: AuditHead,
     events: EventQueue,
-    listening: watch::Sender<Listening>,
+    listening: watch::Sender<HostListening>,
     new_token: bool,
     /// What requests have begun and may outlive them.
     tasks: TaskTracker,
@@ -122,9 +124,9 @@ impl App {
         config: &Config,
         prepared: Prepared,
         address: SocketAddr,
-        listening: Listening,
+        listening: HostListening,
         stop: CancellationToken,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, StartupError> {
         let Prepared { lock, users, machine_id, real, remembered, admin_token, seeded, probe } = prepared;
         let platform = real.map_or_else(|| platform::simulated(config, remembered), Ok)?;
         let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
@@ -221,7 +223,7 @@ impl App {
     }
 
     /// How it is reached, and the way to change that.
-    pub(super) fn listening(&self) -> &watch::Sender<Listening> {
+    pub(super) fn listening(&self) -> &watch::Sender<HostListening> {
         &self.listening
     }
 
@@ -238,7 +240,7 @@ impl App {
     }
 
     /// An address at which the operator logs in once, if this is the first start.
-    pub(super) async fn first_login(&self) -> Result<Option<Secret>, StartError> {
+    pub(super) async fn first_login(&self) -> Result<Option<Secret>, StartupError> {
         if !self.new_token {
             return Ok(None);
         }
@@ -272,7 +274,7 @@ fn supervisor_context(
     capability: Capability,
     recorder: mpsc::Sender<DurableWrite>,
     events: EventQueue,
-) -> Result<SupervisorContext, StartError> {
+) -> Result<SupervisorContext, StartupError> {
     let inventory: Arc<dyn Inventory> = platform.inventory.clone();
     let client_wait = Duration::from_secs(config.client_wait_s.into());
     Ok(SupervisorContext {
@@ -332,9 +334,9 @@ async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: 
     service.record_stop().await;
 }
 
-async fn open_store(clock: Clock, database: &Path, health: HostHealth) -> Result<Store, StartError> {
+async fn open_store(clock: Clock, database: &Path, health: HostHealth) -> Result<Store, StartupError> {
     Store::open_with(database, clock.unix_ms(), health).await.map_err(|error| match error {
-        StoreError::Database(_) => StartError(format!("{}: {error}", database.display())),
+        StoreError::Database(_) => StartupError(format!("{}: {error}", database.display())),
         other => refused(other),
     })
 }
@@ -343,7 +345,7 @@ async fn open_store(clock: Clock, database: &Path, health: HostHealth) -> Result
 async fn maintenance_inventory(
     store: &Store,
     machine_id: &str,
-) -> Result<Option<crate::gpu::SuspendedGpus>, StartError> {
+) -> Result<Option<crate::gpu::SuspendedGpus>, StartupError> {
     let mut reader = store.read().await.map_err(refused)?;
     let written = store::maintenance::inventory(&mut reader, machine_id).await.map_err(refused)?;
     Ok(platform::remembered(written.as_deref()))

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{StartError, refused};
+use super::{StartupError, refused};
 use crate::config::Tls;
-use crate::domain::listening::{Listening, TlsStatus};
+use crate::domain::listening::{HostListening, TlsStatus};
 use crate::host::Watch;
 use crate::http::tls::{Certificates, Reloaded, TlsError};
 
@@ -21,7 +21,7 @@ const DEBOUNCE: Duration = Duration::from_millis(300);
 const ANYWAY: Duration = Duration::from_secs(10 * 60);
 
 /// Takes SIGHUP over, which would end the process, and reads the certificate that the configuration names.
-pub(super) fn begin(tls: Option<&Tls>) -> Result<(Signal, Option<Arc<Certificates>>), StartError> {
+pub(super) fn begin(tls: Option<&Tls>) -> Result<(Signal, Option<Arc<Certificates>>), StartupError> {
     let hangups = signal(SignalKind::hangup()).map_err(refused)?;
     Ok((hangups, load(tls).map_err(refused)?))
 }
@@ -33,8 +33,8 @@ pub(super) fn load(tls: Option<&Tls>) -> Result<Option<Arc<Certificates>>, TlsEr
 }
 
 /// How the API is reached at first.
-pub(super) fn listening(address: SocketAddr, certificates: Option<&Certificates>) -> Listening {
-    Listening {
+pub(super) fn listening(address: SocketAddr, certificates: Option<&Certificates>) -> HostListening {
+    HostListening {
         address: address.to_string(),
         tls: certificates.map(status),
         insecure: certificates.is_none() && !address.ip().is_loopback(),
@@ -50,7 +50,7 @@ fn status(certificates: &Certificates) -> TlsStatus {
 pub(super) async fn follow(
     certificates: Option<Arc<Certificates>>,
     mut hangups: Signal,
-    listening: watch::Sender<Listening>,
+    listening: watch::Sender<HostListening>,
 ) {
     let Some(certificates) = certificates else {
         while hangups.recv().await.is_some() {

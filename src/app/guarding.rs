@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{DATABASE, StartError, refused};
+use super::{DATABASE, StartupError, refused};
 use crate::clock::Clock;
 use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
@@ -38,16 +38,16 @@ pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
 }
 
 /// Refuses a state directory that has lost its database, unless a new one is wanted; and a new one where there is one.
-pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(), StartError> {
+pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(), StartupError> {
     let missing = missing_database(state_dir);
     if new_database && missing.is_none() && state_dir.join(DATABASE).exists() {
-        return Err(StartError(format!(
+        return Err(StartupError(format!(
             "--new-database: there is a database at {}; leave the option out, or move the database away",
             state_dir.join(DATABASE).display()
         )));
     }
     match missing {
-        Some(what) if !new_database => Err(StartError(format!(
+        Some(what) if !new_database => Err(StartupError(format!(
             "{what}: restore a backup (`mps-manager restore FILE --state-dir {}`), or give --new-database to begin with an empty \
              database; daemons that run are listed as foreign then",
             state_dir.display()
@@ -64,7 +64,7 @@ pub(super) async fn compare_audit(
     head: &AuditHead,
     health: &HostHealth,
     machine_id: &str,
-) -> Result<(), StartError> {
+) -> Result<(), StartupError> {
     let (reason, damage, means) = match head.read() {
         Ok(None) => return Ok(()),
         Ok(Some(known)) => {
@@ -195,9 +195,9 @@ mod tests {
                 if empty {
                     std::fs::write(path(DATABASE), "").expect("written");
                 }
-                let said = check_database(directory.path(), false).expect_err("lost").to_string();
-                assert!(said.contains(sign) && said.contains("--new-database"), "{said}");
-                assert!(said.contains(if empty { "is empty" } else { "is missing" }), "{said}");
+                let text = check_database(directory.path(), false).expect_err("lost").to_string();
+                assert!(text.contains(sign) && text.contains("--new-database"), "{text}");
+                assert!(text.contains(if empty { "is empty" } else { "is missing" }), "{text}");
             }
             check_database(directory.path(), true).expect("a new one is wanted");
             assert!(!path("audit.head").exists());

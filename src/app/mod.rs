@@ -28,10 +28,10 @@ pub(crate) const DATABASE: &str = "mps-manager.db";
 /// Why the server did not start, in words for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct StartError(String);
+pub struct StartupError(String);
 
-fn refused(error: impl std::fmt::Display) -> StartError {
-    StartError(error.to_string())
+fn refused(error: impl std::fmt::Display) -> StartupError {
+    StartupError(error.to_string())
 }
 
 /// Checks the audit in a database; the first row that does not fit is the inner error.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use super::{StartError, refused};
+use super::{StartupError, refused};
 use crate::config::Config;
 use crate::domain::timings::Timings;
 use crate::gpu::{
@@ -26,7 +26,7 @@ const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 impl Platform {
     /// Suspends or resumes the driver by the maintenance in the store; the file that was checked before
     /// may have said otherwise.
-    pub(super) fn apply_maintenance(&self, remembered: Option<SuspendedGpus>) -> Result<(), StartError> {
+    pub(super) fn apply_maintenance(&self, remembered: Option<SuspendedGpus>) -> Result<(), StartupError> {
         match remembered {
             Some(remembered) if self.inventory.live() => {
                 if let Err(error) = self.inventory.suspend(remembered, CLOSING) {
@@ -52,7 +52,7 @@ pub(super) fn remembered(text: Option<&str>) -> Option<SuspendedGpus> {
 /// The GPUs and the programs of this host; touches nothing, and says all that is missing at once.
 ///
 /// In maintenance the driver is not touched, and need not even be there.
-pub(super) fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartError> {
+pub(super) fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartupError> {
     let inventory = match remembered {
         Some(remembered) => Ok(TimeLimited::new(Suspendable::closed(open_nvml, remembered))),
         None => TimeLimited::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
@@ -73,7 +73,7 @@ pub(super) fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result
         }
         (inventory, binaries) => {
             let missing: Vec<String> = inventory.err().into_iter().chain(binaries.err()).collect();
-            Err(StartError(format!(
+            Err(StartupError(format!(
                 "{}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host.",
                 missing.join("\n")
             )))
@@ -86,7 +86,10 @@ pub(super) fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
 }
 
 /// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
-pub(super) fn simulated(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartError> {
+pub(super) fn simulated(
+    config: &Config,
+    remembered: Option<SuspendedGpus>,
+) -> Result<Platform, StartupError> {
     let directory = config.runtime_dir.join("sim");
     sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
     let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));

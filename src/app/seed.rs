@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{StartError, refused};
+use super::{StartupError, refused};
 use crate::domain::audit::Target;
 use crate::domain::daemon::{DaemonSpec, DesiredState};
 use crate::domain::gpu::GpuRef;
@@ -24,9 +24,9 @@ pub(super) async fn seed_simulated_host(
     inventory: &Arc<dyn Inventory>,
     daemons: DesiredState,
     unfinished: &Path,
-) -> Result<(), StartError> {
+) -> Result<(), StartupError> {
     let begun = std::fs::write(unfinished, "");
-    begun.map_err(|error| StartError(format!("{}: {error}", unfinished.display())))?;
+    begun.map_err(|error| StartupError(format!("{}: {error}", unfinished.display())))?;
     let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
     for gpu in &gpus {
@@ -66,11 +66,12 @@ pub(super) async fn seed_simulated_host(
         let ctx = RequestContext::of_manager(service.clock(), "seed", Target::Tenant(name.clone()));
         accept_existing(service.put_tenant(&ctx, name, spec, new.clone()).await)?;
     }
-    std::fs::remove_file(unfinished).map_err(|error| StartError(format!("{}: {error}", unfinished.display())))
+    std::fs::remove_file(unfinished)
+        .map_err(|error| StartupError(format!("{}: {error}", unfinished.display())))
 }
 
 /// Accepts that it exists already.
-fn accept_existing<T>(written: Result<T, ServiceError>) -> Result<(), StartError> {
+fn accept_existing<T>(written: Result<T, ServiceError>) -> Result<(), StartupError> {
     match written {
         Ok(_) | Err(ServiceError::PreconditionFailed(_)) => Ok(()),
         Err(error) => Err(refused(error)),

@@ -4,10 +4,10 @@ use std::io::Write as _;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{App, Prepared, StartError, certificates, refused, trusted};
+use super::{App, Prepared, StartupError, certificates, refused, trusted};
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
-use crate::domain::listening::Listening;
+use crate::domain::listening::HostListening;
 use crate::domain::token::Secret;
 use crate::host;
 use crate::http::server::{Listeners, check_address};
@@ -21,7 +21,7 @@ const OWN_FILES: u64 = 256;
 /// Everything that can be refused is refused before the database is opened and before any daemon is touched.
 ///
 /// `new_database` begins with an empty database where the state directory has lost its own.
-pub async fn serve(config: Config, new_database: bool) -> Result<(), StartError> {
+pub async fn serve(config: Config, new_database: bool) -> Result<(), StartupError> {
     let signals = StopSignals::listen().map_err(refused)?;
     trusted::check_directories(&config)?;
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
@@ -45,7 +45,7 @@ pub async fn serve(config: Config, new_database: bool) -> Result<(), StartError>
     Ok(())
 }
 
-fn announce(config: &Config, listening: &Listening, login: Option<&Secret>) {
+fn announce(config: &Config, listening: &HostListening, login: Option<&Secret>) {
     let kind = if config.sim.is_some() { "a SIMULATED host" } else { "this host" };
     let scheme = if listening.tls.is_some() { "https" } else { "http" };
     let address = &listening.address;

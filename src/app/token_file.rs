@@ -4,24 +4,24 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{StartError, refused};
+use super::{StartupError, refused};
 use crate::domain::token::Secret;
 
 /// Reads the admin token; `None` before the first start has made it.
-pub(super) fn read(state_dir: &Path) -> Result<Option<Secret>, StartError> {
+pub(super) fn read(state_dir: &Path) -> Result<Option<Secret>, StartupError> {
     let path = state_dir.join("admin.token");
     match std::fs::read_to_string(&path) {
         Ok(text) if text.trim().len() >= 32 => Ok(Some(Secret::shown(text.trim()))),
         Ok(_) => {
-            Err(StartError(format!("{} holds no token: delete it, and a new one is made", path.display())))
+            Err(StartupError(format!("{} holds no token: delete it, and a new one is made", path.display())))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(StartError(format!("{}: {error}", path.display()))),
+        Err(error) => Err(StartupError(format!("{}: {error}", path.display()))),
     }
 }
 
 /// Makes the admin token.
-pub(super) fn create(state_dir: &Path) -> Result<Secret, StartError> {
+pub(super) fn create(state_dir: &Path) -> Result<Secret, StartupError> {
     let path: PathBuf = state_dir.join("admin.token");
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(refused)?;
@@ -36,6 +36,6 @@ pub(super) fn create(state_dir: &Path) -> Result<Secret, StartError> {
         .open(&unfinished)
         .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&unfinished, &path))
-        .map_err(|error| StartError(format!("{}: {error}", path.display())))?;
+        .map_err(|error| StartupError(format!("{}: {error}", path.display())))?;
     Ok(Secret::shown(&token))
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use super::{DATABASE, StartError, refused, seed};
+use super::{DATABASE, StartupError, refused, seed};
 use crate::config::Config;
 use crate::domain::TenantDirectory;
 use crate::host::trust::{Content, Trust, Untrusted};
@@ -26,7 +26,7 @@ const DAEMONS: &str = "daemons";
 const TENANTS: &str = "tenants";
 
 /// Refuses directories that cannot be used, or that others could change.
-pub(super) fn check_directories(config: &Config) -> Result<(), StartError> {
+pub(super) fn check_directories(config: &Config) -> Result<(), StartupError> {
     check_length(&config.runtime_dir)?;
     let trust = Trust::own();
     check_state(&config.state_dir, &trust).map_err(refused)?;
@@ -34,14 +34,14 @@ pub(super) fn check_directories(config: &Config) -> Result<(), StartError> {
 }
 
 /// Refuses a runtime directory in which no tenant's directory would fit, nor a daemon with the shortest name.
-pub(super) fn check_length(runtime_dir: &Path) -> Result<(), StartError> {
+pub(super) fn check_length(runtime_dir: &Path) -> Result<(), StartupError> {
     let daemon = runtime_dir.join("daemons/x/pipe").as_os_str().len();
     let tenant = tenants_directory(runtime_dir).as_os_str().len() + 1 + TenantDirectory::LENGTH;
     let longest = daemon.max(tenant);
     if longest <= LONGEST_PATH {
         return Ok(());
     }
-    Err(StartError(format!(
+    Err(StartupError(format!(
         "the runtime directory {} is too long: a pipe directory in it would have {longest} bytes or more, and the path of a \
          socket leaves room for {LONGEST_PATH}; give a shorter one with --runtime-dir",
         runtime_dir.display()
@@ -49,9 +49,9 @@ pub(super) fn check_length(runtime_dir: &Path) -> Result<(), StartError> {
 }
 
 /// Makes the runtime directory where it is missing.
-pub(super) fn make_runtime_directory(path: &Path) -> Result<(), StartError> {
+pub(super) fn make_runtime_directory(path: &Path) -> Result<(), StartupError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| {
-        StartError(format!(
+        StartupError(format!(
             "the runtime directory {} cannot be made: {error}; give another with --runtime-dir",
             path.display()
         ))

@@ -52,7 +52,7 @@ pub(super) struct Restore {
 
 /// Runs a command to completion and prints its result.
 fn finish<T>(
-    work: impl Future<Output = Result<T, app::StartError>>,
+    work: impl Future<Output = Result<T, app::StartupError>>,
     print: impl FnOnce(&T) -> Result<(), serde_json::Error>,
 ) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

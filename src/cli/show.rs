@@ -152,21 +152,21 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
 /// Conditions that need attention, with their daemon or tenant. A daemon's condition is not repeated for its tenants.
 fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<(String, &'a Condition)> {
     let mut found = Vec::new();
-    let mut said = BTreeSet::new();
+    let mut shown = BTreeSet::new();
     for daemon in daemons {
         let conditions = daemon.status.iter().flat_map(|status| &status.conditions);
         for condition in conditions.filter(|condition| condition.needs_attention()) {
-            said.insert((daemon.name.as_str(), condition.reason.as_str()));
+            shown.insert((daemon.name.as_str(), condition.reason.as_str()));
             found.push((daemon.name.to_string(), condition));
         }
     }
     for tenant in tenants {
-        let is_said = |condition: &&Condition| {
+        let is_shown = |condition: &&Condition| {
             let reason = condition.reason.as_str();
-            reason == "DaemonNotReady" || said.contains(&(tenant.spec.daemon.as_str(), reason))
+            reason == "DaemonNotReady" || shown.contains(&(tenant.spec.daemon.as_str(), reason))
         };
         let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
-        found.extend(own.filter(|one| !is_said(one)).map(|condition| (tenant.name.to_string(), condition)));
+        found.extend(own.filter(|one| !is_shown(one)).map(|condition| (tenant.name.to_string(), condition)));
     }
     found
 }

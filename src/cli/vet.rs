@@ -128,8 +128,8 @@ mod tests {
             "CUDA_HOME",
             "CUDA_CACHE_PATH",
         ] {
-            let said = check_environment(&set(name, "1"), &[]).expect_err(name);
-            assert!(said.contains("refused and not used") && !said.contains('\n'), "{said}");
+            let message = check_environment(&set(name, "1"), &[]).expect_err(name);
+            assert!(message.contains("refused and not used") && !message.contains('\n'), "{message}");
         }
     }
 
@@ -150,8 +150,8 @@ mod tests {
             check_environment(&BTreeMap::new(), &[name.to_owned()]).expect("taken");
         }
         for name in ["PATH", "LD_LIBRARY_PATH", "CUDA_\u{1b}[31m"] {
-            let said = check_environment(&BTreeMap::new(), &[name.to_owned()]).expect_err(name);
-            assert!(!said.contains('\u{1b}'), "{said}");
+            let message = check_environment(&BTreeMap::new(), &[name.to_owned()]).expect_err(name);
+            assert!(!message.contains('\u{1b}'), "{message}");
         }
     }
 

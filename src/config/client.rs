@@ -79,8 +79,8 @@ mod tests {
             ("user = 0", "user"),
         ] {
             fs::write(&file, text).expect("written");
-            let said = trusted_by(&file).expect_err(text);
-            assert!(said.contains(word) && said.contains("client.toml"), "{said}");
+            let message = trusted_by(&file).expect_err(text);
+            assert!(message.contains(word) && message.contains("client.toml"), "{message}");
         }
         fs::write(&file, "manager_user = 65534").expect("written");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("mode");

@@ -72,7 +72,7 @@ fn users_and_groups() {
         assert_eq!((map.users.len(), map.groups.len()), (access.users.len(), access.groups.len()));
         for (uid, grant) in &map.users {
             assert_eq!(map.grant(*uid, &[]).as_ref(), Some(grant));
-            assert!(access.users.values().any(|said| said == grant));
+            assert!(access.users.values().any(|granted| granted == grant));
         }
         let printed = toml::to_string(&access).expect("TOML");
         assert_eq!(toml::from_str::<AccessConfig>(&printed).expect("its own"), access);

@@ -14,7 +14,7 @@ use super::{GpuUuid, TenantName};
 /// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{detail}")]
-pub struct Refusal {
+pub struct AdmissionError {
     /// The field of the tenant's spec.
     pub field: &'static str,
     /// What does not fit, the sum, and what would fit.
@@ -43,11 +43,11 @@ pub fn admit(
     tenants: &[(TenantName, TenantSpec)],
     gpus: &[Gpu],
     ceiling: u32,
-) -> Result<(), Refusal> {
+) -> Result<(), AdmissionError> {
     for (name, tenant) in tenants {
         if let Some(foreign) = tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)) {
             let offered: Vec<&str> = daemon.gpus.iter().map(GpuUuid::as_str).collect();
-            return Err(Refusal {
+            return Err(AdmissionError {
                 field: "gpus",
                 detail: format!(
                     "tenant {name} names {foreign}, which daemon {daemon_name} does not offer: choose among {}",
@@ -55,7 +55,8 @@ pub fn admit(
                 ),
             });
         }
-        resolve(tenant, daemon, gpus).map_err(|error| Refusal { field: "sms", detail: error.to_string() })?;
+        resolve(tenant, daemon, gpus)
+            .map_err(|error| AdmissionError { field: "sms", detail: error.to_string() })?;
     }
     no_percentages(daemon_name, daemon, tenants)?;
     same_user(daemon_name, daemon, tenants)?;
@@ -70,7 +71,7 @@ pub fn admit(
         if clients > u64::from(ceiling) {
             let terms: Vec<String> =
                 here.iter().map(|(name, tenant)| format!("{name} {}", tenant.max_clients)).collect();
-            return Err(Refusal {
+            return Err(AdmissionError {
                 field: "max_clients",
                 detail: format!(
                     "GPU {} ({uuid}) takes {ceiling} clients with this version of MPS, and the tenants may have \
@@ -104,7 +105,7 @@ fn no_percentages(
     daemon_name: &str,
     daemon: &DaemonSpec,
     tenants: &[(TenantName, TenantSpec)],
-) -> Result<(), Refusal> {
+) -> Result<(), AdmissionError> {
     if daemon.mode == Mode::Shared {
         return Ok(());
     }
@@ -117,7 +118,7 @@ fn no_percentages(
     let Some((_, (field, _))) = having.last() else { return Ok(()) };
     let named: Vec<String> =
         having.iter().map(|(name, (field, value))| format!("{name} ({field} {value})")).collect();
-    Err(Refusal {
+    Err(AdmissionError {
         field,
         detail: format!(
             "daemon {daemon_name} in static mode gives a client the SMs of its partition, and MPS ignores thread \
@@ -133,14 +134,14 @@ fn same_user(
     daemon_name: &str,
     daemon: &DaemonSpec,
     tenants: &[(TenantName, TenantSpec)],
-) -> Result<(), Refusal> {
+) -> Result<(), AdmissionError> {
     let Some((name, tenant)) = tenants.last() else { return Ok(()) };
     if daemon.multi_user {
         return Ok(());
     }
     match tenants.iter().find(|(_, other)| other.uid != tenant.uid) {
         None => Ok(()),
-        Some((other, spec)) => Err(Refusal {
+        Some((other, spec)) => Err(AdmissionError {
             field: "uid",
             detail: format!(
                 "tenant {name} has uid {} and tenant {other} on daemon {daemon_name} has uid {}: a daemon that is \
@@ -152,12 +153,16 @@ fn same_user(
     }
 }
 
-fn memory_fits(daemon: &DaemonSpec, gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), Refusal> {
+fn memory_fits(
+    daemon: &DaemonSpec,
+    gpu: &Gpu,
+    here: &[&(TenantName, TenantSpec)],
+) -> Result<(), AdmissionError> {
     for (name, tenant) in here {
         if let Some(limit) = tenant.device_memory_limit
             && limit.bytes() > gpu.memory_total
         {
-            return Err(Refusal {
+            return Err(AdmissionError {
                 field: "device_memory_limit",
                 detail: format!(
                     "tenant {name} asks for {limit} and GPU {} has {}: give at most that",
@@ -179,7 +184,7 @@ fn memory_fits(daemon: &DaemonSpec, gpu: &Gpu, here: &[&(TenantName, TenantSpec)
             None => format!("{name} the whole GPU {} (no limit)", Bytes(gpu.memory_total)),
         })
         .collect();
-    Err(Refusal {
+    Err(AdmissionError {
         field: "device_memory_limit",
         detail: format!(
             "GPU {} ({}) has {} × over-commit {} = {} to promise, and the tenants come to {} = {}, which is {} too \
@@ -205,7 +210,7 @@ mod tests {
         serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]{extra}}}", h200(0).uuid)).expect("daemon")
     }
 
-    fn check(daemon: &DaemonSpec, tenants: &[&str]) -> Result<(), Refusal> {
+    fn check(daemon: &DaemonSpec, tenants: &[&str]) -> Result<(), AdmissionError> {
         let tenants: Vec<_> = tenants
             .iter()
             .enumerate()

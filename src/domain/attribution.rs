@@ -91,7 +91,7 @@ pub fn attribute(
 
 /// The tenant of a process in a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Occupant {
+pub enum PartitionOccupant {
     /// All evidence agrees on it.
     Of(TenantName),
     /// The evidence disagrees, as this text explains.
@@ -102,15 +102,22 @@ pub enum Occupant {
 
 /// Finds the tenant of a process in a partition of `daemon`. A single piece of evidence may be older than the rest: a user stays
 /// when a tenant goes, and so does an environment. So all of them have to agree.
-pub fn occupant(client: &Signs, daemon: &DaemonName, leases: &[Lease], candidates: &[Candidate]) -> Occupant {
-    let (Some(owner), by) = attribute(client, daemon, leases, candidates) else { return Occupant::Unknown };
+pub fn occupant(
+    client: &Signs,
+    daemon: &DaemonName,
+    leases: &[Lease],
+    candidates: &[Candidate],
+) -> PartitionOccupant {
+    let (Some(owner), by) = attribute(client, daemon, leases, candidates) else {
+        return PartitionOccupant::Unknown;
+    };
     let by = match by {
         AttributedBy::Lease => "lease",
         AttributedBy::Uid => "user",
         AttributedBy::Environment | AttributedBy::Unattributed => "environment",
     };
     let disputed = |whose: &str, sign: &str| {
-        Occupant::Disputed(format!("of tenant {owner} by its {by} and of {whose} by its {sign}"))
+        PartitionOccupant::Disputed(format!("of tenant {owner} by its {by} and of {whose} by its {sign}"))
     };
     if let Some(hint) = client.hint.as_deref().filter(|hint| !hint.is_empty() && *hint != owner.as_str()) {
         let whose = TenantName::parse(hint)
@@ -128,7 +135,7 @@ pub fn occupant(client: &Signs, daemon: &DaemonName, leases: &[Lease], candidate
         Some(another) if !of_user.any(|tenant| *tenant == owner) => {
             disputed(&format!("tenant {another}"), "user")
         }
-        _ => Occupant::Of(owner),
+        _ => PartitionOccupant::Of(owner),
     }
 }
 
@@ -181,12 +188,12 @@ mod tests {
         let who = |uid: u32, hint: Option<&str>, leases: &[Lease]| {
             occupant(&Signs::from(&client(uid, hint)), &daemon, leases, &candidates)
         };
-        let disputed = |words: &str| Occupant::Disputed(words.to_owned());
+        let disputed = |words: &str| PartitionOccupant::Disputed(words.to_owned());
         for (uid, hint, leases, expected) in [
-            (1001, Some("b"), &lease[..], Occupant::Of(name("b"))),
+            (1001, Some("b"), &lease[..], PartitionOccupant::Of(name("b"))),
             // Root, and a user that no tenant has, prove nothing.
-            (0, None, &lease, Occupant::Of(name("b"))),
-            (7, Some(""), &lease, Occupant::Of(name("b"))),
+            (0, None, &lease, PartitionOccupant::Of(name("b"))),
+            (7, Some(""), &lease, PartitionOccupant::Of(name("b"))),
             (
                 1001,
                 Some("c"),
@@ -194,8 +201,8 @@ mod tests {
                 disputed("of tenant b by its lease and of tenant c by its environment"),
             ),
             (1000, Some("b"), &lease, disputed("of tenant b by its lease and of tenant a by its user")),
-            (1000, None, &[], Occupant::Of(name("a"))),
-            (1000, Some("a"), &[], Occupant::Of(name("a"))),
+            (1000, None, &[], PartitionOccupant::Of(name("a"))),
+            (1000, Some("a"), &[], PartitionOccupant::Of(name("a"))),
             (
                 1000,
                 Some("gone"),
@@ -208,8 +215,8 @@ mod tests {
                 &[],
                 disputed("of tenant a by its user and of no possible tenant by its environment"),
             ),
-            (1001, Some("gone"), &[], Occupant::Unknown),
-            (1001, Some("b"), &[], Occupant::Of(name("b"))),
+            (1001, Some("gone"), &[], PartitionOccupant::Unknown),
+            (1001, Some("b"), &[], PartitionOccupant::Of(name("b"))),
         ] {
             assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
         }

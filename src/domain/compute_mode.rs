@@ -1,4 +1,4 @@
-//! The compute mode of a GPU: set when a daemon wants one, and what was before put back when none does.
+//! The compute mode of a GPU: set when a daemon wants one, and what was before restored when none does.
 //!
 //! What is to be done is worked out one step at a time from what is remembered and what is read, so that a manager that
 //! died between any two steps continues where it was. What was before is remembered before anything is set.
@@ -13,7 +13,7 @@ use super::{DaemonName, GpuUuid, InvalidValue};
 pub struct OwnedComputeMode {
     /// The daemon that wants it.
     pub daemon: DaemonName,
-    /// What is to be put back.
+    /// What is to be restored.
     pub previous: ComputeMode,
     /// What the daemon wants; it may not have been set yet.
     pub wanted: ComputeMode,
@@ -86,7 +86,7 @@ pub struct ComputeModeStatus {
     pub gpu: GpuUuid,
     /// What was read back last; `null` while the driver is not queried or the GPU is missing.
     pub mode: Option<ComputeMode>,
-    /// What was before, and is put back when the daemon is stopped for good or no longer wants a mode.
+    /// What was before, and is restored when the daemon is stopped for good or no longer wants a mode.
     pub previous: ComputeMode,
 }
 

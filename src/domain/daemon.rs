@@ -212,7 +212,7 @@ pub struct Home {
     pub foreign: bool,
 }
 
-/// Where a daemon stands.
+/// The phase of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -245,7 +245,7 @@ pub enum Phase {
 /// What the manager saw of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DaemonStatus {
-    /// Where it stands.
+    /// Its state.
     pub phase: Phase,
     /// The generation that was last applied and read back, 0 for none.
     pub observed_generation: i64,
@@ -397,7 +397,7 @@ pub struct FaultHolder {
     /// Its process.
     #[schema(value_type = String, example = "1234-567890")]
     pub client: ClientId,
-    /// Whether it stands still (SIGSTOP), so that it does not end by itself.
+    /// Whether it is stopped (SIGSTOP), so that it does not end by itself.
     pub stopped: bool,
 }
 

@@ -10,7 +10,7 @@ const GIB: u64 = 1024 * MIB;
 
 /// One setting that was read back otherwise than it should be.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Difference {
+pub enum SettingDifference {
     /// The percentage for servers to come.
     DefaultPercentage,
     /// The priority for clients to come.
@@ -23,7 +23,7 @@ pub enum Difference {
     ServerMemory(u32, usize),
 }
 
-impl std::fmt::Display for Difference {
+impl std::fmt::Display for SettingDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::DefaultPercentage => write!(f, "default active thread percentage"),
@@ -36,13 +36,13 @@ impl std::fmt::Display for Difference {
 }
 
 /// The settings that differ between what should be and what was read.
-pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
+pub fn differences(desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
     let mut found = Vec::new();
     if seen.default_active_thread_percentage != Some(desired.percentage) {
-        found.push(Difference::DefaultPercentage);
+        found.push(SettingDifference::DefaultPercentage);
     }
     if seen.default_priority != Some(desired.priority) {
-        found.push(Difference::DefaultPriority);
+        found.push(SettingDifference::DefaultPriority);
     }
     let differs = |readings: &[MemoryReading], ordinal: usize, limit: &Option<MemoryLimit>| {
         readings
@@ -51,16 +51,16 @@ pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
     };
     for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
         if differs(&seen.default_memory_limits, ordinal, limit) {
-            found.push(Difference::DefaultMemory(ordinal));
+            found.push(SettingDifference::DefaultMemory(ordinal));
         }
     }
     for server in &seen.servers {
         if server.active_thread_percentage != Some(desired.percentage) {
-            found.push(Difference::ServerPercentage(server.pid));
+            found.push(SettingDifference::ServerPercentage(server.pid));
         }
         for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
             if differs(&server.memory_limits, ordinal, limit) {
-                found.push(Difference::ServerMemory(server.pid, ordinal));
+                found.push(SettingDifference::ServerMemory(server.pid, ordinal));
             }
         }
     }
@@ -73,8 +73,8 @@ pub fn differences(desired: &Desired, seen: &Effective) -> Vec<Difference> {
 pub fn drifted(
     desired: &Desired,
     seen: &Effective,
-    differences: &[Difference],
-) -> Vec<(Difference, Drifted)> {
+    differences: &[SettingDifference],
+) -> Vec<(SettingDifference, Drifted)> {
     differences
         .iter()
         .filter_map(|difference| {
@@ -84,7 +84,7 @@ pub fn drifted(
         .collect()
 }
 
-fn values(desired: &Desired, seen: &Effective, difference: &Difference) -> Option<(String, String)> {
+fn values(desired: &Desired, seen: &Effective, difference: &SettingDifference) -> Option<(String, String)> {
     let percent = |read: Option<ThreadPercentage>| {
         (
             show(Some(desired.percentage)),
@@ -93,11 +93,15 @@ fn values(desired: &Desired, seen: &Effective, difference: &Difference) -> Optio
     };
     let server = |pid: u32| seen.servers.iter().find(|server| server.pid == pid);
     match *difference {
-        Difference::DefaultPercentage => Some(percent(seen.default_active_thread_percentage)),
-        Difference::DefaultPriority => Some((show(Some(desired.priority)), show(seen.default_priority))),
-        Difference::ServerPercentage(pid) => Some(percent(server(pid)?.active_thread_percentage)),
-        Difference::DefaultMemory(ordinal) => memory(desired, &seen.default_memory_limits, ordinal),
-        Difference::ServerMemory(pid, ordinal) => memory(desired, &server(pid)?.memory_limits, ordinal),
+        SettingDifference::DefaultPercentage => Some(percent(seen.default_active_thread_percentage)),
+        SettingDifference::DefaultPriority => {
+            Some((show(Some(desired.priority)), show(seen.default_priority)))
+        }
+        SettingDifference::ServerPercentage(pid) => Some(percent(server(pid)?.active_thread_percentage)),
+        SettingDifference::DefaultMemory(ordinal) => memory(desired, &seen.default_memory_limits, ordinal),
+        SettingDifference::ServerMemory(pid, ordinal) => {
+            memory(desired, &server(pid)?.memory_limits, ordinal)
+        }
     }
 }
 

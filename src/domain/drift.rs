@@ -1,4 +1,4 @@
-//! Drift: settings that were in force and are not any more, since another program wrote to the daemon.
+//! Drift: settings that were in force and no longer are, since another program wrote to the daemon.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftPolicy {
-    /// They are put back, and it is said.
+    /// They are restored and reported.
     #[default]
     Repair,
-    /// They stay, the daemon is not ready, and it is said; the next change of its spec or its tenants writes them all.
+    /// They stay, the daemon is not ready, and they are reported; the next change of its spec or its tenants writes them all.
     Report,
 }
 

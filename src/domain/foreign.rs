@@ -243,20 +243,20 @@ fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option
     let mut limits: Vec<(Option<u64>, bool)> = Vec::new();
     for (ordinal, reading) in effective.default_memory_limits.iter().enumerate() {
         refuse_nonsense(reading)?;
-        // A server that was given the default says it exactly in its log.
-        let mut said = effective.servers.iter().filter_map(|server| server.memory_limits.get(ordinal));
-        let said = said.rfind(|said| said.exact && printed(said.bytes) == printed(reading.bytes));
-        limits.push(match said {
-            Some(said) => (said.bytes, true),
+        // A server that was given the default logs it exactly.
+        let mut logged = effective.servers.iter().filter_map(|server| server.memory_limits.get(ordinal));
+        let logged = logged.rfind(|limit| limit.exact && printed(limit.bytes) == printed(reading.bytes));
+        limits.push(match logged {
+            Some(limit) => (limit.bytes, true),
             None => (reading.bytes, reading.exact),
         });
-        if let Some(said) = said.filter(|_| !reading.exact) {
+        if let Some(logged) = logged.filter(|_| !reading.exact) {
             notes.push(format!(
                 "its default memory limit for {} reads {}: the daemon prints whole GiB, rounded down, and it is taken for \
                  the {} that its server says it was given",
                 reading.gpu,
                 shown(reading.bytes),
-                shown(said.bytes)
+                shown(logged.bytes)
             ));
         }
     }
@@ -271,7 +271,7 @@ fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option
     if let Some((inexact, _)) = limits.iter().find(|(_, exact)| !exact) {
         return Err(InvalidValue(format!(
             "its default memory limit reads {}: the daemon prints whole GiB, rounded down, and no server of its own has \
-             said it exactly, so it may be up to 1 GiB more, which keeping what is printed would take away: start a \
+             logged it exactly, so it may be up to 1 GiB more, which keeping what is printed would take away: start a \
              server (start_server -uid) or connect a client first, and set the limit again if it still is not known",
             shown(*inexact)
         )));
@@ -373,7 +373,7 @@ mod tests {
         assert!(spec.multi_user);
         assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1536 MiB that"), "{notes:?}");
         let limit = MemoryLimit::from_mib(1536).expect("a limit");
-        assert_eq!(spec.defaults.device_memory_limit, Some(limit), "as the server said it");
+        assert_eq!(spec.defaults.device_memory_limit, Some(limit), "as the server logged it");
         assert_eq!(spec.defaults.active_thread_percentage.map(ThreadPercentage::tenths), Some(400));
         assert_eq!(spec.defaults.priority, Some(Priority::BelowNormal));
     }
@@ -406,7 +406,7 @@ mod tests {
         };
         let managed = good.adopt(Management::Managed, 0, &present).expect("all agrees").spec;
         assert_eq!(managed.management, Management::Managed);
-        for (candidate, said) in [
+        for (candidate, message) in [
             (AdoptionCandidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
             (AdoptionCandidate { uid: None, ..good.clone() }, "uid unknown"),
             (AdoptionCandidate { held: true, ..good.clone() }, "another mps-manager"),
@@ -416,21 +416,21 @@ mod tests {
             ),
             (AdoptionCandidate { in_force: Err("it hangs".into()), ..good.clone() }, "it hangs"),
         ] {
-            let error = candidate.adopt(Management::Managed, 0, &present).expect_err(said).to_string();
-            assert!(error.contains(said), "{error}");
+            let error = candidate.adopt(Management::Managed, 0, &present).expect_err(message).to_string();
+            assert!(error.contains(message), "{error}");
             let observed = candidate.adopt(Management::Observed, 0, &present).expect("it can be observed");
             assert_eq!(observed.spec.management, Management::Observed);
         }
         let (zero, one) = (present[0].uuid.clone(), present[1].uuid.clone());
-        for (candidate, said) in [
+        for (candidate, message) in [
             (AdoptionCandidate { unreachable: Some("elsewhere".into()), ..good.clone() }, "elsewhere"),
             (AdoptionCandidate { gpus: Err("may not be read".into()), ..good.clone() }, "may not be read"),
             (AdoptionCandidate { gpus: Ok(vec![]), ..good.clone() }, "no GPU of this host"),
             (AdoptionCandidate { gpus: Ok(vec![one, zero]), ..good }, "another order"),
         ] {
             for management in [Management::Managed, Management::Observed] {
-                let error = candidate.adopt(management, 0, &present).expect_err(said).to_string();
-                assert!(error.contains(said), "{error}");
+                let error = candidate.adopt(management, 0, &present).expect_err(message).to_string();
+                assert!(error.contains(message), "{error}");
             }
         }
     }
@@ -441,7 +441,7 @@ mod tests {
         let partitioned = InForce { mode: Mode::Static, ..in_force(vec![reading(0, None, true)], None) };
         let by_uuid =
             InForce { limited_by_uuid: vec![h200(0).uuid], ..in_force(vec![reading(0, None, true)], None) };
-        for (seen, said) in [
+        for (seen, message) in [
             (in_force(vec![nonsense.clone()], None), "17179869183G"),
             (
                 in_force(vec![reading(0, Some(4 << 30), true), reading(1, None, true)], None),
@@ -459,8 +459,8 @@ mod tests {
             (by_uuid, "under that UUID"),
             (partitioned, "is 40.0, which MPS ignores in static mode"),
         ] {
-            let error = spec_in_force(&seen).expect_err(said).to_string();
-            assert!(error.contains(said), "{error}");
+            let error = spec_in_force(&seen).expect_err(message).to_string();
+            assert!(error.contains(message), "{error}");
         }
     }
 }

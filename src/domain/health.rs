@@ -11,7 +11,7 @@ use super::daemon::Condition;
 /// Something that is wrong with the manager itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostFault {
-    /// The database's file, or a part of it, is not at its place any more.
+    /// The database's file, or a part of it, is no longer at its place.
     DatabaseLost,
     /// SQLite found the database damaged.
     DatabaseDamaged,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the API is reached over TCP, and how well that is protected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Listening {
+pub struct HostListening {
     /// The address and port.
     #[schema(example = "127.0.0.1:8640")]
     pub address: String,

@@ -21,7 +21,7 @@ pub enum OnTimeout {
     /// Nothing: the operation fails, and its daemons take clients again as before.
     #[default]
     Fail,
-    /// They are ended in the safe order: by MPS first, and by a signal after it has said that their work is ended.
+    /// They are ended in the safe order: by MPS first, and by a signal after MPS has confirmed that their work is ended.
     Terminate,
 }
 
@@ -114,7 +114,7 @@ impl Maintenance {
 
 /// A process that has the device file of a GPU open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Holder {
+pub struct DeviceHolder {
     /// Its process ID and start time: one process for ever.
     pub id: ClientId,
     /// Its process ID.
@@ -129,7 +129,7 @@ pub struct Holder {
     pub ours: bool,
 }
 
-impl std::fmt::Display for Holder {
+impl std::fmt::Display for DeviceHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command: String = self.command.chars().take(80).collect();
         write!(f, "{} ({})", self.pid, command.trim_end())

@@ -63,7 +63,7 @@ mod tests {
         assert!(check_management(Some(standing), &observed).is_ok());
         let other = DaemonSpec { multi_user: true, ..observed.clone() };
         let partitioned = DaemonSpec { mode: Mode::Static, ..observed.clone() };
-        for (current, spec, said) in [
+        for (current, spec, message) in [
             (None, &observed, "adopt one"),
             (Some(CurrentDaemon { has_tenants: true, ..standing }), &observed, "serves tenants"),
             (Some(CurrentDaemon { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
@@ -71,8 +71,8 @@ mod tests {
             (Some(standing), &partitioned, "never changed"),
             (Some(CurrentDaemon { spec: &observed, ..standing }), &other, "never changed"),
         ] {
-            let error = check_management(current, spec).expect_err(said).to_string();
-            assert!(error.contains(said), "{error}");
+            let error = check_management(current, spec).expect_err(message).to_string();
+            assert!(error.contains(message), "{error}");
         }
         let seen = CurrentDaemon { spec: &observed, has_tenants: true, runs_as_specified: false };
         assert!(check_management(Some(seen), &observed).is_ok(), "it is so already");

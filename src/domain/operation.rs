@@ -114,7 +114,7 @@ impl OperationRequest {
         }
     }
 
-    /// Whether what it did is undone when it does not come to its end.
+    /// Whether what it did is undone when it does not complete.
     pub fn is_undone(&self) -> bool {
         matches!(
             self,
@@ -126,7 +126,7 @@ impl OperationRequest {
     }
 }
 
-/// Where an operation stands.
+/// The state of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationState {
@@ -216,7 +216,7 @@ pub struct Operation {
     pub request: OperationRequest,
     /// The daemons it works on; one operation at a time runs on each.
     pub daemons: Vec<DaemonName>,
-    /// Where it stands.
+    /// Its state.
     pub state: OperationState,
     /// Why it failed.
     pub error: Option<String>,
@@ -235,7 +235,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// What came of a step, from the first time that it came to its end.
+    /// What came of a step, from the first time that it completed.
     pub fn outcome_of(&self, name: &str) -> Option<&str> {
         let ended = |step: &&Step| step.name == name && step.finished_at.is_some();
         self.steps.iter().filter(ended).find_map(|step| step.outcome.as_deref())
@@ -328,8 +328,8 @@ mod tests {
     #[test]
     fn operation_kinds_match_their_api_names() {
         let unknown = serde_json::from_str::<OperationRequest>(r#"{"kind":"none"}"#).expect_err("no kind");
-        let said = unknown.to_string();
-        let (_, known) = said.split_once("expected one of ").expect("the kinds that there are");
+        let message = unknown.to_string();
+        let (_, known) = message.split_once("expected one of ").expect("the kinds that there are");
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
         assert_eq!(known, OperationRequest::KINDS);
         assert_eq!(OperationRequest::StartDaemon.kind(), OperationRequest::KINDS[0]);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_termination_is_never_repeated_unasked() {
+    fn unfinished_termination_is_never_repeated() {
         let client = ClientId { pid: 1, start_time: 1 };
         let request = OperationRequest::TerminateClient { client, stopped: StoppedPolicy::Refuse };
         assert_eq!(resume(&operation(request.clone(), vec![]), false), Resume::Done);

@@ -1,6 +1,6 @@
 //! What a tenant would get on its daemon, and what stands in its way, before anything of it is written.
 
-use super::admission::{Refusal, admit, budget};
+use super::admission::{AdmissionError, admit, budget};
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::percentage::is_measured;
@@ -23,7 +23,7 @@ pub struct Prediction {
     /// Each of its GPUs.
     pub gpus: Vec<Outlook>,
     /// What would be refused and why, by the field of the spec to check first.
-    pub refusals: Vec<Refusal>,
+    pub refusals: Vec<AdmissionError>,
 }
 
 /// What a tenant would get of a GPU.
@@ -80,7 +80,7 @@ pub fn predict(
     let ((daemon_name, daemon), (name, tenant)) = (daemon, tenant);
     let mut refusals = Vec::new();
     if let Err((field, error)) = tenant.check() {
-        refusals.push(Refusal { field, detail: error.to_string() });
+        refusals.push(AdmissionError { field, detail: error.to_string() });
     }
     let mut all = others.to_vec();
     all.push((name.clone(), tenant.clone()));
@@ -196,7 +196,7 @@ mod tests {
     fn a_limit_that_the_context_takes_leaves_nothing() {
         let prediction = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
         assert_eq!(prediction.gpus[0].usable, Some(0));
-        let why = prediction.gpus[0].below_context.as_deref().expect("it is said");
+        let why = prediction.gpus[0].below_context.as_deref().expect("it is reported");
         assert!(why.contains("none can start"), "{why}");
         let enough = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
         assert_eq!(enough.gpus[0].below_context, None);

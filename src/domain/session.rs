@@ -4,7 +4,7 @@ use super::token::{Digest, TokenId};
 
 /// Whom a session belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub enum SessionHolder {
     /// Of the holder of the admin token.
     AdminToken,
     /// Of the holder of this token.
@@ -15,11 +15,11 @@ pub enum Holder {
 
 /// A session as it is remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub struct LoginSession {
     /// The digest of the secret in its cookie.
     pub digest: Digest,
     /// Whom it belongs to.
-    pub holder: Holder,
+    pub holder: SessionHolder,
     /// When it was opened, in unix milliseconds.
     pub created_at: i64,
     /// When it was last used, in unix milliseconds, to the minute.

@@ -132,9 +132,12 @@ mod tests {
     fn replacement_names_waiting_and_affected_clients() {
         let replaced =
             ReplacedProcess { at: 0, pid: 7, is_daemon: false, waiting: vec![9], working: Some(vec![8, 10]) };
-        let said = replaced.to_string();
-        assert!(said.contains("server 7 hung") && said.contains("processes 8, 10 lost their work"), "{said}");
-        assert!(said.contains("process 9 waited"), "{said}");
+        let message = replaced.to_string();
+        assert!(
+            message.contains("server 7 hung") && message.contains("processes 8, 10 lost their work"),
+            "{message}"
+        );
+        assert!(message.contains("process 9 waited"), "{message}");
         let nobody = ReplacedProcess { working: Some(vec![]), waiting: vec![], ..replaced };
         assert!(nobody.to_string().ends_with("no client lost work"), "{nobody}");
     }

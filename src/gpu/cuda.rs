@@ -21,7 +21,7 @@ use crate::domain::GpuUuid;
 use crate::domain::gpu::ComputeCapability;
 
 use super::nvml::NvmlInventory;
-use super::report::{Allocation, Device, Failure, Priorities, Report, Split};
+use super::report::{Allocation, CudaDevice, Failure, Priorities, Report, Split};
 use super::{Inventory, cuda_version_text};
 
 /// Group sizes that the splitter is queried for: a partition's chunk before Hopper and from then on, and the next
@@ -30,7 +30,7 @@ const GROUP_SIZES: [u32; 4] = [4, 8, 16, 32];
 
 const MIB: u64 = 1 << 20;
 
-/// Starts CUDA in this process and says what it sees; `None` if nobody wants to know any more once `cuInit`,
+/// Starts CUDA in this process and says what it sees; `None` if nobody waits for it once `cuInit`,
 /// which may wait for long, has returned.
 pub(super) fn probe(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool) -> Option<Report> {
     let mut report = Report::empty();
@@ -83,7 +83,7 @@ fn unanimous(mut answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 }
 
 /// Makes a context on a device and asks it everything.
-fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<Device, Failure> {
+fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<CudaDevice, Failure> {
     let about = |call: &'static str| move |error| failure(error, &format!("{call} on device {ordinal}"));
     let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
     let device = result::device::get(number).map_err(about("cuDeviceGet"))?;
@@ -104,7 +104,7 @@ fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<Device, Failure
         let (free, total) = result::mem_get_info().map_err(about("cuMemGetInfo"))?;
         let (least, greatest) =
             result::stream::get_priority_range().map_err(about("cuCtxGetStreamPriorityRange"))?;
-        Ok(Device {
+        Ok(CudaDevice {
             ordinal,
             uuid: gpu_uuid(&uuid),
             name,

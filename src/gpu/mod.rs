@@ -116,7 +116,7 @@ pub enum InventoryError {
     Driver {
         /// The call, in NVML's words.
         call: &'static str,
-        /// What the driver said.
+        /// The error of the driver.
         detail: String,
     },
     /// The simulated world's files cannot be read or make no sense.

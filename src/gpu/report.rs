@@ -32,14 +32,14 @@ pub struct Report {
     /// waits for the server to start.
     pub init_ms: Option<f64>,
     /// The devices, in the order in which this process numbers them.
-    pub devices: Vec<Device>,
+    pub devices: Vec<CudaDevice>,
     /// Why the probe could not see everything, from the first thing that failed.
     pub error: Option<Failure>,
 }
 
 /// A device as the process saw it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Device {
+pub struct CudaDevice {
     /// The number of the device in this process, which `CUDA_VISIBLE_DEVICES` may have changed.
     pub ordinal: u32,
     /// The GPU's UUID.

@@ -150,7 +150,7 @@ impl Suspendable {
     }
 
     /// Asks what is open, or what is remembered of it.
-    fn ask<T>(&self, call: impl FnOnce(&dyn Inventory) -> T) -> T {
+    fn query<T>(&self, call: impl FnOnce(&dyn Inventory) -> T) -> T {
         if let Some(remembered) = &*self.closing.read().unwrap_or_else(PoisonError::into_inner) {
             return call(remembered);
         }
@@ -171,23 +171,23 @@ impl Suspendable {
 
 impl Inventory for Suspendable {
     fn driver(&self) -> Result<GpuDriver, InventoryError> {
-        self.ask(Inventory::driver)
+        self.query(Inventory::driver)
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-        self.ask(Inventory::gpus)
+        self.query(Inventory::gpus)
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        self.ask(|inventory| inventory.processes(gpu))
+        self.query(|inventory| inventory.processes(gpu))
     }
 
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
-        self.ask(|inventory| inventory.set_compute_mode(gpu, mode))
+        self.query(|inventory| inventory.set_compute_mode(gpu, mode))
     }
 
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
-        self.ask(|inventory| inventory.device_files(gpus))
+        self.query(|inventory| inventory.device_files(gpus))
     }
 
     fn live(&self) -> bool {

@@ -137,7 +137,7 @@ fn within<T: Send + 'static>(
         // Over before anybody has the answer, so that the caller may ask again.
         under_way.end(id);
         if let Ok(result) = result {
-            // Nobody listens any more to what was given up.
+            // Nobody listens now to what was given up.
             let _ = answer.send(result);
         }
     });
@@ -174,7 +174,7 @@ impl<I: Inventory> TimeLimited<I> {
         }
     }
 
-    fn ask<T: Send + 'static>(
+    fn query<T: Send + 'static>(
         &self,
         name: &'static str,
         call: impl FnOnce(&I) -> Result<T, InventoryError> + Send + 'static,
@@ -191,7 +191,7 @@ impl<I: Inventory> TimeLimited<I> {
 
 impl<I: Inventory> Inventory for TimeLimited<I> {
     fn driver(&self) -> Result<GpuDriver, InventoryError> {
-        let driver = self.ask("driver", Inventory::driver)?;
+        let driver = self.query("driver", Inventory::driver)?;
         self.last().driver = Some(driver.clone());
         Ok(driver)
     }
@@ -199,7 +199,7 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         // The driver's version may be requested for the first time while it is silent.
         let known = self.last().driver.is_some();
-        let (gpus, driver) = self.ask("gpus", move |inner| {
+        let (gpus, driver) = self.query("gpus", move |inner| {
             let gpus = inner.gpus()?;
             Ok((gpus, if known { None } else { inner.driver().ok() }))
         })?;
@@ -211,17 +211,17 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
         let gpu = gpu.clone();
-        self.ask("processes", move |inner| inner.processes(&gpu))
+        self.query("processes", move |inner| inner.processes(&gpu))
     }
 
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
         let gpu = gpu.clone();
-        self.ask("set_compute_mode", move |inner| inner.set_compute_mode(&gpu, mode))
+        self.query("set_compute_mode", move |inner| inner.set_compute_mode(&gpu, mode))
     }
 
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         let gpus = gpus.to_vec();
-        self.ask("device_files", move |inner| inner.device_files(&gpus))
+        self.query("device_files", move |inner| inner.device_files(&gpus))
     }
 
     fn live(&self) -> bool {
@@ -258,7 +258,7 @@ impl TimeLimited<Suspendable> {
 
     /// Everything that is reported while it is closed.
     pub fn remember(&self) -> Result<SuspendedGpus, InventoryError> {
-        self.ask("remember", Suspendable::remember)
+        self.query("remember", Suspendable::remember)
     }
 
     /// Closes it, after the calls that are under way; [`InventoryError::Silent`] when these do not end within `patience`,

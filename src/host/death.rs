@@ -35,7 +35,7 @@ pub async fn death(id: Identity) {
     }
 }
 
-/// How a process came to its end.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
     /// Nothing was sent to it.

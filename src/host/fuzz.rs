@@ -48,9 +48,9 @@ fn command_lines_and_environments() {
     let samples =
         [&of_this_process("cmdline")[..], b"A=1\0B=two words\0C=\0=\0\0D", b"nvidia-cuda-mps-control\0-d\0"];
     Inputs::new(samples, &["\0", "=", "A", "CUDA_MPS_PIPE_DIRECTORY="]).check(|text| {
-        let said = words(text);
+        let arguments = words(text);
         let listed = entries(text);
-        assert!(said.iter().map(String::len).sum::<usize>() <= 3 * text.len());
+        assert!(arguments.iter().map(String::len).sum::<usize>() <= 3 * text.len());
         assert!(
             listed.iter().map(|(key, value)| key.len() + value.len() + 1).sum::<usize>() <= text.len() + 1
         );

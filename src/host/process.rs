@@ -140,7 +140,7 @@ fn exists(pid: u32) -> bool {
     pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether a process stands still, stopped by a signal or by a tracer.
+/// Whether a process is stopped, by a signal or by a tracer.
 pub fn is_stopped(pid: u32) -> bool {
     living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }

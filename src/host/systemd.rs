@@ -116,8 +116,8 @@ fn version(program: &Path) -> io::Result<u32> {
 }
 
 /// The number that begins the second word.
-pub(super) fn version_in(said: &str) -> Option<u32> {
-    let word = said.split_ascii_whitespace().nth(1)?;
+pub(super) fn version_in(output: &str) -> Option<u32> {
+    let word = output.split_ascii_whitespace().nth(1)?;
     let digits: String = word.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }

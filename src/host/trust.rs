@@ -284,8 +284,11 @@ mod tests {
                 assert_eq!(found.expect("there").mode() & 0o7777, bits);
             }
             for bits in bad {
-                let said = refused(&place.file("a", bits), content);
-                assert!(said.contains(&format!("mode {bits:o}")) && said.contains("chmod"), "{said}");
+                let message = refused(&place.file("a", bits), content);
+                assert!(
+                    message.contains(&format!("mode {bits:o}")) && message.contains("chmod"),
+                    "{message}"
+                );
             }
         }
     }
@@ -298,8 +301,8 @@ mod tests {
         let file = place.file("parent/inner/file", 0o600);
         Trust::own().check(&file, Content::Secret).expect("trusted");
         mode(&parent, 0o777);
-        let said = refused(&file, Content::Secret);
-        assert!(said.contains(&format!("chmod go-w {}", parent.display())), "{said}");
+        let message = refused(&file, Content::Secret);
+        assert!(message.contains(&format!("chmod go-w {}", parent.display())), "{message}");
         refused(&place.path("parent/none/at/all"), Content::File);
         mode(&parent, 0o1777);
         Trust::own().check(&file, Content::Secret).expect("nobody renames it");
@@ -321,8 +324,8 @@ mod tests {
         symlink("inner/../file", &relative).expect("link");
         for link in [&direct, &relative] {
             assert!(Trust::own().check(link, Content::Secret).expect("trusted").is_some());
-            let said = Trust::own().check_no_link(link, Content::Secret).expect_err("a link").to_string();
-            assert!(said.contains("is a symbolic link") && said.contains("rm "), "{said}");
+            let message = Trust::own().check_no_link(link, Content::Secret).expect_err("a link").to_string();
+            assert!(message.contains("is a symbolic link") && message.contains("rm "), "{message}");
         }
         mode(&file, 0o666);
         assert!(refused(&direct, Content::File).starts_with(&format!("{} can be", file.display())));
@@ -340,8 +343,8 @@ mod tests {
         let place = TestDirectory::new();
         let file = place.file("file", 0o600);
         chown(&file, Some(65_534), None).expect("given away");
-        let said = refused(&file, Content::Secret);
-        assert!(said.contains("belongs to uid 65534") && said.contains("chown 0 "), "{said}");
+        let message = refused(&file, Content::Secret);
+        assert!(message.contains("belongs to uid 65534") && message.contains("chown 0 "), "{message}");
         Trust::own().and(65_534).check(&file, Content::Secret).expect("trusted");
         let parent = place.directory("parent", 0o755);
         let inner = place.file("parent/inner", 0o600);

@@ -38,7 +38,7 @@ impl RequestedChange {
             request: id.to_owned(),
             action: format!("{method} {route}"),
             target: of_page(route).unwrap_or_else(|| Target::of_request(route, request.uri().path())),
-            rehearses: says_dry_run(request.uri()),
+            rehearses: is_dry_run(request.uri()),
         })
     }
 
@@ -79,7 +79,7 @@ fn of_page(route: &str) -> Option<Target> {
 }
 
 /// Whether a query requests a dry run, however it is spelled.
-pub(super) fn says_dry_run(uri: &Uri) -> bool {
+pub(super) fn is_dry_run(uri: &Uri) -> bool {
     Query::<Vec<(String, String)>>::try_from_uri(uri)
         .is_ok_and(|Query(pairs)| pairs.iter().any(|(name, value)| name == "dry_run" && value == "true"))
 }

@@ -19,12 +19,12 @@ use crate::service::limits::{CallerSource, Rate, whole_seconds};
 
 /// Who is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Caller {
+enum RateLimitedCaller {
     Source(CallerSource),
     Actor(String),
 }
 
-impl Caller {
+impl RateLimitedCaller {
     fn limit(&self) -> Limit {
         match self {
             Self::Source(CallerSource::Network(_)) => Limit::Address,
@@ -36,7 +36,7 @@ impl Caller {
 
 /// The request rates of callers.
 pub struct Rates {
-    rate: Option<Rate<Caller>>,
+    rate: Option<Rate<RateLimitedCaller>>,
     manager_uid: u32,
 }
 
@@ -53,7 +53,7 @@ impl Rates {
     /// Counts a request of an actor; users of the unix socket were counted as peers.
     pub(super) fn of_actor(&self, actor: &Actor) -> Result<(), TooMany> {
         match actor.origin {
-            Origin::Address(_) => self.count(&Caller::Actor(actor.subject.to_string())),
+            Origin::Address(_) => self.count(&RateLimitedCaller::Actor(actor.subject.to_string())),
             _ => Ok(()),
         }
     }
@@ -61,11 +61,11 @@ impl Rates {
     fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
         match peer.source() {
             CallerSource::User(uid) if uid.is_none_or(|uid| uid == 0 || uid == self.manager_uid) => Ok(()),
-            source => self.count(&Caller::Source(source)),
+            source => self.count(&RateLimitedCaller::Source(source)),
         }
     }
 
-    fn count(&self, caller: &Caller) -> Result<(), TooMany> {
+    fn count(&self, caller: &RateLimitedCaller) -> Result<(), TooMany> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.take(caller).map_err(|wait| TooMany { of: caller.limit(), wait })
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::path::Paths;
 
 use super::AppState;
-use super::audit::says_dry_run;
+use super::audit::is_dry_run;
 use super::endpoint::{KeyPolicy, endpoints};
 use super::extract::{Idempotency, body};
 use super::problem::Problem;
@@ -125,7 +125,7 @@ async fn kept(
     let (mut parts, unread) = request.into_parts();
     let idempotency = Idempotency::from_request_parts(&mut parts, &()).await?;
     // A dry run stores nothing, so its answer is not stored either.
-    if says_dry_run(&parts.uri) {
+    if is_dry_run(&parts.uri) {
         return Ok(next.run(Request::from_parts(parts, unread)).await);
     }
     let head = parts.clone();

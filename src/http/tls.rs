@@ -234,21 +234,21 @@ mod tests {
     fn errors_name_the_file_without_the_key() {
         let files = Files::new();
         let (certificate, key) = files.pair("a");
-        let said = |certificate: &Path, key: &Path| {
+        let message = |certificate: &Path, key: &Path| {
             Certificates::load(certificate, key).err().expect("refused").to_string()
         };
         let none = files.path("none");
-        assert!(said(&none, &key).contains("none cannot be read"));
-        assert!(said(&certificate, &none).contains("none cannot be read"));
+        assert!(message(&none, &key).contains("none cannot be read"));
+        assert!(message(&certificate, &none).contains("none cannot be read"));
         let words = files.write("words", "SECRET-WORDS");
-        assert!(said(&words, &key).contains("contains no certificate"));
-        let error = said(&certificate, &words);
+        assert!(message(&words, &key).contains("contains no certificate"));
+        let error = message(&certificate, &words);
         assert!(error.contains("contains no private key") && !error.contains("SECRET"), "{error}");
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert!(said(&files.write("broken", broken), &key).contains("contains no certificate"));
+        assert!(message(&files.write("broken", broken), &key).contains("contains no certificate"));
         for mode in [0o604, 0o644, 0o620, 0o660] {
             std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("mode");
-            let error = said(&certificate, &key);
+            let error = message(&certificate, &key);
             assert!(error.contains(&format!("mode {mode:o}")) && error.contains("chmod 600"), "{error}");
         }
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).expect("mode");

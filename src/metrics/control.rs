@@ -15,7 +15,7 @@ pub enum Failed {
     NoDaemon,
     /// Other callers kept it busy.
     Busy,
-    /// It accepted a caller and said nothing.
+    /// It accepted a caller and sent nothing.
     Unresponsive,
     /// The command was sent and its reply never came.
     Unknown,
@@ -50,7 +50,7 @@ impl Default for Commands {
 }
 
 impl Commands {
-    /// A command was answered, in so many seconds, what it took to be heard included.
+    /// A command was answered, in so many seconds, with the time until the daemon accepted it.
     pub fn answered(&self, seconds: f64) {
         self.took.observe(seconds);
     }

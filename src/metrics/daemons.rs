@@ -136,7 +136,7 @@ fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Resul
     )?;
     families.histograms(
         "control_command_duration",
-        "Time from a command to its reply, what it took to be heard included",
+        "Time from a command to its reply, with the time until the daemon accepted it",
         each().map(|seen| (of(seen), seen.commands.took())),
     )?;
     families.counters(

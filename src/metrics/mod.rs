@@ -32,7 +32,7 @@ use self::operations::Operations;
 use self::process::Process;
 use self::snapshot::MetricsSnapshot;
 use self::store::Commits;
-pub use self::text::Format;
+pub use self::text::MetricsFormat;
 use self::wire::Wire;
 
 /// How every name begins but those of the process, which all exporters share.
@@ -57,7 +57,7 @@ impl Metrics {
         &self,
         snapshot: MetricsSnapshot,
         commits: &Commits,
-        format: Format,
+        format: MetricsFormat,
     ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::default();
         let ours = registry.sub_registry_with_prefix(PREFIX);
@@ -71,8 +71,8 @@ impl Metrics {
         let mut out = String::new();
         prometheus_client::encoding::text::encode(&mut out, &registry)?;
         Ok(match format {
-            Format::OpenMetrics => out,
-            Format::Prometheus => text::prometheus(&out),
+            MetricsFormat::OpenMetrics => out,
+            MetricsFormat::Prometheus => text::prometheus(&out),
         })
     }
 }

@@ -7,7 +7,7 @@ use super::control::Commands;
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::daemon::{Daemon, DaemonStatus};
 use crate::domain::gpu::Gpu;
-use crate::domain::listening::Listening;
+use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, TenantName};
 
@@ -25,7 +25,7 @@ pub struct MetricsSnapshot {
     /// Jobs that wait for the database's writer.
     pub queue: usize,
     /// How the API is reached.
-    pub listening: Listening,
+    pub listening: HostListening,
     /// Whether the database belongs to another machine, so that nothing is managed.
     pub read_only: bool,
 }

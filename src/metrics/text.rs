@@ -2,14 +2,14 @@
 
 /// Which text is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum MetricsFormat {
     /// `OpenMetrics` 1.0.
     OpenMetrics,
     /// Prometheus 0.0.4, which every tool reads.
     Prometheus,
 }
 
-impl Format {
+impl MetricsFormat {
     /// The `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {

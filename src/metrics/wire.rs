@@ -8,14 +8,14 @@ use prometheus_client::registry::Registry;
 
 /// A way in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listening {
+pub enum ListenerKind {
     /// The TCP address.
     Tcp,
     /// The unix socket.
     Unix,
 }
 
-impl Listening {
+impl ListenerKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -28,9 +28,9 @@ impl Listening {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
     /// There were as many as there may be.
-    Full(Listening),
+    Full(ListenerKind),
     /// There were as many of its address, or of its user, as there may be.
-    OfOne(Listening),
+    OfOne(ListenerKind),
 }
 
 /// Why a connection was closed by the server.
@@ -127,7 +127,7 @@ pub struct Wire {
 
 impl Wire {
     /// A connection that is open until the result is dropped.
-    pub fn opened(&self, listener: Listening) -> OpenConnection {
+    pub fn opened(&self, listener: ListenerKind) -> OpenConnection {
         let listener = listener.as_str();
         self.accepted.get_or_create(&ListenerLabels { listener }).inc();
         let open = self.open.get_or_create(&ListenerLabels { listener }).clone();
@@ -139,8 +139,8 @@ impl Wire {
     pub fn turned_away(&self, why: Turned) {
         let (listener, reason) = match why {
             Turned::Full(listener) => (listener, "full"),
-            Turned::OfOne(Listening::Tcp) => (Listening::Tcp, "address"),
-            Turned::OfOne(Listening::Unix) => (Listening::Unix, "user"),
+            Turned::OfOne(ListenerKind::Tcp) => (ListenerKind::Tcp, "address"),
+            Turned::OfOne(ListenerKind::Unix) => (ListenerKind::Unix, "user"),
         };
         self.turned.get_or_create(&Away { listener: listener.as_str(), reason }).inc();
     }
@@ -158,10 +158,10 @@ impl Wire {
     pub(super) fn register(&self, registry: &mut Registry) {
         // A series that begins at 0 shows its first event; one that begins at 1 does not.
         for (listener, reason) in [
-            (Listening::Tcp, "full"),
-            (Listening::Unix, "full"),
-            (Listening::Tcp, "address"),
-            (Listening::Unix, "user"),
+            (ListenerKind::Tcp, "full"),
+            (ListenerKind::Unix, "full"),
+            (ListenerKind::Tcp, "address"),
+            (ListenerKind::Unix, "user"),
         ] {
             let _ = self.turned.get_or_create(&Away { listener: listener.as_str(), reason });
         }

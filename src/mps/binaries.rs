@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn missing_program_is_named() {
         let dir = tempfile::tempdir().expect("directory");
-        let said = |dir: &Path| Binaries::locate(Some(dir)).expect_err("refused").to_string();
-        assert!(said(dir.path()).contains("nvidia-cuda-mps-control: no such program"));
+        let message = |dir: &Path| Binaries::locate(Some(dir)).expect_err("refused").to_string();
+        assert!(message(dir.path()).contains("nvidia-cuda-mps-control: no such program"));
         put(dir.path(), CONTROL, 0o755);
-        assert!(said(dir.path()).contains("nvidia-cuda-mps-server: no such program"));
+        assert!(message(dir.path()).contains("nvidia-cuda-mps-server: no such program"));
         put(dir.path(), SERVER, 0o644);
-        assert!(said(dir.path()).contains("nvidia-cuda-mps-server: not executable"));
+        assert!(message(dir.path()).contains("nvidia-cuda-mps-server: not executable"));
         put(dir.path(), SERVER, 0o755);
         let found = Binaries::locate(Some(dir.path())).expect("both");
         assert_eq!(found.control, dir.path().join(CONTROL));

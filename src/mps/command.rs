@@ -12,14 +12,14 @@ use crate::domain::{GpuUuid, MemoryLimit, Priority, ThreadPercentage};
 
 /// A GPU, as a command names one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Device {
+pub enum DeviceSelector {
     /// By the daemon's own numbering, which follows its `CUDA_VISIBLE_DEVICES`.
     Ordinal(u32),
     /// By UUID, which the memory limit commands take as well (recording 07).
     Uuid(GpuUuid),
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for DeviceSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ordinal(ordinal) => write!(f, "{ordinal}"),
@@ -66,19 +66,19 @@ pub enum Command {
     /// `set_active_thread_percentage PID`: for clients that connect later; prints the value now in force
     SetThreadPercentage { server: u32, percentage: ThreadPercentage },
     /// `get_default_device_pinned_mem_limit`
-    GetDefaultMemoryLimit { device: Device },
+    GetDefaultMemoryLimit { device: DeviceSelector },
     /// `set_default_device_pinned_mem_limit`: for servers started later; prints nothing whatever it did
     SetDefaultMemoryLimit {
-        device: Device,
+        device: DeviceSelector,
         /// `None` takes the limit away.
         limit: Option<MemoryLimit>,
     },
     /// `get_device_pinned_mem_limit PID`
-    GetMemoryLimit { server: u32, device: Device },
+    GetMemoryLimit { server: u32, device: DeviceSelector },
     /// `set_device_pinned_mem_limit PID`: for clients that connect later; prints nothing whatever it did
     SetMemoryLimit {
         server: u32,
-        device: Device,
+        device: DeviceSelector,
         /// `None` takes the limit away.
         limit: Option<MemoryLimit>,
     },
@@ -222,15 +222,19 @@ mod tests {
                 "set_active_thread_percentage 657 33.3",
             ),
             (
-                Command::SetMemoryLimit { server: 657, device: Device::Ordinal(0), limit: limit("4G") },
+                Command::SetMemoryLimit {
+                    server: 657,
+                    device: DeviceSelector::Ordinal(0),
+                    limit: limit("4G"),
+                },
                 "set_device_pinned_mem_limit 657 0 4096M",
             ),
             (
-                Command::SetMemoryLimit { server: 657, device: Device::Ordinal(0), limit: None },
+                Command::SetMemoryLimit { server: 657, device: DeviceSelector::Ordinal(0), limit: None },
                 "set_device_pinned_mem_limit 657 0 0",
             ),
             (
-                Command::SetDefaultMemoryLimit { device: Device::Uuid(uuid()), limit: limit("4G") },
+                Command::SetDefaultMemoryLimit { device: DeviceSelector::Uuid(uuid()), limit: limit("4G") },
                 "set_default_device_pinned_mem_limit GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc 4096M",
             ),
             (Command::SetDefaultPriority(Priority::BelowNormal), "set_default_client_priority 1"),
@@ -259,7 +263,7 @@ mod tests {
 
     #[test]
     fn read_commands_get_and_write_commands_set() {
-        let device = Device::Ordinal(0);
+        let device = DeviceSelector::Ordinal(0);
         for command in [
             Command::GetDefaultThreadPercentage,
             Command::GetThreadPercentage { server: 1 },

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::binaries::InstalledProgram;
 use super::control_channel::ControlChannel;
-use super::process::{StartError, StartSpec, Started, start};
+use super::process::{DaemonStartError, StartSpec, Started, start};
 use super::session::Control;
 
 /// What starts control daemons and talks to them.
@@ -16,7 +16,7 @@ pub trait ControlProgram: Send + Sync {
     fn channel(&self, pipe_directory: PathBuf) -> Arc<dyn ControlChannel>;
 
     /// Starts a daemon and waits until it answers.
-    fn start<'a>(&'a self, spec: &'a StartSpec) -> BoxFuture<'a, Result<Started, StartError>>;
+    fn start<'a>(&'a self, spec: &'a StartSpec) -> BoxFuture<'a, Result<Started, DaemonStartError>>;
 }
 
 impl ControlProgram for InstalledProgram {
@@ -24,7 +24,7 @@ impl ControlProgram for InstalledProgram {
         Arc::new(Control::new(self, pipe_directory))
     }
 
-    fn start<'a>(&'a self, spec: &'a StartSpec) -> BoxFuture<'a, Result<Started, StartError>> {
+    fn start<'a>(&'a self, spec: &'a StartSpec) -> BoxFuture<'a, Result<Started, DaemonStartError>> {
         Box::pin(start(self, spec))
     }
 }

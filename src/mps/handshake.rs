@@ -40,8 +40,8 @@ pub struct Request {
 /// What a daemon greets with; `None` where it ends the connection first.
 pub async fn greeting_of(control: &Path) -> io::Result<Option<Vec<u8>>> {
     let connection = Connection::connect(control)?;
-    let heard = tokio::time::timeout(GREETS, connection.receive()).await;
-    Ok(heard.map_err(|_| io::ErrorKind::TimedOut)??.map(|packet| packet.bytes))
+    let received = tokio::time::timeout(GREETS, connection.receive()).await;
+    Ok(received.map_err(|_| io::ErrorKind::TimedOut)??.map(|packet| packet.bytes))
 }
 
 /// Greets a client, and nothing more.

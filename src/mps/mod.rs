@@ -19,7 +19,7 @@ pub mod session;
 
 pub use binaries::{Binaries, BinariesError, InstalledProgram};
 pub use capability::{Capability, ProbeError};
-pub use command::{Command, Device, Effect};
+pub use command::{Command, DeviceSelector, Effect};
 pub use control_channel::{ControlChannel, ControlSession};
 pub use control_program::ControlProgram;
-pub use session::{Control, Session, SessionError};
+pub use session::{Control, PtySession, SessionError};

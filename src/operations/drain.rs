@@ -215,7 +215,7 @@ async fn wait(
         }
         let deaths: Vec<_> =
             occupants.processes().map(|process| Box::pin(death(Identity::from(process)))).collect();
-        let heard = async {
+        let cancelled = async {
             if deaths.is_empty() {
                 return std::future::pending().await;
             }
@@ -223,7 +223,7 @@ async fn wait(
         };
         tokio::select! {
             () = cancel.cancelled() => return Err(Stop::Cancelled),
-            () = heard => {}
+            () = cancelled => {}
             () = tokio::time::sleep(poll.min(Duration::from_millis(left))) => {}
         }
     }
@@ -259,7 +259,7 @@ async fn terminate(
             return Ok(((), format!("{ended} ended{spared}")));
         }
         if !occupants.unread.is_empty() && !going_down {
-            // A signal before MPS has said that its work is ended can take the others of a server along.
+            // A signal before MPS has confirmed that its work is ended can take the others of a server along.
             return Err(Stop::Failed(format!("{ended} were ended, and there are still {occupants}")));
         }
         if occupants.only_unread() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Engine, Failure};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
-use crate::domain::maintenance::{Holder, Ours, OwnershipSigns, is_ours};
+use crate::domain::maintenance::{DeviceHolder, Ours, OwnershipSigns, is_ours};
 use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::{self, files};
 use crate::store::{self, StoreError};
@@ -17,7 +17,7 @@ use crate::supervisor::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, TOKEN_ENV, reachable};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
     /// The processes, by process ID.
-    pub processes: Vec<Holder>,
+    pub processes: Vec<DeviceHolder>,
     /// Living processes that this user may not inspect: other users', when the manager is not root.
     pub unexamined: u32,
     /// GPUs whose device file is not known or not there, so that processes that have it open are not found.
@@ -63,7 +63,7 @@ impl Engine {
     }
 }
 
-/// Looks through `/proc`; blocks. `remembered` are device files of GPUs that the driver may not list any more.
+/// Searches `/proc`; blocks. `remembered` are device files of GPUs that the driver may no longer list.
 fn search(
     inventory: &dyn Inventory,
     gpus: &[GpuUuid],
@@ -95,7 +95,7 @@ fn search(
     let processes = search.found.into_iter().map(|opened| {
         let pid = opened.identity.pid;
         let gpus = known.iter().filter(|file| opened.files.contains(&file.path));
-        Holder {
+        DeviceHolder {
             id: ClientId { pid, start_time: opened.identity.start_time },
             pid,
             uid: host::process::uid(pid),

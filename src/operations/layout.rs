@@ -16,7 +16,7 @@ use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, Previous, chunk_sms,
 };
 use crate::domain::layout::blocked::Blocked;
-use crate::domain::layout::execution::Cause;
+use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
 use crate::domain::layout::plan::{Given, Plan, plan};
 use crate::domain::layout::record::{ExecutedStep, PartitionRun, Record};
@@ -43,7 +43,7 @@ pub(super) const READ_BACK: &str = "read back";
 pub enum OutlookError {
     /// The daemon cannot be polled.
     #[error("{0}")]
-    Look(#[from] FreshError),
+    Fresh(#[from] FreshError),
     /// What is remembered cannot be read.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -84,7 +84,7 @@ pub(super) type TakenAway = (PartitionRef, Option<PartitionName>);
 #[derive(Debug, Clone)]
 pub(super) struct ApplyFailed {
     pub(super) why: String,
-    pub(super) cause: Option<Cause>,
+    pub(super) cause: Option<LayoutFailureCause>,
 }
 
 impl From<Failure> for ApplyFailed {
@@ -121,15 +121,15 @@ pub(super) struct RunProgress {
 }
 
 impl Engine {
-    /// Looks at a daemon for a layout, now.
-    pub async fn look_for_layout(
+    /// Polls a daemon for a layout, now.
+    pub async fn poll_for_layout(
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
         layout: &Layout,
         patience: Duration,
     ) -> Result<PolledDaemon, OutlookError> {
-        let handle = self.fleet.get(daemon).ok_or(OutlookError::Look(FreshError::Gone))?;
+        let handle = self.fleet.get(daemon).ok_or(OutlookError::Fresh(FreshError::Gone))?;
         let observed = handle.fresh(patience).await?;
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let mut reader = self.store.read().await?;
@@ -151,7 +151,7 @@ impl Engine {
         layout: &Layout,
         patience: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let seen = self.look_for_layout(daemon, active, layout, patience).await?;
+        let seen = self.poll_for_layout(daemon, active, layout, patience).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
         let before = spec.as_ref().and_then(|spec| spec.layout.clone());

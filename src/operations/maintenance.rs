@@ -15,7 +15,7 @@ use super::{Engine, Failure, Stop, drain};
 use crate::domain::count::counted;
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
-use crate::domain::maintenance::{DrainLimit, Holder, Maintenance, MaintenanceState};
+use crate::domain::maintenance::{DeviceHolder, DrainLimit, Maintenance, MaintenanceState};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
@@ -24,7 +24,7 @@ use crate::store::{self, Fate, StoreError};
 
 /// How long a process of ours that is on its way out may still have a GPU open.
 const LETTING_GO: Duration = Duration::from_secs(10);
-/// How long the compute modes may take to be put back, with one failure that is tried again.
+/// How long the compute modes may take to be restored, with one failure that is tried again.
 const RESTORING: Duration = Duration::from_secs(10);
 /// How long the driver may be silent before it is given up that it says what is remembered: daemons are down meanwhile.
 const ANSWERING: Duration = Duration::from_secs(15);
@@ -115,35 +115,35 @@ async fn quit(engine: &Engine) -> Result<((), String), Failure> {
     Err(failures.join("; "))
 }
 
-/// Waits until the drivers have put back the compute modes that were ours, as each does when its daemon is stopped.
+/// Waits until the drivers have restored the compute modes that were ours, as each does when its daemon is stopped.
 ///
-/// That of a GPU which is missing is put back when it is here again.
+/// That of a GPU which is missing is restored when it is here again.
 async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + RESTORING;
     loop {
         let ours = engine.fleet.context().modes.among(gpus);
         if ours.is_empty() {
-            return Ok(((), put_back(&ours)));
+            return Ok(((), restored_modes(&ours)));
         }
         let present = answered(engine, until, Inventory::gpus).await?;
         let (held, missing): (Vec<GpuUuid>, Vec<GpuUuid>) =
             ours.into_iter().partition(|gpu| present.iter().any(|present| present.uuid == *gpu));
         if held.is_empty() {
-            return Ok(((), put_back(&missing)));
+            return Ok(((), restored_modes(&missing)));
         }
         if Instant::now() > until {
-            return Err(format!("the compute mode of {} was not put back: the log says why", uuids(&held)));
+            return Err(format!("the compute mode of {} was not restored: see the log", uuids(&held)));
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-fn put_back(missing: &[GpuUuid]) -> String {
+fn restored_modes(missing: &[GpuUuid]) -> String {
     if missing.is_empty() {
         return "no compute mode of these GPUs is ours".to_owned();
     }
     format!(
-        "no compute mode of the GPUs that are here is ours; that of {}, which is missing, is put back when it is here again",
+        "no compute mode of the GPUs that are here is ours; that of {}, which is missing, is restored when it is here again",
         uuids(missing)
     )
 }
@@ -164,12 +164,12 @@ async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
     Ok(((), "the driver is not queried from now on".to_owned()))
 }
 
-/// Looks until no process of ours has any of the GPUs open.
+/// Waits until no process of ours has any of the GPUs open.
 async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
     let until = Instant::now() + LETTING_GO;
     loop {
         let found = engine.holders(gpus).await?;
-        let (ours, others): (Vec<&Holder>, Vec<&Holder>) =
+        let (ours, others): (Vec<&DeviceHolder>, Vec<&DeviceHolder>) =
             found.processes.iter().partition(|holder| holder.ours);
         if ours.is_empty() {
             return Ok(((), proven(&others, &found)));
@@ -185,7 +185,7 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
     }
 }
 
-fn proven(others: &[&Holder], Holders { unexamined, unproven, .. }: &Holders) -> String {
+fn proven(others: &[&DeviceHolder], Holders { unexamined, unproven, .. }: &Holders) -> String {
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
     if !unproven.is_empty() {
         let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
@@ -387,7 +387,7 @@ fn listed(daemons: &[DaemonName]) -> String {
     if daemons.is_empty() { "no daemon".to_owned() } else { names(daemons) }
 }
 
-fn words(holders: &[&Holder]) -> String {
+fn words(holders: &[&DeviceHolder]) -> String {
     let named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
     let more = holders.len().saturating_sub(NAMED);
     if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }

@@ -10,7 +10,7 @@ use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::percentage::own_share::own_shares;
 use crate::domain::layout::percentage::plan::plan;
-use crate::domain::layout::percentage::{Share, shares};
+use crate::domain::layout::percentage::{PlannedShare, shares};
 use crate::domain::layout::plan::Plan;
 use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::tenant::Tenant;
@@ -97,7 +97,11 @@ impl Engine {
     }
 
     /// The shares of a layout; none where static partitions make it hold.
-    pub async fn shares(&self, active: &ActiveLayout, layout: &Layout) -> Result<Vec<Share>, OutlookError> {
+    pub async fn shares(
+        &self,
+        active: &ActiveLayout,
+        layout: &Layout,
+    ) -> Result<Vec<PlannedShare>, OutlookError> {
         if layout.enforcement == Enforcement::Static {
             return Ok(Vec::new());
         }

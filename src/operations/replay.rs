@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::apply::{apply, back};
 use super::layout::DesiredLayoutChange;
 use super::{Engine, Failure, Stop};
-use crate::domain::layout::document::Share;
+use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
 use crate::store::operations::Noted;
@@ -77,7 +77,7 @@ async fn tried(
         }
     };
     // The driver compares IDs; what clients saw is compared with the record here.
-    let seen = status.and_then(|status| Share::seen(&status.partitions)).unwrap_or_default();
+    let seen = status.and_then(|status| PartitionShare::seen(&status.partitions)).unwrap_or_default();
     match replay.other_sms(&seen) {
         None => Ok((replay.done(seen, ran.taken, ran.duration_us), None)),
         Some(why) => {

@@ -14,8 +14,8 @@ const LISTED: Duration = Duration::from_secs(10);
 const LET_GO: &str = "MPS ended its work";
 const BY_ITSELF: &str = "it ended by itself";
 const KILLED: &str = "it was killed";
-const LISTED_NO_MORE: &str = "its daemon lists it no more";
-const LISTED_STILL: &str = "its daemon lists it still, as it was seen last";
+const NO_LONGER_LISTED: &str = "its daemon lists it no more";
+const STILL_LISTED: &str = "its daemon lists it still, as it was seen last";
 
 /// Everything that its steps say came of them, if they do not fail: words that name nobody. The first two stand where it was one step.
 pub const OUTCOMES: [&str; 9] = [
@@ -26,8 +26,8 @@ pub const OUTCOMES: [&str; 9] = [
     LET_GO,
     BY_ITSELF,
     KILLED,
-    LISTED_NO_MORE,
-    LISTED_STILL,
+    NO_LONGER_LISTED,
+    STILL_LISTED,
 ];
 
 pub(super) async fn run(
@@ -42,7 +42,7 @@ pub(super) async fn run(
         .await?;
     let Begun::LetGo(terminating) = begun else { return Ok(()) };
     engine.step(operation.id, "end its process", ended(terminating)).await?;
-    engine.step(operation.id, "look whether it is gone", gone(&handle, client)).await
+    engine.step(operation.id, "confirm that it is gone", gone(&handle, client)).await
 }
 
 enum Begun {
@@ -76,6 +76,6 @@ async fn ended(terminating: Terminating) -> Result<((), String), Failure> {
 async fn gone(handle: &Handle, client: ClientId) -> Result<((), String), Failure> {
     let is_gone = |clients: &[ClientFacts]| clients.iter().all(|one| one.id != client);
     let seen = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
-    let outcome = if seen.is_some() { LISTED_NO_MORE } else { LISTED_STILL };
+    let outcome = if seen.is_some() { NO_LONGER_LISTED } else { STILL_LISTED };
     Ok(((), outcome.to_owned()))
 }

@@ -1,7 +1,7 @@
 //! Why a use case was refused or failed.
 
 use crate::domain::access::Denied;
-use crate::domain::admission::Refusal;
+use crate::domain::admission::AdmissionError;
 use crate::metrics::wire::Limit;
 use crate::store::StoreError;
 use crate::supervisor::FreshError;
@@ -125,8 +125,8 @@ impl From<Denied> for ServiceError {
     }
 }
 
-impl From<Refusal> for ServiceError {
-    fn from(refusal: Refusal) -> Self {
+impl From<AdmissionError> for ServiceError {
+    fn from(refusal: AdmissionError) -> Self {
         Self::NotAdmitted(FieldError { pointer: format!("/{}", refusal.field), detail: refusal.detail })
     }
 }

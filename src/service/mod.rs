@@ -26,7 +26,7 @@ pub use error::{FieldError, ServiceError};
 use crate::clock::Clock;
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostHealth;
-use crate::domain::listening::Listening;
+use crate::domain::listening::HostListening;
 use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
 use crate::metrics::Metrics;
@@ -83,7 +83,7 @@ pub struct Parts {
     /// Longest wait for a fresh poll.
     pub patience: Duration,
     /// How the API is reached over TCP.
-    pub listening: watch::Receiver<Listening>,
+    pub listening: watch::Receiver<HostListening>,
     /// Counters.
     pub metrics: Metrics,
     /// Tasks that must end before the store is closed.

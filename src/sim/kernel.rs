@@ -133,7 +133,7 @@ pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
     }
 }
 
-/// Whether a test has taken the GPU out: it is listed no more, and what ran on it runs no more.
+/// Whether a test has taken the GPU out: it is no longer listed, and what ran on it has stopped.
 pub(crate) fn is_lost(world: &World, gpu: &Gpu) -> bool {
     world.gpu_dir(gpu).join("lost").exists()
 }

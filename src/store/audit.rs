@@ -5,7 +5,7 @@ use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::schema::{self, Schema};
 use super::{StoreError, from_json};
-use crate::domain::audit::{Attempt, AuditRecord, Broken, Head, Outcome};
+use crate::domain::audit::{AttemptedAction, AuditRecord, Broken, Head, Outcome};
 
 /// What came of an attempt, as it is written.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +21,7 @@ pub struct Came {
 /// Writes a row, chained to the last one.
 pub async fn append(
     db: &mut SqliteConnection,
-    attempt: &Attempt,
+    attempt: &AttemptedAction,
     result: Came,
     count: i64,
     now: i64,

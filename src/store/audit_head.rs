@@ -93,7 +93,7 @@ mod tests {
     use super::super::{Fate, Store};
     use super::*;
     use crate::domain::access::Actor;
-    use crate::domain::audit::{Attempt, Target};
+    use crate::domain::audit::{AttemptedAction, Target};
     use crate::store::audit::Came;
 
     #[test]
@@ -120,7 +120,8 @@ mod tests {
     async fn truncated_audit_log_is_detected() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let attempt = Attempt::of(&Actor::manager(), None, "test".into(), Target::Other("test".into()));
+        let attempt =
+            AttemptedAction::of(&Actor::manager(), None, "test".into(), Target::Other("test".into()));
         for _ in 0..2 {
             let attempt = attempt.clone();
             let written: Result<(), StoreError> = store

@@ -16,8 +16,8 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::schema::{self, Schema};
 use super::{StoreError, audit, events, host, options};
-use crate::domain::audit::Attempt;
-use crate::domain::event::{Cause, DomainEvent};
+use crate::domain::audit::AttemptedAction;
+use crate::domain::event::{DomainEvent, EventCause};
 
 /// What a backup is of.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -56,7 +56,7 @@ pub enum BackupError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The database cannot be read, or copied.
@@ -64,7 +64,7 @@ pub enum BackupError {
     Database {
         /// The database.
         path: PathBuf,
-        /// What SQLite said.
+        /// The error of SQLite.
         source: sqlx::Error,
     },
     /// What is there is no whole database.
@@ -121,7 +121,7 @@ pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
 pub async fn put_on_record(
     database: &Path,
     machine_id: &str,
-    attempt: &Attempt,
+    attempt: &AttemptedAction,
     now: i64,
 ) -> Result<(), StoreError> {
     let mut connection = SqliteConnection::connect_with(&options(database)?).await?;
@@ -135,7 +135,7 @@ pub async fn put_on_record(
     }
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let event = DomainEvent::DatabaseBackedUp { file: attempt.target.to_string() };
-    let by = Cause::Actor { subject: attempt.actor.clone() };
+    let by = EventCause::Actor { subject: attempt.actor.clone() };
     events::append(&mut transaction, &event.because(by), now).await?;
     audit::append(&mut transaction, attempt, audit::Came::default(), 1, now).await?;
     transaction.commit().await?;

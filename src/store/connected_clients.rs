@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
-use crate::domain::event::{Cause, DomainEvent, EventType, NewEvent, ObservedClient};
+use crate::domain::event::{DomainEvent, EventCause, EventType, NewEvent, ObservedClient};
 use crate::domain::{DaemonName, TenantName};
 
 /// A client whose connection is in the events.
@@ -183,7 +183,7 @@ pub async fn remove_other_boots(
     sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(db).await?;
     let left = |row: ConnectedClientRow| {
         let (daemon, client) = row.client()?;
-        Ok(DomainEvent::ClientLeft(client.observed_on(&daemon)).because(Cause::Host))
+        Ok(DomainEvent::ClientLeft(client.observed_on(&daemon)).because(EventCause::Host))
     };
     rows.into_iter().map(left).collect()
 }

@@ -27,7 +27,7 @@ impl OpenFiles {
         Self { files: files.collect() }
     }
 
-    /// What became of the first file that is not at its place any more; an inode is given to no other file while it is open.
+    /// What became of the first file that is no longer at its place; an inode is given to no other file while it is open.
     pub(super) fn lost(&self) -> Option<FaultReport> {
         let (path, found) = self.files.iter().find_map(|(path, opened)| {
             let found = identity(path);
@@ -40,7 +40,7 @@ impl OpenFiles {
         Some(FaultReport {
             reason,
             message: format!(
-                "{} {what} while the manager served, so nothing is written any more: put the same file back, or stop the manager, \
+                "{} {what} while the manager served, so nothing is written: put the same file back, or stop the manager, \
                  restore a backup (`mps-manager restore FILE`) and start it",
                 path.display()
             ),

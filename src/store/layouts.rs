@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{StoreError, events, from_json, parsed, probe_results, to_json};
 use crate::domain::daemon::Daemon;
-use crate::domain::event::{Cause, DomainEvent};
+use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
     ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange,
@@ -174,7 +174,7 @@ pub async fn put(
     .execute(&mut *db)
     .await?;
     let event = DomainEvent::LayoutVersionWritten { layout: layout.clone(), version: number };
-    let by = Cause::Actor { subject: new.author.to_owned() };
+    let by = EventCause::Actor { subject: new.author.to_owned() };
     events::append(db, &event.because(by), now).await?;
     Ok(number)
 }
@@ -344,7 +344,7 @@ mod tests {
     use super::super::{Fate, Store, daemons, operations, partitions, plans};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
-    use crate::domain::layout::active::{Previous, Source};
+    use crate::domain::layout::active::{PartitionIdSource, Previous};
     use crate::domain::layout::record::{PartitionRun, Record, RecordedStep};
     use crate::domain::operation::{OperationRequest, OperationState};
     use crate::domain::tenant::tests::h200;
@@ -475,7 +475,7 @@ mod tests {
                 let daemons = std::slice::from_ref(&key);
                 operations::insert(&mut *db, id, daemons, &OperationRequest::StartDaemon, None, 0).await?;
                 let applied = applied(&mut *db, &key).await?;
-                assert_eq!(applied.as_ref().map(|applied| applied.source), Some(Source::Applied));
+                assert_eq!(applied.as_ref().map(|applied| applied.source), Some(PartitionIdSource::Applied));
                 let previous = Previous { layout: None, applied };
                 let change = LayoutChange { previous, recreate: true };
                 put_change(&mut *db, id, &key, &change).await?;

@@ -26,7 +26,7 @@ pub enum LockError {
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }

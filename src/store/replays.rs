@@ -72,7 +72,7 @@ pub async fn end_restart(
     put(db, &Replay { finished_at: Some(now), ..pending.judged(status) }).await
 }
 
-/// Ends the record of a restart whose layout is not wanted any more, so that no driver will: `wanted` is what the daemon is to
+/// Ends the record of a restart whose layout is no longer wanted, so that no driver will: `wanted` is what the daemon is to
 /// hold from now on, and `None` where it is forgotten.
 pub async fn call_off_restart(
     db: &mut SqliteConnection,
@@ -94,7 +94,7 @@ pub async fn call_off_restart(
     put(db, &ended).await
 }
 
-/// Gives up all replays that have not come to their end.
+/// Gives up all replays that have not completed.
 pub async fn give_up(db: &mut SqliteConnection, why: &str, now: i64) -> Result<(), StoreError> {
     let texts = sqlx::query_scalar!("SELECT content FROM replays WHERE verdict = 'pending'");
     for text in texts.fetch_all(&mut *db).await? {
@@ -105,7 +105,7 @@ pub async fn give_up(db: &mut SqliteConnection, why: &str, now: i64) -> Result<(
     Ok(())
 }
 
-/// The record of a restart that has not come to its end.
+/// The record of a restart that has not completed.
 pub(super) async fn pending_restart(
     db: &mut SqliteConnection,
     name: &DaemonName,

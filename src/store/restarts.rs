@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{StoreError, daemons, layouts, probe_results, replays};
 use crate::domain::daemon::{DesiredState, Incarnation};
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::document::Share;
+use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::{DaemonName, PartitionId};
@@ -93,7 +93,7 @@ pub async fn on_record(
     daemon: &DaemonName,
     active: &ActiveLayout,
     layout: &Layout,
-) -> Result<(Option<Vec<PartitionId>>, Vec<Share>), StoreError> {
+) -> Result<(Option<Vec<PartitionId>>, Vec<PartitionShare>), StoreError> {
     if layout.enforcement == Enforcement::Percentage {
         let verified = probe_results::percentages(db, daemon).await?;
         return Ok((None, verified.and_then(|verified| verified.seen(active, layout)).unwrap_or_default()));

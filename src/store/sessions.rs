@@ -3,16 +3,20 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, parsed};
-use crate::domain::session::{Holder, Session};
+use crate::domain::session::{LoginSession, SessionHolder};
 use crate::domain::token::{Digest, TokenId};
 
 /// Opens a session; `admin` is the digest of the admin token that there is now.
-pub async fn insert(db: &mut SqliteConnection, session: &Session, admin: &Digest) -> Result<(), StoreError> {
+pub async fn insert(
+    db: &mut SqliteConnection,
+    session: &LoginSession,
+    admin: &Digest,
+) -> Result<(), StoreError> {
     let digest = session.digest.bytes();
     let (token, admin, uid) = match &session.holder {
-        Holder::AdminToken => (None, Some(admin.bytes()), None),
-        Holder::Token(id) => (Some(id.as_str()), None, None),
-        Holder::User(uid) => (None, None, Some(*uid)),
+        SessionHolder::AdminToken => (None, Some(admin.bytes()), None),
+        SessionHolder::Token(id) => (Some(id.as_str()), None, None),
+        SessionHolder::User(uid) => (None, None, Some(*uid)),
     };
     sqlx::query!(
         "INSERT INTO sessions (digest, token, admin, uid, created_at, last_used_at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -29,7 +33,7 @@ pub async fn insert(db: &mut SqliteConnection, session: &Session, admin: &Digest
 }
 
 /// Every session, once those are forgotten that were opened with another admin token.
-pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<Session>, StoreError> {
+pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<LoginSession>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT digest AS "digest!", token, admin, uid, created_at, last_used_at FROM sessions"#
     )
@@ -38,15 +42,20 @@ pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<Sessio
     let mut sessions = Vec::with_capacity(rows.len());
     for row in rows {
         let holder = match (row.token, row.admin, row.uid) {
-            (Some(id), _, _) => Holder::Token(parsed("a session's token", TokenId::parse(&id))?),
-            (_, _, Some(uid)) => Holder::User(parsed("a session's user", uid.try_into())?),
+            (Some(id), _, _) => SessionHolder::Token(parsed("a session's token", TokenId::parse(&id))?),
+            (_, _, Some(uid)) => SessionHolder::User(parsed("a session's user", uid.try_into())?),
             (_, Some(of), _) if parsed("a session's token", Digest::stored(&of))? == *admin => {
-                Holder::AdminToken
+                SessionHolder::AdminToken
             }
             _ => continue,
         };
         let digest = parsed("a session's digest", Digest::stored(&row.digest))?;
-        sessions.push(Session { digest, holder, created_at: row.created_at, last_used_at: row.last_used_at });
+        sessions.push(LoginSession {
+            digest,
+            holder,
+            created_at: row.created_at,
+            last_used_at: row.last_used_at,
+        });
     }
     Ok(sessions)
 }

@@ -7,7 +7,7 @@ use crate::domain::access::Grant;
 use crate::domain::token::{Digest, Token, TokenId};
 use crate::domain::{TenantName, TokenName};
 
-/// Tokens that cannot be used any more and are still shown.
+/// Tokens that can no longer be used and are still shown.
 const REMEMBERED: i64 = 1000;
 
 struct TokenRow {
@@ -86,7 +86,7 @@ pub async fn get(db: &mut SqliteConnection, id: &TokenId) -> Result<Option<Token
     .transpose()
 }
 
-/// Every token of a tenant, those that cannot be used any more among them.
+/// Every token of a tenant, those that can no longer be used among them.
 pub async fn of_tenant(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Vec<Token>, StoreError> {
     let granted = Grant::Tenant(tenant.clone()).to_string();
     sqlx::query_as!(

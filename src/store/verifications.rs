@@ -62,7 +62,7 @@ pub async fn begin(
     Ok(begun.execute(db).await?.rows_affected() > 0)
 }
 
-/// Writes what the client that was sent at `running_since` came to; false where no caller waits for that any more.
+/// Writes what the client that was sent at `running_since` came to; false where no caller waits for it.
 pub async fn end(
     db: &mut SqliteConnection,
     tenant: &TenantName,

@@ -52,7 +52,7 @@ pub struct SupervisorContext {
     pub poll: Duration,
     /// Longest time for one session with a daemon.
     pub deadline: Duration,
-    /// Seconds that clients get when a daemon is stopped and nobody said otherwise.
+    /// Seconds that clients get when a daemon is stopped and the request has no other value.
     pub grace_s: u32,
     /// Pauses and deadlines.
     pub timings: Timings,

@@ -58,7 +58,7 @@ pub enum DurableRecord {
     PercentageProof(ProvenLayout),
     /// The first final status of its layout in its control process.
     Layout(Box<LayoutStatus>),
-    /// What the compute mode of a GPU was; `None` once it was put back.
+    /// What the compute mode of a GPU was; `None` once it was restored.
     ComputeMode {
         /// The GPU.
         gpu: GpuUuid,

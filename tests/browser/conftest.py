@@ -1,4 +1,4 @@
-"""What every test of the console has: a browser, a host, a logged-in user, and an eye on the console's faults."""
+"""Fixtures of all tests of the console: a browser, a host, and a logged-in user whose JavaScript errors fail the test."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from host import Host  # noqa: E402
 
-# As long as visitors wait: several tests at a time share the processors.
+# Several tests at a time share the processors.
 expect.set_options(timeout=15_000)
 
 AXE = Path(os.environ["AXE"]).read_text()
-# Nothing but the host under test is to be had, and nothing else is looked for.
+# There is no network but the host under test, and Chromium contacts nothing else.
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync"]
 
@@ -31,7 +31,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def host():
-    """A host for the tests of one file, which leave it as they need it to be."""
+    """A host that the tests of one file share: each leaves it as the next needs it."""
     host = Host()
     yield host
     host.close()
@@ -51,21 +51,21 @@ def scripted(request):
 
 
 class Visitor:
-    """A user of a browser, who notices what its console says."""
+    """A user with a browser of their own; errors in its JavaScript console are recorded."""
 
     def __init__(self, browser, host, scripted, **options):
-        self.host, self.scripted, self.faults = host, scripted, []
+        self.host, self.scripted, self.errors = host, scripted, []
         options = {"locale": "en-GB", "timezone_id": "Europe/Berlin", **options}
         self.context = browser.new_context(java_script_enabled=scripted, base_url=host.url, **options)
         self.context.set_default_timeout(15_000)
         self.page = self.context.new_page()
-        self.page.on("pageerror", lambda error: self.faults.append(f"{self.page.url}: {error}"))
-        self.page.on("console", self.notice)
+        self.page.on("pageerror", lambda error: self.errors.append(f"{self.page.url}: {error}"))
+        self.page.on("console", self.record_error)
 
-    def notice(self, message):
-        # A refusal is shown in a page, and Chromium logs it, too.
+    def record_error(self, message):
+        # Chromium logs a refused request as an error; the page shows it.
         if message.type == "error" and "Failed to load resource" not in message.text:
-            self.faults.append(f"{self.page.url}: {message.text}")
+            self.errors.append(f"{self.page.url}: {message.text}")
 
     def log_in(self, token=None, to="/"):
         if token is None:
@@ -74,23 +74,23 @@ class Visitor:
             self.page.goto("/login")
             self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Log in").click()
-        # Going elsewhere at once would end the log-in on its way.
+        # Navigating before the response would cancel the log-in.
         self.page.wait_for_url(lambda url: not urlsplit(url).path.startswith("/login"))
         if to != "/":
             self.page.goto(to)
         return self.page
 
     def log_out_elsewhere(self):
-        """The session is over, and this browser does not know yet."""
+        """Ends the session without a response that shows it to the browser."""
         self.context.clear_cookies()
 
     def accessible(self):
-        """Fails on whatever axe finds in the page as it is."""
+        """Fails on any violation that axe finds in the present page."""
         if not self.scripted:
             return
         if not self.page.evaluate("typeof axe === 'object'"):
             self.page.evaluate(AXE)
-        # Colours on their way from one to the other are neither.
+        # In the middle of a transition a colour has neither of its contrasts.
         self.page.evaluate("document.getAnimations().forEach(one => one instanceof CSSTransition && one.finish())")
         found = self.page.evaluate("axe.run().then(found => found.violations.map(one => "
                                    "[one.id, one.help, one.nodes.slice(0, 3).map(node => node.html + ' ' + node.failureSummary)]))")
@@ -99,7 +99,7 @@ class Visitor:
 
 @pytest.fixture
 def visitor(browser, scripted):
-    """Makes visitors; at the end, none of their consoles may have said anything."""
+    """Makes visitors; at the end, none may have had an error in the JavaScript console."""
     visitors = []
 
     def visit(host, **options):
@@ -109,5 +109,5 @@ def visitor(browser, scripted):
     yield visit
     for one in visitors:
         one.context.close()
-    faults = [fault for one in visitors for fault in one.faults]
-    assert faults == [], faults
+    errors = [error for one in visitors for error in one.errors]
+    assert errors == [], errors

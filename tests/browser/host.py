@@ -1,4 +1,4 @@
-"""A simulated host with a manager of its own, in a directory of its own, gone when it is closed."""
+"""A simulated host with its own manager and directory, which are removed when it is closed."""
 
 import json
 import os
@@ -16,11 +16,11 @@ BINARY = os.environ["MPS_MANAGER_BINARY"]
 PATIENCE_S = 30
 
 
-def eventually(what, look, patience=PATIENCE_S):
-    """What `look` gives once it gives anything."""
-    end = time.monotonic() + patience
+def eventually(what, check, timeout=PATIENCE_S):
+    """The first true result of `check`, which is called until there is one; `what` is named if there is none in time."""
+    end = time.monotonic() + timeout
     while True:
-        found = look()
+        found = check()
         if found:
             return found
         assert time.monotonic() < end, f"never happened: {what}"
@@ -28,7 +28,7 @@ def eventually(what, look, patience=PATIENCE_S):
 
 
 class Refused(Exception):
-    """What the API refuses, with its problem document."""
+    """A request that the API refused, with its problem document."""
 
     def __init__(self, status, problem):
         super().__init__(f"{status}: {problem}")
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 class Host:
     def __init__(self, profile="h200x2", lines=()):
-        # Short, since the path of a socket is; and open, since programs of every user have to reach the pipe directories in it.
+        # Short, since the path of a socket is limited; and readable for all, since programs of every user open the pipe directories in it.
         self.home = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
         self.home.chmod(0o755)
         self.clients = []
@@ -59,8 +59,8 @@ class Host:
 
         def address():
             assert self.manager.poll() is None, (self.home / "log").read_text()
-            said = (self.home / "log").read_bytes()[begin:].decode()
-            return re.search(r"SIMULATED host.* address=(127\.0\.0\.1:\d+)", said)
+            logged = (self.home / "log").read_bytes()[begin:].decode()
+            return re.search(r"SIMULATED host.* address=(127\.0\.0\.1:\d+)", logged)
 
         self.url = "http://" + eventually("the manager serves", address).group(1)
         self.token = (self.home / "state/admin.token").read_text().strip()
@@ -73,19 +73,19 @@ class Host:
             return error.code
 
     def api(self, method, path, body=None, token=None, **headers):
-        """The answer of the API, read as JSON; what it refuses is raised."""
+        """The JSON body of a response; a refused request raises `Refused`."""
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json", **headers}
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url + "/api/v1" + path, data=data, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                text = answer.read()
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                text = response.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
             raise Refused(error.code, json.loads(error.read())) from None
 
     def done(self, operation):
-        """An operation once it has succeeded."""
+        """Waits until an operation has succeeded, and returns it."""
         def ended():
             now = self.api("GET", f"/operations/{operation['id']}")
             assert now["state"] not in ("failed", "cancelled"), now
@@ -94,14 +94,14 @@ class Host:
         return eventually("the operation succeeds", ended)
 
     def verified(self, tenant):
-        """What a CUDA client saw of a tenant, once it has looked."""
+        """Verifies a tenant, and returns the result of the verification."""
         since = self.api("POST", f"/tenants/{tenant}/verify")["running_since"]
 
-        def looked():
+        def finished():
             last = self.api("GET", f"/tenants/{tenant}")["status"]["verification"]["last"]
             return last if last and last["asked_at"] >= since else None
 
-        return eventually("a client has looked", looked)
+        return eventually("the verification ends", finished)
 
     def login_url(self):
         return self.api("POST", "/login-urls")["url"]
@@ -110,13 +110,13 @@ class Host:
         return self.api("POST", "/tokens", {"name": name, "grant": grant})["secret"]
 
     def client(self, tenant, *options):
-        """A process of a tenant that is connected, by its PID; `options` are those of the simulated client."""
+        """Starts a process of a tenant and waits until MPS lists it; `options` are those of the simulated client."""
         command = [BINARY, "run", "--runtime-dir", self.home / "run", "--tenant", tenant, "--", BINARY, "sim", "client"]
         process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment)
         self.clients.append(process)
 
         def connected():
-            assert process.poll() is None, "the client is gone"
+            assert process.poll() is None, "the client has exited"
             listed = self.api("GET", f"/clients?tenant={tenant}&fresh=true")["items"]
             return any(client["pid"] == process.pid for client in listed)
 
@@ -124,28 +124,28 @@ class Host:
         return process
 
     def program(self, name, pipe, log, *options, stdin=None, **environment):
-        """Runs a program of the simulated host past the manager, as its owner would."""
+        """Runs a program of the simulated host without the manager."""
         world = self.home / "run/sim"
         env = {"MPS_SIM_WORLD": str(world), "CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(log), **environment}
         return subprocess.run([world / "bin" / name, *options], input=stdin, env=env, check=True, capture_output=True, text=True,
                               timeout=PATIENCE_S).stdout
 
     def control(self, pipe, line):
-        """What the control daemon of a pipe directory answers to another caller."""
+        """The reply of the control daemon of a pipe directory to a line that the manager did not send."""
         end = "zz-another-caller"
 
-        def said():
-            # Another open session excludes this one: it retries until all of it is accepted.
+        def send():
+            # A daemon has one session at a time: retried until the whole line was accepted.
             try:
                 reply = self.program("nvidia-cuda-mps-control", pipe, self.home, stdin=f"{line}\n{end}\n")
             except subprocess.CalledProcessError:
                 return None
             return (reply,) if end in reply else None
 
-        return eventually("the daemon takes the line", said)[0]
+        return eventually("the daemon accepts the line", send)[0]
 
     def foreign(self, name, gpus):
-        """Starts a control daemon past the manager; its directories are below the one that is returned."""
+        """Starts a control daemon without the manager; returns the directory that has its pipe and log directories."""
         home = self.home / "f" / name
         for folder in ["pipe", "log"]:
             (home / folder).mkdir(parents=True)
@@ -163,7 +163,7 @@ class Host:
         if self.manager.poll() is None:
             self.manager.terminate()
             self.manager.wait()
-        # Daemons outlive their manager by design: what is of this host has its directory in its environment.
+        # Daemons outlive their manager by design. Processes of this host have its directory in their environment.
         ours = (f"MPS_SIM_WORLD={self.home}/".encode(), f"CUDA_MPS_PIPE_DIRECTORY={self.home}/".encode())
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():

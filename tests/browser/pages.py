@@ -1,16 +1,16 @@
-"""Every page of the console on a host that has something to show, for whatever is to be said of all of them."""
+"""Every page of the console, and a host on which each has content: for tests and pictures of all pages."""
 
 from host import eventually
 
 
-# As long as names and labels may be; a daemon's is in the path of a socket, which leaves room for less.
+# The longest names and labels; a daemon's name is part of the path of a socket and therefore shorter.
 LONG = "a" + "x" * 63
 DAEMON = "d" * 48
 LABELS = {"k" * 120: "v" * 60, "team": "search"}
 
 
-def furnish(host):
-    """Gives a host with three GPUs tenants, clients, a layout and something that needs attention, and tells what its pages are called."""
+def populate(host):
+    """Gives a host with three GPUs tenants, clients, layouts and something that needs attention; returns its pages."""
     host.done(host.api("DELETE", "/daemons/gpu1")) if clear(host, "gpu1") else None
     host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "mode": "static"})
     clear(host, "gpu2")
@@ -18,7 +18,7 @@ def furnish(host):
     host.api("PUT", f"/daemons/{DAEMON}", {"gpus": ["2"]})
     host.api("PUT", f"/tenants/{LONG}", {"daemon": "gpu1", "device_memory_limit": "1G", "labels": LABELS})
     host.api("PUT", f"/tenants/{LONG[:-1]}y", {"daemon": DAEMON, "device_memory_limit": "1G", "labels": LABELS})
-    # One name is a long word, which tables are not to break.
+    # One name is a long word, which no table breaks.
     for name, limit in [("web", "8G"), ("batch", "16G"), ("notebooks", "1G")]:
         host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "device_memory_limit": limit, "labels": {"team": "search"}})
     steps = [
@@ -33,7 +33,7 @@ def furnish(host):
     host.api("PUT", "/layouts/empty", {"layout": {"steps": []}})
     host.done(host.api("POST", "/layouts/empty/apply", {"daemon": "gpu1"}))
     host.done(host.api("POST", "/replays", {"layout": "prod", "daemon": "gpu1"})["operation"])
-    # A version that has to wait for the clients that come now, and asks for too much at its end.
+    # A version that waits for the clients below, and whose last step needs too many chunks.
     more = [{"add": {"gpu": 1, "partition": "front", "chunks": 9, "tenants": ["web"]}}, *steps[1:2],
             {"add": {"gpu": 1, "partition": "much", "chunks": 4}}]
     host.api("PUT", "/layouts/prod", {"layout": {"steps": more}, "note": "web gets more"})
@@ -51,18 +51,18 @@ def furnish(host):
     # Another program makes a partition that the layout does not have.
     pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]
     host.control(pipe, f"sm_partition add {host.api('GET', '/gpus/1')['uuid']} 1")
-    eventually("it is seen", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
+    eventually("the drift is detected", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
     return PAGES
 
 
 def clear(host, daemon):
-    """Takes a daemon's tenants away; whether there is such a daemon."""
+    """Deletes the tenants of a daemon; returns whether the daemon exists."""
     for tenant in host.api("GET", f"/tenants?daemon={daemon}")["items"]:
         host.api("DELETE", f"/tenants/{tenant['name']}")
     return any(one["name"] == daemon for one in host.api("GET", "/daemons")["items"])
 
 
-# What each is called in pictures and failures, and where it is; a function is asked with the host.
+# The name of each page in pictures and failures, and its path, or a function that gives it for a host.
 PAGES = {
     "overview": "/",
     "gpus": "/gpus",

@@ -1,5 +1,5 @@
-"""Pictures of every page, light and dark, wide and narrow, in a folder; of what it looks like when not all is well, as
-`state-…`; and what each page weighs with all that it loads."""
+"""Pictures of every page, light and dark, wide and narrow, in a folder; of problems and empty pages, as `state-…`; and the size
+of each page with everything that it loads."""
 
 import os
 import sys
@@ -11,15 +11,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from conftest import OPTIONS, Visitor  # noqa: E402
 from host import Host  # noqa: E402
-from pages import furnish, path_of  # noqa: E402
+from pages import populate, path_of  # noqa: E402
 from states import STATES  # noqa: E402
 
 WIDTHS = {"wide": 1440, "narrow": 390, "widest": 2560}
 SCHEMES = ["light", "dark"]
 
 
-class Scale:
-    """Weighs what is loaded into an empty cache from now on, in bytes as they come over the wire."""
+class Transfer:
+    """Counts the bytes that are transferred from now on, with an empty cache."""
 
     def __init__(self, visitor):
         self.bytes = []
@@ -28,24 +28,24 @@ class Scale:
         session.send("Network.setCacheDisabled", {"cacheDisabled": True})
         session.on("Network.loadingFinished", lambda event: self.bytes.append(event["encodedDataLength"]))
 
-    def weight(self):
+    def total(self):
         return int(sum(self.bytes))
 
 
-def weight(visitor, path):
-    """Bytes of a page and of all that it loads."""
-    scale = Scale(visitor)
+def page_bytes(visitor, path):
+    """Bytes of a page and of everything that it loads."""
+    transfer = Transfer(visitor)
     visitor.page.goto(path, wait_until="load")
     visitor.page.wait_for_timeout(300)
-    return scale.weight()
+    return transfer.total()
 
 
-# Where what is wrong shows: as most see it, and where there is least room.
+# Problems are pictured as most users see them, and where there is least room.
 STATE_VIEWS = [("wide", "light"), ("narrow", "dark")]
 
 
 class Views:
-    """Takes pictures of a host, as a user with a token sees it."""
+    """Takes pictures of a host as the holder of a token sees it."""
 
     def __init__(self, browser, host, folder):
         self.browser, self.host, self.folder, self.visitors = browser, host, folder, {}
@@ -90,7 +90,7 @@ def main(folder):
     folder.mkdir(parents=True, exist_ok=True)
     host = Host("h200x3")
     try:
-        pages = furnish(host)
+        pages = populate(host)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=os.environ["MPS_MANAGER_CHROMIUM"], args=OPTIONS)
             for scheme in SCHEMES:
@@ -100,16 +100,16 @@ def main(folder):
                     visitor.page.goto("/login")
                     visitor.page.screenshot(path=folder / f"login-{name}-{scheme}.png", full_page=True)
                     visitor.log_in()
-                    for page, place in pages.items():
-                        visitor.page.goto(path_of(place, host), wait_until="load")
+                    for page, path in pages.items():
+                        visitor.page.goto(path_of(path, host), wait_until="load")
                         visitor.page.screenshot(path=folder / f"{page}-{name}-{scheme}.png", full_page=True)
                     visitor.context.close()
             picture_states(browser, folder)
             visitor = Visitor(browser, host, True)
             visitor.log_in()
             print("| page | bytes over the wire, with everything |\n| --- | ---: |")
-            for page, place in pages.items():
-                print(f"| {page} | {weight(visitor, path_of(place, host))} |")
+            for page, path in pages.items():
+                print(f"| {page} | {page_bytes(visitor, path_of(path, host))} |")
             browser.close()
     finally:
         host.close()

@@ -1,4 +1,4 @@
-"""What a host looks like when not all is well, when nothing is there yet, and to those who may do less."""
+"""Hosts with a problem, without any content, and as users with fewer rights see them."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from test_layouts_on_daemons import OTHER_DIE, past_the_manager
 
 
 def bare(host):
-    """Takes everything away, so that a host is as a new one."""
+    """Deletes everything, as on a new host."""
     for daemon in host.api("GET", "/daemons")["items"]:
         clear(host, daemon["name"])
         host.done(host.api("DELETE", f"/daemons/{daemon['name']}?grace_s=0"))
@@ -26,7 +26,7 @@ def empty(host, show):
     for page in ["overview", "gpus", "daemons", "tenants", "clients", "layouts", "replays", "operations", "tokens"]:
         show(f"empty-{page}", "/" if page == "overview" else f"/{page}")
     show("empty-tenant-new", "/tenants/-/new")
-    show("empty-viewer", "/", token=host.token_for("viewer", "looker"))
+    show("empty-viewer", "/", token=host.token_for("viewer", "reader"))
 
 
 def crash_loop(host, show):
@@ -38,7 +38,7 @@ def crash_loop(host, show):
             return pid
 
         eventually("there is a daemon to kill", killed)
-        eventually("its death is noticed", lambda: host.api("GET", "/daemons/gpu1")["status"]["deaths"] == death)
+        eventually("its death is detected", lambda: host.api("GET", "/daemons/gpu1")["status"]["deaths"] == death)
     phase(host, "gpu1", "crash_loop")
     show("crash-loop-overview", "/")
     show("crash-loop-daemon", "/daemons/gpu1")
@@ -57,19 +57,19 @@ def wedged(host, show):
         os.kill(pid, signal.SIGCONT)
 
 
-def past_mps(host, show):
-    """A process that no limit holds, and a client that is nobody's."""
+def bypass(host, show):
+    """A process outside MPS, and a client without a tenant."""
     world = str(host.home / "run/sim")
     command = [BINARY, "sim", "client", "--spin", "3600", "--alloc", "512", "--gpus", "0"]
     host.clients.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, env={"MPS_SIM_WORLD": world}))
-    eventually("it is seen", lambda: any(one["kind"] == "bypass" for one in host.api("GET", "/gpus/0")["processes"] or []))
+    eventually("the bypass is detected", lambda: any(one["kind"] == "bypass" for one in host.api("GET", "/gpus/0")["processes"] or []))
     pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]
     environment = {"MPS_SIM_WORLD": world, "CUDA_MPS_PIPE_DIRECTORY": pipe}
     host.clients.append(subprocess.Popen(command[:-2], stdout=subprocess.DEVNULL, env=environment))
-    eventually("it is seen", lambda: host.api("GET", "/clients?daemon=gpu1&fresh=true")["items"])
-    show("past-mps-overview", "/")
-    show("past-mps-gpu", "/gpus/0")
-    show("past-mps-clients", "/clients")
+    eventually("the client is listed", lambda: host.api("GET", "/clients?daemon=gpu1&fresh=true")["items"])
+    show("bypass-overview", "/")
+    show("bypass-gpu", "/gpus/0")
+    show("bypass-clients", "/clients")
 
 
 def over_committed(host, show):
@@ -81,7 +81,7 @@ def over_committed(host, show):
 
 
 def ended(host, show):
-    """A client that was terminated, an operation that failed, and one that is under way."""
+    """A client that was terminated, an operation that failed, and one in progress."""
     host.client("demo", "--spin", "3600", "--alloc", "256")
     client = host.api("GET", "/clients?tenant=demo")["items"][0]["id"]
     failed = host.api("POST", "/daemons/gpu0/drain?timeout_s=1&on_timeout=fail")["id"]
@@ -101,14 +101,14 @@ def ended(host, show):
     show("stopped-daemon", "/daemons/gpu1")
 
 
-def others(host, show):
+def foreign_and_drifted(host, show):
     """A foreign daemon, changed settings, and maintenance."""
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "drift_policy": "report"})
     eventually("gpu0 is ready", lambda: host.status_of("/readyz/daemons/gpu0") == 200)
     pipe = host.api("GET", "/daemons/gpu0")["status"]["pipe_directory"]
     host.control(pipe, "set_default_active_thread_percentage 7")
-    eventually("it is seen", lambda: host.api("GET", "/daemons/gpu0?fresh=true")["status"]["drift"]["present"])
+    eventually("the drift is detected", lambda: host.api("GET", "/daemons/gpu0?fresh=true")["status"]["drift"]["present"])
     show("drifted-overview", "/")
     show("drifted-daemon", "/daemons/gpu0")
     server = host.api("GET", "/daemons/gpu0")["status"]["effective"]["servers"][0]["pid"]
@@ -118,7 +118,7 @@ def others(host, show):
     clear(host, "gpu1")
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     host.foreign("theirs", "1")
-    listed = eventually("it is seen", lambda: host.api("GET", "/foreign-daemons")["items"])
+    listed = eventually("the foreign daemon is listed", lambda: host.api("GET", "/foreign-daemons")["items"])
     show("foreign-daemons", "/daemons")
     show("foreign-daemon", f"/foreign-daemons/{listed[0]['id']}")
     host.done(host.api("POST", "/host/maintenance", {"gpus": ["0"], "timeout_s": 5}))
@@ -128,12 +128,12 @@ def others(host, show):
 
 
 def layouts(host, show):
-    """A layout that drifted, one that percentages make hold, and one that is refused."""
+    """A layout that drifted, one that percentages enforce, and one that is refused."""
     static(host)
     write(host, "prod", add("web", 7), add("batch", 5))
     host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
     past_the_manager(host, f"sm_partition add {host.api('GET', '/gpus/1')['uuid']} 2")
-    eventually("it is seen", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
+    eventually("the drift is detected", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
     show("drifted-layout", "/layouts/prod")
     show("drifted-layout-plan", "/layouts/prod/apply?daemon=gpu1")
     show("drifted-layout-gpu", "/gpus/1")
@@ -205,7 +205,7 @@ def fewer_rights(host, show):
         show(f"bound-{page}", f"/{page}", token=bound)
     show("bound-tenant", "/", token=bound)
     show("bound-forbidden", "/daemons", token=bound)
-    viewer = host.token_for("viewer", "looker")
+    viewer = host.token_for("viewer", "reader")
     for name, place in [("overview", "/"), ("daemon", "/daemons/gpu0"), ("tenant", "/tenants/demo"), ("layouts", "/layouts"),
                         ("settings", "/settings"), ("forbidden", "/tokens")]:
         show(f"viewer-{name}", place, token=viewer)
@@ -244,7 +244,7 @@ def replayed(hosts, show):
     show("mismatch-daemon", "/daemons/gpu1")
 
 
-# Each on a host of its own, with the profiles of the hosts that it needs; the last of them is shown.
+# Each has hosts of its own, with these profiles; the last one is pictured.
 STATES = [(state, ["h200x2"]) for state in
-          [empty, crash_loop, wedged, past_mps, over_committed, ended, others, layouts, forms, fewer_rights]]
+          [empty, crash_loop, wedged, bypass, over_committed, ended, foreign_and_drifted, layouts, forms, fewer_rights]]
 STATES += [(many, ["h200x2"]), (replayed, ["h200x2", OTHER_DIE])]

@@ -1,4 +1,4 @@
-"""Daemons: set up, changed, given up, and taken up from others."""
+"""Daemons: created, changed, released, and adopted."""
 
 from playwright.sync_api import expect
 

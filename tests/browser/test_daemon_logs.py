@@ -1,4 +1,4 @@
-"""Logs: searched, read back part by part, followed, and never anything but a file of the daemon's."""
+"""Logs: searched, paged and followed; no other file can be read through them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Daemons: looked at, restarted, drained, cordoned, and the death of a server while a user watches."""
+"""Daemons: shown, restarted, drained, cordoned, and the death of a server while a user watches."""
 
 import os
 import signal

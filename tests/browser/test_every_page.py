@@ -1,14 +1,14 @@
-"""What is so of every page."""
+"""Requirements of every page: complete, small, accessible, and readable at each width."""
 
 import pytest
 from playwright.sync_api import expect
 
 from conftest import Visitor
 from host import Host, eventually
-from pages import PAGES, furnish, path_of
+from pages import PAGES, populate, path_of
 from screenshots import Scale
 
-# With all that it loads into an empty cache, in bytes over the wire.
+# The bytes of a page over the wire, with everything that it loads into an empty cache.
 HEAVIEST = 150_000
 # Widths and colour schemes; without a script a page has the same rules and the same widths at which they change.
 LOOKS = [(1440, "light"), (1440, "dark"), (2560, "light"), (768, "light"), (390, "dark"), (390, "light")]
@@ -16,32 +16,32 @@ NARROW_AND_WIDE = [(390, "light"), (768, "light"), (1440, "light"), (2560, "ligh
 
 
 @pytest.fixture(scope="module")
-def furnished():
+def populated():
     host = Host("h200x3")
-    furnish(host)
+    populate(host)
     yield host
     host.close()
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["with script", "without script"])
-def reader(request, browser, furnished):
-    """A user who is logged in and visits one page after the other."""
-    reader = Visitor(browser, furnished, request.param)
+def reader(request, browser, populated):
+    """A logged-in user who opens one page after the other."""
+    reader = Visitor(browser, populated, request.param)
     reader.log_in()
     yield reader
     reader.context.close()
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_is_complete_small_and_accessible(furnished, reader, name):
-    page, path = reader.page, path_of(PAGES[name], furnished)
+def test_page_is_complete_small_and_accessible(populated, reader, name):
+    page, path = reader.page, path_of(PAGES[name], populated)
     page.set_viewport_size({"width": 1440, "height": 900})
     scale = Scale(reader)
     page.goto(path)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)
     expect(page.get_by_role("note").filter(has_text="Simulated host")).to_be_visible()
 
-    # By keyboard, with the focus to be seen.
+    # By keyboard, with a visible focus.
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     for _ in range(8):
@@ -52,15 +52,15 @@ def test_page_is_complete_small_and_accessible(furnished, reader, name):
     for width, scheme in LOOKS if reader.scripted else NARROW_AND_WIDE:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        # A busy machine lays the page out some time after the window has its new width.
+        # On a busy machine the layout follows the new width of the window after a while.
         wide = lambda: page.locator("html").evaluate("html => html.scrollWidth - html.clientWidth")
         eventually(f"{name} is no wider than {width} px", lambda: wide() <= 0)
         reader.accessible()
     assert scale.weight() < HEAVIEST, f"{name}: {scale.weight()}"
-    assert reader.faults == []
+    assert reader.errors == []
 
 
-# What is wrong with the tables of a page: columns of one name, words in two lines, text beyond its cell. A word of more than
+# Defects of the tables of a page: columns of one name, words in two lines, text beyond its cell. A word of more than
 # twenty characters may be broken, and so may one at its hyphen.
 UNREADABLE = """() => [...document.querySelectorAll('main table')].flatMap(table => {
   const wrong = [];
@@ -87,14 +87,14 @@ UNREADABLE = """() => [...document.querySelectorAll('main table')].flatMap(table
 
 
 @pytest.mark.parametrize("width", [1440, 1280])
-def test_tables_are_readable(furnished, reader, width):
+def test_tables_are_readable(populated, reader, width):
     if not reader.scripted:
         pytest.skip("the page is asked by script")
     page = reader.page
     page.set_viewport_size({"width": width, "height": 900})
     unreadable = {}
     for name in PAGES:
-        page.goto(path_of(PAGES[name], furnished))
+        page.goto(path_of(PAGES[name], populated))
         if found := page.evaluate(UNREADABLE):
             unreadable[name] = found
     assert unreadable == {}

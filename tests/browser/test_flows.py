@@ -1,4 +1,4 @@
-"""Whole ways through the console, by clicks: a newcomer's from the log-in to a client's end, and faults while a user watches."""
+"""User journeys by clicks: a new operator's from the log-in to the end of a client, and faults while a user watches."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ from test_operations import follow
 
 
 def place(page, name):
-    """Goes to a place of the menu."""
+    """Opens a section of the menu."""
     page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
 
 
 def as_shown(host, command):
-    """Starts what a page says to start, in a shell whose PATH has the program."""
+    """Runs the command that a page shows, in a shell whose PATH has the program."""
     programs = host.home / "programs"
     programs.mkdir()
     (programs / "mps-manager").symlink_to(BINARY)
@@ -38,7 +38,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     page.get_by_role("button", name="Log in").click()
     title = page.get_by_role("heading", level=1)
 
-    # The overview of a host on which nothing is managed says where to begin.
+    # The overview of a host without daemons offers the first step.
     expect(title).to_have_text("Overview")
     expect(page.get_by_text("so nothing on it is managed")).to_be_visible()
     visit.accessible()
@@ -55,7 +55,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     expect(title).to_contain_text("web")
     follow(page, scripted, lambda ms: expect(title).to_contain_text("ready", timeout=ms))
 
-    # Its page says how to start a process, and that is what starts one.
+    # Its page shows the command that starts a process, and it works.
     command = page.locator("#clients ~ .panel .empty code").text_content()
     assert command == "mps-manager run --tenant web -- COMMAND"
     process = as_shown(host, command.replace("COMMAND", "mps-manager sim client --spin 600 --alloc 512"))
@@ -71,7 +71,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     expect(page.get_by_text("started by mps-manager run")).to_be_visible()
     client = page.url
 
-    # It is ended in the order that is announced before, and confirmed as it is taken.
+    # The steps run in the order that was shown before, and each is confirmed.
     page.get_by_role("link", name="Terminate").click()
     expect(page.get_by_role("main").get_by_role("listitem")).to_have_count(3)
     expect(page.get_by_role("listitem").filter(has_text="MPS ends its work")).to_be_visible()
@@ -79,7 +79,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     expect(title).to_contain_text(f"Terminate client {pid}")
     follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("succeeded", timeout=ms))
     steps = page.locator("table.steps tbody tr")
-    expect(steps.locator("th")).to_have_text(["ask MPS to end its work", "end its process", "look whether it is gone"])
+    expect(steps.locator("th")).to_have_text(["ask MPS to end its work", "end its process", "confirm that it is gone"])
     expect(steps).to_contain_text(["MPS ended its work", "ended by itself", "lists it no more"])
     visit.accessible()
     process.wait(30)
@@ -97,12 +97,12 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
 
 
 def server_of(host):
-    look = lambda: (host.api("GET", "/daemons/gpu0?fresh=true")["status"]["effective"] or {"servers": []})["servers"]
-    return eventually("there is a server", look)[0]["pid"]
+    servers = lambda: (host.api("GET", "/daemons/gpu0?fresh=true")["status"]["effective"] or {"servers": []})["servers"]
+    return eventually("there is a server", servers)[0]["pid"]
 
 
 def four_pages(visitor, host, client):
-    """The overview, the daemon, the tenant and the client, each in a tab of one visitor, and the means to look at each."""
+    """The overview, the daemon, the tenant and the client, each in a tab of one visitor, and the visitor."""
     visit = visitor(host)
     pages = {"/": visit.log_in()}
     for path in ["/daemons/gpu0", "/tenants/demo", f"/clients/{client}"]:
@@ -110,16 +110,16 @@ def four_pages(visitor, host, client):
         pages[path].goto(path)
     if visit.scripted:
         for page in pages.values():
-            expect(page.locator("#following")).to_have_text("live")
+            expect(page.locator("#connection")).to_have_text("live")
             page.evaluate("window.untouched = true")
     return visit, list(pages.values())
 
 
-def tell_no_reload(visit, pages):
-    """With a script, what is seen has come into the pages as they were."""
+def assert_not_reloaded(visit, pages):
+    """With a script, the pages were updated in place."""
     if visit.scripted:
         for page in pages:
-            assert page.evaluate("window.untouched"), f"{page.url} was loaded again"
+            assert page.evaluate("window.untouched"), f"{page.url} was reloaded"
 
 
 @pytest.mark.parametrize("fault", ["a server is killed", "a client faults"])
@@ -142,11 +142,11 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
         os.kill(server, signal.SIGKILL)
         reported, events = "server.died", ["server.died"]
     else:
-        # The fault of one takes all clients of the GPU down with it.
+        # The fault of one client ends all clients of the GPU.
         host.client("demo", "--spin", "600", "--alloc", "64", "--fault-after", "5")
         reported, events = "server.fault", ["server.fault"]
 
-    seen = lambda page, look: follow(page, scripted, lambda ms: look(page, ms))
+    seen = lambda page, check: follow(page, scripted, lambda ms: check(page, ms))
     seen(client, lambda page, ms: expect(page.get_by_role("heading", level=1)).to_contain_text("gone", timeout=ms))
     seen(client, lambda page, ms: expect(page.locator(".events").get_by_text("client.left")).to_be_visible(timeout=ms))
     seen(tenant, lambda page, ms: expect(page.get_by_text("No process of this tenant is connected")).to_be_visible(timeout=ms))
@@ -156,10 +156,10 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
         seen(daemon, lambda page, ms: expect(page.locator(".events").get_by_text(event).first).to_be_visible(timeout=ms))
     seen(overview, lambda page, ms: expect(page.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("0", timeout=ms))
     seen(overview, lambda page, ms: expect(page.locator(".events").get_by_text(reported).first).to_be_visible(timeout=ms))
-    tell_no_reload(visit, pages)
+    assert_not_reloaded(visit, pages)
 
     if fault == "a client faults":
-        # Whom it affected is shown with it, and what needs attention says that it happened.
+        # It lists the affected clients, and the overview shows it under "Needs attention".
         attention = overview.get_by_role("listitem").filter(has_text="A server had a fatal GPU error")
         expect(attention).to_be_visible()
         attention.get_by_role("link", name="The event").click()
@@ -170,7 +170,7 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     for page in pages[1:]:
         visit.page = page
         visit.accessible()
-    # And the next client finds all well again.
+    # The next client runs as before.
     bystander.wait(30)
     host.client("demo", "--spin", "600", "--alloc", "64")
     seen(daemon, lambda page, ms: expect(page.get_by_role("heading", level=1)).to_contain_text("ready", timeout=ms))

@@ -1,4 +1,4 @@
-"""What was typed into a form whose session ended meanwhile: it goes through the log-in, whichever form it is; and what Enter sends."""
+"""What was typed into a form is kept through a log-in when the session ended meanwhile, in every form; and what Enter submits."""
 
 import pytest
 from playwright.sync_api import expect
@@ -89,7 +89,7 @@ def maintenance(page):
     return ["soon"]
 
 
-# Where each form is, what is typed, and its button. What is typed is wrong, so that it is shown again once it is sent.
+# The path of each form, what is typed, and its button. It is invalid, so that the form is shown again after it is submitted.
 FORMS = {
     "tenant": ("/tenants/demo/edit", tenant_edit, "Save"),
     "daemon": ("/daemons/-/new", daemon_new, "Set up"),
@@ -107,7 +107,7 @@ FORMS = {
 
 
 def an_admin(host):
-    """A token of one's own: one token logs in a number of times in a while."""
+    """A token for one test: log-ins with one token are rate-limited."""
     return host.token_for("admin")
 
 
@@ -133,7 +133,7 @@ def test_expired_session_keeps_typed_form(host, visitor, form):
         expect(reported).to_contain_text(text)
     visit.accessible()
     press(page, "Send it now")
-    # It is refused as it would have been, beside what was typed.
+    # It is refused as without the log-in, and the typed values are shown.
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
     expect(page.locator("[aria-invalid=true]").first).to_be_visible()
     shown = page.locator("form input, form textarea, form select").evaluate_all("all => all.map(one => one.value)")
@@ -155,7 +155,7 @@ def test_expired_session_keeps_apply_and_adopt_forms(own_host, visitor):
     press(page, "Send it now")
     page.wait_for_url("**/operations/*")
     expect(page.get_by_text("for the web")).to_be_visible()
-    # A daemon that another program runs, adopted under a name of one's own.
+    # A daemon of another program, adopted under a chosen name.
     eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     host.foreign("theirs", "1")
@@ -177,7 +177,7 @@ def test_expired_session_keeps_layout_editor_input(host, visitor):
     page.locator("#step-0-partition").fill("web")
     visit.log_out_elsewhere()
     if visit.scripted:
-        # The map that follows what is typed asks, is refused, and nothing is taken away.
+        # The request of the live map is refused, and the form keeps its values.
         with page.expect_response("**/layouts/-/new") as asked:
             page.locator("#step-0-chunks").press_sequentially("7")
         assert asked.value.status == 401
@@ -201,7 +201,7 @@ def test_file_survives_log_in_as_text(host, visitor, tmp_path):
         chosen.set_input_files(tmp_path / "layouts.yaml")
         expect(text).to_have_value(DOCUMENT.replace("brought", "from_a_file"))
     else:
-        # No file is taken that would be lost: the text has a field.
+        # Only text fields are kept: the text of the file is in one.
         expect(chosen).to_be_hidden()
         text.fill(DOCUMENT.replace("brought", "from_text"))
     visit.log_out_elsewhere()

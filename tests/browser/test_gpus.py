@@ -1,4 +1,4 @@
-"""GPUs: one that is gone for good, and the one that takes its place."""
+"""GPUs: the replacement of a missing one, and the colours of maps and charts."""
 
 import colorsys
 import re
@@ -81,7 +81,7 @@ def numbers(page, things, kind):
 
 # Whether the chart has a pixel of the colour of each swatch in its key.
 PAINTED = """panel => {
-    const canvas = document.querySelector(`#drawn-${panel} canvas`);
+    const canvas = document.querySelector(`#plot-${panel} canvas`);
     const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
     const painted = new Set();
     for (let at = 0; at < pixels.length; at += 4) painted.add(`rgb(${pixels[at]}, ${pixels[at + 1]}, ${pixels[at + 2]})`);
@@ -98,7 +98,7 @@ def test_tenant_colour_matches_in_map_and_charts(own_host, visitor):
         host.api("PUT", f"/tenants/{tenant}", {"daemon": "gpu1", "device_memory_limit": "4G", "max_clients": 2})
     write(host, "prod", *(add(f"of_{tenant}", 4, tenant) for tenant in tenants))
     host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
-    # Not as many each, nor as much memory: one line would lie on the other.
+    # Different numbers of clients and amounts of memory, so that no line hides another.
     for tenant in ["notebooks", "batch", "batch"]:
         host.client(tenant, "--spin", "600", "--alloc", "256")
     visit = visitor(host)
@@ -109,11 +109,11 @@ def test_tenant_colour_matches_in_map_and_charts(own_host, visitor):
         lines = numbers(page, page.locator(f"#chart-{panel} .key li"), "line")
         assert lines == {tenant: parts[tenant] for tenant in ["notebooks", "batch"]}, (panel, lines, parts)
         if visit.scripted:
-            expect(page.locator(f"#drawn-{panel} canvas")).to_be_visible()
+            expect(page.locator(f"#plot-{panel} canvas")).to_be_visible()
             eventually("each line is drawn in its colour", lambda: all(page.evaluate(PAINTED, panel)))
     if not visit.scripted:
         return
-    # A line is darker or lighter than the cells, for the contrast with its ground, and of their hue.
+    # A line has the hue of the cells, and is darker or lighter for contrast with its background.
     for scheme in ["light", "dark"]:
         page.emulate_media(color_scheme=scheme)
         for number in range(8):

@@ -1,4 +1,4 @@
-"""Layouts in the console: written in the editor, compared, taken out and in again, and forgotten."""
+"""Layouts in the console: edited, compared, exported, imported and deleted."""
 
 import re
 
@@ -70,7 +70,7 @@ def test_first_layout_is_explained_and_written(own_host, visitor):
     expect(page.get_by_text("12 of 15 chunks used, 3 left")).to_be_visible()
     cells = page.locator(".sm-map .sms").all_text_contents()
     assert sum(int(cell) for cell in cells) == 132, cells
-    # The gap is made after the batch, and taken back: typed text goes with its step.
+    # The gap is moved behind the batch and back: typed text moves with its step.
     press(page, "Move step 2 down")
     expect(page.locator("#step-1-partition")).to_have_value("batch")
     press(page, "Move step 3 up")

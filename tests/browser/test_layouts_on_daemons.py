@@ -31,21 +31,21 @@ def second_host(request):
 
 
 def past_the_manager(host, line):
-    """Sends a command to the second daemon with NVIDIA's own program, once nobody else is talking to it."""
+    """Sends a command to the second daemon with NVIDIA's own program, once no other session is open."""
     home = host.home / "run"
     environment = {"MPS_SIM_WORLD": home / "sim", "CUDA_MPS_PIPE_DIRECTORY": home / "daemons/gpu1/pipe",
                    "CUDA_MPS_LOG_DIRECTORY": home / "daemons/gpu1/log"}
 
     def taken():
-        said = subprocess.run([home / "sim/bin/nvidia-cuda-mps-control"], input=f"{line}\nzz-direct\n", text=True,
+        result = subprocess.run([home / "sim/bin/nvidia-cuda-mps-control"], input=f"{line}\nzz-direct\n", text=True,
                               capture_output=True, env=environment, check=False)
-        return "zz-direct" in said.stdout
+        return "zz-direct" in result.stdout
 
     eventually("the daemon takes a direct caller", taken)
 
 
 def operation_ends(page, host):
-    """The operation that the page is of, once it has ended."""
+    """Waits for the end of the operation that the page shows."""
     found = re.search(r"/operations/([0-9a-f-]{36})$", page.url)
     assert found, page.url
 
@@ -149,7 +149,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     other.accessible()
     page.goto("/replays")
     expect(page.get_by_role("row", name="prod version 1")).to_contain_text("same" if second_host.same else "differs")
-    # And it is there under another name.
+    # It was imported under another name.
     page.goto("/layouts/-/import")
     page.get_by_label("Name").fill("prod_again")
     page.get_by_label("Text", exact=True).fill(document)
@@ -201,7 +201,7 @@ def test_blocked_apply_names_client_and_remedy(static_host, visitor):
     page.goto("/layouts/prod/assert?daemon=gpu1")
     expect(page.get_by_text("gpu1 does not have it")).to_be_visible()
     visit.accessible()
-    # Where it came into the way after the plan was looked at, the apply is refused with it.
+    # Where the obstacle appeared after the plan was shown, the apply is refused and names it.
     client.kill()
     client.wait()
     eventually("the client is gone", lambda: not host.api("GET", "/clients?tenant=web&fresh=true")["items"])

@@ -21,7 +21,7 @@ def test_live_updates_keep_the_scroll_position(browser, own_host):
     headings = {}
     for visit, (path, text) in zip(visitors, READ.items()):
         page = visit.log_in(to=path)
-        expect(page.locator("#following")).to_have_text("live")
+        expect(page.locator("#connection")).to_have_text("live")
         headings[path] = page.get_by_role("heading", name=text, exact=True)
         headings[path].evaluate("heading => heading.scrollIntoView({block: 'center'})")
     tops = lambda: {path: round(heading.bounding_box()["y"]) for path, heading in headings.items()}
@@ -37,28 +37,28 @@ def test_live_updates_keep_the_scroll_position(browser, own_host):
     os.kill(host.api("GET", "/daemons/gpu0")["status"]["pid"], signal.SIGKILL)
     for page in [overview, daemon]:
         expect(page.locator(".events").get_by_text("daemon.died").first).to_be_attached()
-    eventually("it is there again", lambda: host.status_of("/readyz") == 200)
+    eventually("it is ready again", lambda: host.status_of("/readyz") == 200)
     expect(daemon.get_by_role("heading", level=1)).to_contain_text("ready")
     assert tops() == before, "the daemon died and was restarted"
     for visit in visitors:
-        assert visit.faults == []
+        assert visit.errors == []
         visit.context.close()
 
 
 def test_hidden_page_keeps_no_connection(browser, own_host):
     visit = Visitor(browser, own_host, True)
     page = visit.log_in()
-    expect(page.locator("#following")).to_have_text("live")
+    expect(page.locator("#connection")).to_have_text("live")
     followers = lambda: page.evaluate("performance.getEntriesByType('resource').filter(one => one.name.endsWith('/live')).length")
     before = followers()
-    look = "hidden => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden}); " \
+    hide = "hidden => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden}); " \
            "document.dispatchEvent(new Event('visibilitychange')); }"
-    page.evaluate(look, True)
+    page.evaluate(hide, True)
     eventually("the connection is closed", lambda: followers() > before)
     own_host.api("POST", "/daemons/gpu1/cordon")
-    page.evaluate(look, False)
+    page.evaluate(hide, False)
     expect(page.get_by_text("Daemon gpu1 is cordoned")).to_be_visible()
-    assert visit.faults == []
+    assert visit.errors == []
     visit.context.close()
 
 
@@ -74,7 +74,7 @@ def test_scrolled_log_stays_in_place(browser, own_host):
     write(0, 1000)
     visit = Visitor(browser, host, True, viewport={"width": 1440, "height": 900})
     page = visit.log_in(to="/daemons/gpu1/logs?file=server")
-    expect(page.locator("#following")).to_have_text("live")
+    expect(page.locator("#connection")).to_have_text("live")
     lines, newer = page.locator(".log li"), page.get_by_role("button", name="Newer lines")
     expect(lines.last).to_contain_text("line 999")
     expect(newer).to_be_hidden()
@@ -99,7 +99,7 @@ def test_scrolled_log_stays_in_place(browser, own_host):
     assert page.locator(".log").evaluate("log => log.scrollTop") == 0
     write(1101, 1102)
     expect(lines.last).to_contain_text("line 1101")
-    assert visit.faults == []
+    assert visit.errors == []
     visit.context.close()
 
 
@@ -119,7 +119,7 @@ def test_events_do_not_change_under_their_reader(browser, own_host):
     host = own_host
     visit = Visitor(browser, host, True, viewport={"width": 1440, "height": 900})
     page = visit.log_in(to="/events")
-    expect(page.locator("#following")).to_have_text("live")
+    expect(page.locator("#connection")).to_have_text("live")
     first, newer = page.locator(".events > li").first, page.get_by_role("button", name="Newer events")
     page.keyboard.press("Tab")
     first.get_by_role("link").focus()
@@ -144,10 +144,10 @@ def test_page_is_painted_before_its_scripts(browser, own_host, path):
     expect(page.get_by_role("main")).to_contain_text("gpu0" if path != "/layouts/-/new" else "Steps")
     painted = lambda: page.evaluate("performance.getEntriesByName('first-contentful-paint').length")
     eventually("it is painted", painted)
-    assert held and page.evaluate("document.readyState") != "complete", "the scripts are still on their way"
+    assert held and page.evaluate("document.readyState") != "complete", "the scripts are still loading"
     for route in held:
         route.continue_()
     page.unroute("**/*.js")
     expect(page.locator("html.scripted")).to_have_count(1)
-    assert visit.faults == []
+    assert visit.errors == []
     visit.context.close()

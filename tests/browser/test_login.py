@@ -1,4 +1,4 @@
-"""Logging in and out, and what happens to what was typed when a session ends in between."""
+"""Logging in and out, and a form whose session ended in between."""
 
 from playwright.sync_api import expect
 
@@ -17,7 +17,7 @@ def test_log_in_leads_back_to_the_page(host, visitor):
     page.get_by_label("Token").fill(host.token)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", name="GPUs", exact=True)).to_be_visible()
-    page.locator(".who summary").click()
+    page.locator(".account summary").click()
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     page.goto("/")

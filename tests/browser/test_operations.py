@@ -3,20 +3,20 @@
 from playwright.sync_api import Error, expect
 
 
-def follow(page, scripted, look):
-    """Looks until it is so: by itself with a script, and by loading the page again without."""
+def follow(page, scripted, check):
+    """Retries a check until it passes: with a script the page updates itself, without one it is reloaded."""
     from host import eventually
 
     if scripted:
-        look(15_000)
+        check(15_000)
         return
 
     def seen():
         try:
             page.reload()
-            look(1)
+            check(1)
             return True
-        # A click's own navigation, still under way, ends a reload.
+        # The navigation of a click that is still in progress cancels a reload.
         except (AssertionError, Error):
             return False
 
@@ -58,7 +58,7 @@ def test_drain_is_cancelled(own_host, visitor, scripted):
     follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("cancelled", timeout=ms))
     expect(page.get_by_role("row", name="undo")).to_contain_text("done")
     assert host.api("GET", "/daemons/gpu0")["spec"]["schedulable"] is True
-    # Who only looks is offered nothing, and the address of no operation is an error that says so.
+    # A viewer is offered no action, and the page of an unknown operation is an error that names it.
     looker = visitor(host)
     page = looker.log_in(host.token_for("viewer"), to=f"/operations/{operation['id']}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Drain daemon gpu0")

@@ -1,4 +1,4 @@
-"""The overview and the GPUs: whether all is well, and live."""
+"""The overview and the GPUs, which are live."""
 
 import signal
 import os
@@ -33,8 +33,8 @@ def test_live_page_keeps_reader_state(own_host, visitor, scripted):
         return
     visit = visitor(own_host)
     page = visit.log_in()
-    expect(page.locator("#following")).to_have_text("live")
-    page.locator(".who summary").click()
+    expect(page.locator("#connection")).to_have_text("live")
+    page.locator(".account summary").click()
     link = page.get_by_role("row", name="gpu0").get_by_role("link", name="gpu0")
     link.focus()
     own_host.api("POST", "/daemons/gpu1/cordon")
@@ -71,7 +71,7 @@ def test_partitioned_gpu_is_marked(own_host, visitor):
     page = visit.log_in(to="/gpus/1")
     row = page.get_by_role("row", name="web")
     expect(row).to_contain_text("56")
-    # Eyes to which colours are alike go by letters, which stand beside the names, too; left-over SMs are struck through.
+    # Users who cannot distinguish the colours have letters, which are beside the names, too; left-over SMs are struck through.
     letters = page.locator(".sm-map .letter").all_text_contents()
     assert [letters.count(letter) for letter in ["A", "B", ""]] == [7, 5, 5], letters
     expect(row.locator(".swatch text")).to_have_text("A")
@@ -102,7 +102,7 @@ def test_recovered_fault_is_shown_calmly(own_host, visitor):
     item = page.locator(".attention > li").filter(has_text="A control process was found dead")
     expect(item).to_have_class("quiet")
     expect(item).to_contain_text("it has ended")
-    expect(page.locator(".in-short")).to_contain_text("No problems")
+    expect(page.locator(".overview-summary")).to_contain_text("No problems")
     page.goto("/faults")
     row = page.get_by_role("row").filter(has_text="daemon.died")
     expect(row.locator(".state")).to_have_text("over")

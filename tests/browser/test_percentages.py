@@ -1,4 +1,4 @@
-"""Layouts whose partitions are thread percentages: written, applied and replayed as those with IDs are; and the list of replays."""
+"""Layouts that thread percentages enforce: edited, applied and replayed as those with IDs are; and the list of replays."""
 
 import re
 
@@ -61,7 +61,7 @@ def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visi
     press(page, "Create")
     expect(page.get_by_text("percentage: thread percentages, which reserve nothing")).to_be_visible()
 
-    # The plan says what a percentage is worth, and that nothing is reserved.
+    # The plan shows the SMs of a percentage, and that nothing is reserved.
     page.get_by_role("link", name="Plan and apply").click()
     expect(page.get_by_role("note").filter(has_text="Thread percentages reserve nothing")).to_be_visible()
     made = page.locator(".diff tbody tr")
@@ -90,7 +90,7 @@ def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visi
         page.get_by_role("link", name="Export with IDs, YAML").click()
     document = download.value.path().read_text()
 
-    # On a host of the same kind, a client looks at each partition and sees the same.
+    # On a host of the same kind, a client verifies each partition and sees the same SMs.
     other = visitor(there)
     page = other.log_in(to="/replays")
     page.get_by_role("link", name="Replay a layout").click()
@@ -109,7 +109,7 @@ def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visi
         expect(row.locator("td")).to_have_text([str(sms), str(sms), "same"])
     other.accessible()
 
-    # A checksum that is not the text's, and hardware that is not what it was recorded on, are refused before anything is done.
+    # A wrong checksum and other hardware than that of the recording are refused before any change.
     third = visitor(elsewhere)
     page = third.log_in(to="/replays/new")
     page.get_by_label("An exported document").check()
@@ -142,7 +142,7 @@ def test_replay_list_shows_reasons_and_results(own_host, visitor):
     page.reload()
     rows = page.get_by_role("group", name="Replays").locator("tbody tr")
     expect(rows).to_have_count(2)
-    # The last first.
+    # Newest first.
     for row, cause, verdict in zip(rows.all(), ["restart of the daemon", "requested"],
                                    ["same as recorded", "first of its kind"]):
         expect(row).to_contain_text("prod version 1")

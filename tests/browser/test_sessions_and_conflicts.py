@@ -10,13 +10,13 @@ from host import PATIENCE_S, Host, eventually
 from pages import clear
 
 
-# A page asks for its figures every few seconds.
+# A page requests its figures every few seconds.
 FIGURES_MS = 15_000
 
 
 def unanswered(visit):
-    """htmx says in the console, too, that there was no answer."""
-    visit.faults = [fault for fault in visit.faults if "Failed to fetch" not in fault]
+    """Drops the errors that htmx logs for requests without a response."""
+    visit.errors = [fault for fault in visit.errors if "Failed to fetch" not in fault]
 
 
 def log_in_again(host, page):
@@ -36,7 +36,7 @@ def test_layout_editor_outlives_its_session(own_host, visitor):
     page.locator("#step-0-chunks").fill("7")
     if visit.scripted:
         expect(page.locator("#outcome")).to_contain_text("Your session has ended", ignore_case=True)
-        expect(page.locator("#following")).to_have_text("session ended")
+        expect(page.locator("#connection")).to_have_text("session ended")
         visit.accessible()
     expect(page.get_by_label("Name")).to_have_value("prod")
     expect(page.get_by_label("Note")).to_have_value("two teams")
@@ -70,7 +70,7 @@ def test_log_in_elsewhere_revives_the_editor(own_host, visitor, scripted):
     page.locator("#step-0-chunks").fill("7")
     expect(page.locator("#outcome")).to_contain_text("7 of at most 16 chunks used")
     expect(note).to_have_count(0)
-    expect(page.locator("#following")).to_have_text("")
+    expect(page.locator("#connection")).to_have_text("")
 
 
 def test_long_text_survives_log_in(own_host, visitor):
@@ -78,10 +78,10 @@ def test_long_text_survives_log_in(own_host, visitor):
     own_host.api("PUT", "/layouts/prod", {"layout": {"steps": steps}})
     visit = visitor(own_host)
     page = visit.log_in(to="/layouts/-/import")
-    # Mostly what an encoding of an encoding would make three times as long.
+    # Mostly characters that become three times as long each time they are encoded.
     long = "version: v1\n" + "# = & +   \n" * 30_000 + "layouts: {long: {steps: []}}\n"
     assert len(long) > 300_000
-    # To type as much takes a browser longer than a test waits.
+    # Typing that much would exceed the timeout of a test.
     page.get_by_label("Text", exact=True).evaluate("(field, text) => { field.value = text; }", long)
     visit.log_out_elsewhere()
     page.get_by_role("button", name="Import").click()
@@ -105,19 +105,19 @@ def test_oversized_form_is_reported_lost(visitor):
         host.close()
 
 
-def test_page_of_deleted_resource_says_so(own_host, visitor, scripted):
+def test_page_of_deleted_resource_reports_it(own_host, visitor, scripted):
     if not scripted:
         return
     own_host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G"})
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/web")
-    expect(page.locator("#following")).to_have_text("live")
+    expect(page.locator("#connection")).to_have_text("live")
     own_host.api("DELETE", "/tenants/web")
-    expect(page.locator("#standing")).to_contain_text("This no longer exists, or you no longer have access")
-    expect(page.locator("#following")).to_have_text("gone")
+    expect(page.locator("#stale-notice")).to_contain_text("This no longer exists, or you no longer have access")
+    expect(page.locator("#connection")).to_have_text("gone")
     expect(page.get_by_role("heading", level=1)).to_contain_text("web")
     visit.accessible()
-    page.locator("#standing").get_by_role("link", name="Reload").click()
+    page.locator("#stale-notice").get_by_role("link", name="Reload").click()
     expect(page.get_by_role("heading", name="Not found")).to_be_visible()
 
 
@@ -126,17 +126,17 @@ def test_page_without_manager_shows_its_age(own_host, visitor, scripted):
         return
     visit = visitor(own_host)
     page = visit.log_in(to="/daemons")
-    following, standing = page.locator("#following"), page.locator("#standing")
-    expect(following).to_have_text("live")
+    connection, notice = page.locator("#connection"), page.locator("#stale-notice")
+    expect(connection).to_have_text("live")
     page.route(lambda url: url.endswith("/daemons"), lambda route: route.fulfill(status=500, body="no"))
-    expect(standing).to_contain_text(re.compile(r"as of \d\d:\d\d:\d\d: .*status 500"), timeout=FIGURES_MS)
-    expect(following).to_have_text("not up to date")
+    expect(notice).to_contain_text(re.compile(r"as of \d\d:\d\d:\d\d: .*status 500"), timeout=FIGURES_MS)
+    expect(connection).to_have_text("not up to date")
     page.unroute_all()
-    expect(standing).to_be_hidden(timeout=FIGURES_MS)
-    expect(following).to_have_text("live")
+    expect(notice).to_be_hidden(timeout=FIGURES_MS)
+    expect(connection).to_have_text("live")
     own_host.stop(signal.SIGKILL)
-    expect(standing).to_contain_text("does not respond")
-    expect(following).to_have_text("not connected")
+    expect(notice).to_contain_text("does not respond")
+    expect(connection).to_have_text("not connected")
     visit.accessible()
     unanswered(visit)
 
@@ -146,17 +146,17 @@ def test_page_of_hung_manager_shows_its_age(own_host, visitor, scripted):
         return
     visit = visitor(own_host)
     page = visit.log_in(to="/daemons")
-    following, standing = page.locator("#following"), page.locator("#standing")
-    expect(following).to_have_text("live")
-    # No connection ends: only silence tells.
+    connection, notice = page.locator("#connection"), page.locator("#stale-notice")
+    expect(connection).to_have_text("live")
+    # No connection is closed: only the silence shows that the manager hangs.
     own_host.manager.send_signal(signal.SIGSTOP)
     try:
-        expect(standing).to_contain_text("does not respond", timeout=4 * FIGURES_MS)
-        expect(following).to_have_text("not connected")
+        expect(notice).to_contain_text("does not respond", timeout=4 * FIGURES_MS)
+        expect(connection).to_have_text("not connected")
     finally:
         own_host.manager.send_signal(signal.SIGCONT)
-    expect(standing).to_be_hidden(timeout=FIGURES_MS)
-    expect(following).to_have_text("live")
+    expect(notice).to_be_hidden(timeout=FIGURES_MS)
+    expect(connection).to_have_text("live")
 
 
 @pytest.mark.parametrize("path, field, part", [
@@ -173,16 +173,16 @@ def test_stale_prediction_is_marked(host, visitor, scripted, path, field, part):
     page.route("**/*", lambda route: route.abort())
     page.locator(field).fill("3")
     expect(note).to_contain_text("Not up to date: the manager does not respond")
-    expect(page.locator("#following")).to_have_text("not connected")
+    expect(page.locator("#connection")).to_have_text("not connected")
     visit.accessible()
     page.unroute_all()
     page.locator(field).fill("4")
     expect(note).to_have_count(0)
-    expect(page.locator("#following")).to_have_text("")
+    expect(page.locator("#connection")).to_have_text("")
     visit.log_out_elsewhere()
     page.locator(field).fill("5")
     expect(note).to_contain_text("your session has ended")
-    expect(page.locator("#following")).to_have_text("session ended")
+    expect(page.locator("#connection")).to_have_text("session ended")
     expect(page.locator(field)).to_have_value("5")
     unanswered(visit)
 
@@ -200,7 +200,7 @@ def test_second_termination_leads_to_the_ended_client(own_host, visitor):
     assert page.url.endswith(f"/clients/{client['id']}")
     page.goto(f"/clients/{client['id']}/terminate")
     expect(page.get_by_role("heading", level=1)).to_contain_text("gone")
-    # Of one that never was there is nothing to tell.
+    # A client that never existed has no page.
     assert page.goto("/clients/1-1/terminate").status == 404
 
 
@@ -261,7 +261,7 @@ def test_form_sent_twice_makes_one_token(host, visitor, scripted):
     visit.accessible()
     page.get_by_role("link", name="revoke the token").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Revoke")
-    # A form with something else in it makes something else.
+    # The form with other values creates another one.
     page.goto("/tokens/new")
     page.get_by_label("Name").fill(f"{name}_2")
     page.get_by_label("Role").fill("viewer")

@@ -1,4 +1,4 @@
-"""Tenants: listed, made, changed, watched and forgotten."""
+"""Tenants: listed, created, changed, verified and deleted."""
 
 import re
 import subprocess
@@ -48,7 +48,7 @@ def test_refused_tenant_form_is_fixed_and_sent(roomy, visitor):
     spec = roomy.api("GET", "/tenants/web")["spec"]
     assert (spec["device_memory_limit"], spec["sms"], spec["labels"]) == (4 << 30, 32, {"team": "search"})
     made = roomy.api("GET", "/events?type=tenant.created&tenant=web")["items"]
-    assert len(made) == 1, "the journal tells of it once"
+    assert len(made) == 1, "it is in the journal once"
     # Not twice.
     page.goto("/tenants/-/new")
     fill_in(page, "web", "1G")
@@ -56,7 +56,7 @@ def test_refused_tenant_form_is_fixed_and_sent(roomy, visitor):
     expect(page.locator("#wrong-name")).to_contain_text("already")
 
 
-def test_prediction_stands_beside_the_form(roomy, visitor):
+def test_prediction_is_beside_the_form(roomy, visitor):
     visit = visitor(roomy)
     page = visit.log_in(to="/tenants/-/new?daemon=gpu1")
     aside = page.get_by_role("complementary", name="Prediction")
@@ -79,7 +79,7 @@ def test_prediction_stands_beside_the_form(roomy, visitor):
     page.get_by_label("Clients at once").fill("50")
     expect(reported()).to_contain_text("too much")
     assert roomy.api("GET", "/tenants?limit=1000")["items"][-1]["name"] != "web", "nothing is written"
-    # What a script asked for in between does not stand in the form's way.
+    # A request of the script in between does not affect the form.
     page.get_by_label("Clients at once").fill("2")
     expect(reported()).to_contain_text("No problems found")
     page.get_by_role("button", name="Create tenant").click()
@@ -142,7 +142,7 @@ def test_expired_session_keeps_tenant_form(roomy, visitor):
     fill_in(page, "web", "3G", Labels="team=search\nowner=a b")
     visit.log_out_elsewhere()
     if visit.scripted:
-        # A script that asks meanwhile must not take the form away.
+        # A request of the script meanwhile must not replace the form.
         with page.expect_response("**/tenants/-/predict") as asked:
             page.get_by_label("Clients at once").fill("2")
         assert asked.value.status == 401
@@ -221,20 +221,20 @@ def test_tenant_is_verified_by_a_client(own_host, visitor):
     visit.accessible()
     section.get_by_role("button", name="Verify").click()
     page.wait_for_url("**/tenants/demo#verification")
-    eventually("a client has looked", last)
+    eventually("the verification ends", last)
     expect(now().get_by_role("heading")).to_contain_text("verified")
     expect(section.get_by_role("row", name="SMs")).to_contain_text("32")
     expect(section.get_by_role("row", name="Memory left to it")).to_contain_text("holds")
     expect(section.get_by_role("row", name="Priority")).to_contain_text("not seen")
     visit.accessible()
-    # What it says is of what was there then.
+    # Its result is that of the time when it ran.
     spec = own_host.api("GET", "/tenants/demo")["spec"]
     own_host.api("PUT", "/tenants/demo", {**spec, "labels": {}})
     expect(now()).to_contain_text("out of date")
     expect(section).to_contain_text("the tenant was changed since")
     own_host.done(own_host.api("POST", "/daemons/gpu0/stop?grace_s=0"))
     before = last()["asked_at"]
-    # From an address that is not the one that the form leads to.
+    # From another path than the one that the form redirects to.
     page.goto("/tenants/demo")
     section.get_by_role("button", name="Verify again").click()
     page.wait_for_url("**/tenants/demo#verification")
@@ -260,9 +260,9 @@ def test_environment_is_copied_verbatim(host, visitor):
     expect(shell).to_contain_text("export CUDA_MPS_PIPE_DIRECTORY=")
     text = shell.text_content()
     variables = host.api("GET", "/tenants/demo/environment")["variables"]
-    said = subprocess.run(["sh", "-c", text + "\nenv"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}).stdout
+    output = subprocess.run(["sh", "-c", text + "\nenv"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}).stdout
     for name, value in variables.items():
-        assert f"{name}={value}\n" in said
+        assert f"{name}={value}\n" in output
     if not visit.scripted:
         expect(page.get_by_role("button", name="Copy")).to_have_count(0)
         return
@@ -338,10 +338,10 @@ def test_tenant_token_sees_only_its_tenant(own_host, visitor):
         visit.accessible()
     page.get_by_role("link", name=str(mine.pid), exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(str(mine.pid))
-    # No way leads to what would be refused.
-    ways = page.get_by_role("main").get_by_role("link").evaluate_all("all => all.map(one => one.pathname)") if visit.scripted else []
-    for way in ways:
-        assert page.request.get(way, headers={"Accept": "text/html"}).status in (200, 404), way
+    # No link leads to a page that would be refused.
+    paths = page.get_by_role("main").get_by_role("link").evaluate_all("all => all.map(one => one.pathname)") if visit.scripted else []
+    for path in paths:
+        assert page.request.get(path, headers={"Accept": "text/html"}).status in (200, 404), path
     for path, status in [("/tenants/other", 404), ("/tenants/other/history", 404), ("/tenants/demo/history", 200),
                          ("/tenants/-/new", 403), ("/tenants/demo/edit", 403), ("/tenants/demo/delete", 403)]:
         assert page.request.get(path).status == status, path
@@ -368,8 +368,8 @@ def test_last_hour_is_charted(own_host, visitor):
             expect(figure.locator("canvas")).to_have_count(1)
             width = figure.locator("canvas").evaluate("canvas => canvas.width")
             assert width > 100
-            # By pointer and by keyboard: what there was at a moment.
-            reading, slider = figure.locator(".reading"), figure.get_by_role("slider", name="Memory in the last hour")
+            # By pointer and by keyboard: the values at one time.
+            reading, slider = figure.locator(".readout"), figure.get_by_role("slider", name="Memory in the last hour")
             expect(reading).to_be_hidden()
             figure.scroll_into_view_if_needed()
             box = figure.locator(".u-over").bounding_box()
@@ -384,7 +384,7 @@ def test_last_hour_is_charted(own_host, visitor):
             expect(reading).to_contain_text("demo")
             assert "GiB" in slider.get_attribute("aria-valuetext")
         else:
-            expect(figure.locator(".drawn")).to_be_hidden()
+            expect(figure.locator(".plot")).to_be_hidden()
         figure.locator("summary").click()
         expect(figure.get_by_role("columnheader", name="demo")).to_be_visible()
         expect(figure.get_by_role("row").nth(1)).to_contain_text("GiB")

@@ -13,7 +13,7 @@ examples=${MPS_MANAGER_EXAMPLES:-50}
 echo "contract: seed $seed, $examples examples"
 # As fast as it can: the bound on requests has tests of its own.
 start_host A 'poll_interval_s = 1' '[limits]' 'requests_per_s = 0'
-"$python/bin/python" tests/contract/furnish.py &
+"$python/bin/python" tests/contract/restore.py &
 managers+=($!)
 
 # contract WHO TOKEN EXAMPLES [OPTION...]

@@ -126,7 +126,7 @@ roles() {
 
 # ---- events
 
-# Clients that come and go beside a stream: how long after the server's own line each is heard of.
+# Clients that come and go beside a stream: how long after the server's own line each arrives.
 a_stream() {
     local number pid clients=()
     python3 "$here/events.py" follow "$RUNTIME/api.sock" "$STATE/admin.token" >"$LOGS/events.out" 2>"$LOGS/events.err" &

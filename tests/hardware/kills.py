@@ -3,7 +3,7 @@
     kills.py CLIENT PIPE_DIRECTORY LOG_DIRECTORY SERVER MOST
 
 Each is killed 0 to 12 ms after its start, which hung a server of 13.0 six times in 136. Prints how many it took, or 0 when
-MOST did no harm. What tells is the last thing that such a server logs.
+MOST did no harm. Such a server is recognised by the last line that it logs.
 """
 
 import os

@@ -190,7 +190,7 @@ a_document_of_a_simulated_host() {
     check "and no layout came of it" null "$(daemon_now gpu0 'd["spec"].get("layout")')"
 }
 
-# The same document with other multiprocessors on record, sealed anew (docs/layouts.md) since it would be refused as changed.
+# The same document with other multiprocessors on record, with a new checksum (docs/layouts.md) since it would be refused as changed.
 a_difference() {
     python3 - "$LOGS/shares.json" >"$LOGS/other.json" <<'PY'
 import hashlib, json, sys

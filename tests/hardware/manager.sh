@@ -2,7 +2,7 @@
 
 MEMORY_LIMIT=$((4 << 30))
 
-# daemon_field EXPRESSION: over the daemon `d` as the API shows it after a look that began now.
+# daemon_field EXPRESSION: over the daemon `d` as the API shows it after a poll that began now.
 daemon_field() {
     api GET '/api/v1/daemons/gpu0?fresh=true'
     json "$BODY" "$1"

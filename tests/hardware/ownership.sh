@@ -53,7 +53,7 @@ seen_by() {
     json "$LOGS/seen.json" "$expression"
 }
 
-# Everybody who holds the device file of a GPU, as the kernel tells: PIDs.
+# The processes that have the device file of a GPU open, by /proc: PIDs.
 holders_of_devices() {
     local process
     for process in /proc/[0-9]*; do

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use mps_manager::domain::client::ClientId;
 use mps_manager::domain::layout::blocked::Blocked;
-use mps_manager::domain::layout::execution::{Cause, CommandAnswer, Deed, Execution, ExecutionOutcome};
+use mps_manager::domain::layout::execution::{
+    CommandAnswer, Deed, Execution, ExecutionOutcome, LayoutFailureCause,
+};
 use mps_manager::domain::layout::plan::{Action, Given, Plan, plan};
 use mps_manager::domain::layout::record::Record;
 use mps_manager::domain::layout::{PartitionChange, ResolvedStep};
@@ -26,9 +28,9 @@ const SEED: u64 = 20_261_121;
 /// What goes wrong with a command, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// It is done, and nobody hears of it.
+    /// It is done, and the reply is lost.
     LostDone(usize),
-    /// It is not done, and nobody hears of it.
+    /// It is not done, and there is no reply.
     LostUndone(usize),
     /// It is refused, however often it is sent.
     Refused(usize),
@@ -309,7 +311,10 @@ fn other_die_stops_at_first_differing_step() {
                 differed += 1;
                 let partition = moved[step].partition.clone();
                 let (expected, got) = (expected[step].clone(), got[step].clone());
-                assert_eq!(outcome.cause, Some(Cause::OtherId { step, partition, expected, got }));
+                assert_eq!(
+                    outcome.cause,
+                    Some(LayoutFailureCause::OtherId { step, partition, expected, got })
+                );
                 assert_eq!((outcome.degraded.len(), daemon.names().len()), (0, 0));
             }
         }
@@ -388,7 +393,7 @@ fn failed_step_undoes_the_run() {
         let Some(cause) = &outcome.cause else {
             panic!("a refused step is no success: {fault:?}");
         };
-        assert!(matches!(cause, Cause::NotDone { .. }), "{cause}");
+        assert!(matches!(cause, LayoutFailureCause::NotDone { .. }), "{cause}");
         for step in plan.steps.iter().filter(|step| step.action == Action::Keep) {
             let touched = second.iter().any(|other| {
                 other.change == PartitionChange::Remove && Some(&other.partition) == step.partition.as_ref()

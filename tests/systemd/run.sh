@@ -149,7 +149,7 @@ inside() {
     drop_in refusing
     systemctl start mps-manager
     until_true "adopted" adopted
-    check "an adopted daemon without a scope is told from the others" says 'gpu1: NotIsolated (NoScope): it was started without a scope'
+    check "an adopted daemon without a scope is distinguished from the others" says 'gpu1: NotIsolated (NoScope): it was started without a scope'
 
     drop_in private 'PrivateTmp=yes'
     systemctl restart mps-manager
@@ -220,7 +220,7 @@ become_systemd() {
     install -D -m 755 "$binary" "$root/usr/local/bin/mps-manager"
     install -m 755 "$repository/tests/systemd/run.sh" "$root/usr/local/bin/mps-systemd-test"
     install -D -m 644 "$repository/deploy/mps-manager.service" "$root/etc/mps-units/mps-manager.service"
-    # A system that has nothing but this, and stops when it is told.
+    # A system that has nothing but this, and stops on request.
     for target in basic sysinit shutdown umount final poweroff halt exit; do
         printf '[Unit]\nDescription=%s\nDefaultDependencies=no\n' "$target" >"$root/etc/mps-units/$target.target"
     done
@@ -306,7 +306,7 @@ outside() {
     nsenter --target "$init" --mount --pid --cgroup --uts --ipc --net --root --wd=/ \
         env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin bash /usr/local/bin/mps-systemd-test inside || status=$?
     if [ "$status" != 0 ] || [ -n "${KEEP_LOG:-}" ]; then
-        # Opened anew, standard error that is a file would lose what was said before.
+        # Opened again, standard error that is a file would lose its earlier lines.
         if [ -n "${KEEP_LOG:-}" ]; then exec 3>"$KEEP_LOG"; else exec 3>&2; fi
         nsenter --target "$init" --mount --root --wd=/ cat /var/log/mps-manager.log >&3 || true
     fi

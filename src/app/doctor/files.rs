@@ -58,7 +58,7 @@ fn untrusted(id: &'static str, Untrusted { path, problem, remedy }: Untrusted) -
     Check::fail(id, format!("{} {problem}", path.display()), remedy)
 }
 
-/// What can be said of a directory that has to be there, or has to be made.
+/// Checks of a directory that has to exist or be created.
 enum Place {
     There(Metadata),
     /// Its nearest parent that is there.

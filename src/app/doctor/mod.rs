@@ -9,7 +9,7 @@ mod files;
 
 use std::path::PathBuf;
 
-use super::{StartError, refused};
+use super::{StartupError, refused};
 use crate::config::Config;
 use crate::domain::checkup::{Check, Checkup};
 use crate::domain::gpu::Gpu;
@@ -77,7 +77,7 @@ struct Examination {
 }
 
 /// Refuses, as `serve` does, a simulated host that there is none of: nothing could be said of it.
-pub fn refuse_unknown(profile: &str) -> Result<(), StartError> {
+pub fn refuse_unknown(profile: &str) -> Result<(), StartupError> {
     sim::world::check_profile(profile).map_err(refused)
 }
 

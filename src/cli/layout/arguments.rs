@@ -59,10 +59,10 @@ pub(in crate::cli) enum DocumentFormat {
 
 impl DocumentFormat {
     /// The format for reading and writing documents.
-    pub(super) fn format(self) -> text::Format {
+    pub(super) fn format(self) -> text::LayoutFormat {
         match self {
-            Self::Yaml => text::Format::Yaml,
-            Self::Json => text::Format::Json,
+            Self::Yaml => text::LayoutFormat::Yaml,
+            Self::Json => text::LayoutFormat::Json,
         }
     }
 

@@ -99,7 +99,7 @@ pub(super) fn entry<'d>(document: &'d Document, name: &LayoutName) -> Result<&'d
 }
 
 pub(super) fn read(file: &str) -> Result<Document, ClientError> {
-    text::read(file, text::Format::Yaml).map_err(|invalid| {
+    text::read(file, text::LayoutFormat::Yaml).map_err(|invalid| {
         let place = if invalid.pointer.is_empty() { String::new() } else { format!("{}: ", invalid.pointer) };
         ClientError::Address(format!("{place}{}", invalid.reason))
     })

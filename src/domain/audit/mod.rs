@@ -40,7 +40,7 @@ impl Outcome {
 
 /// An attempted action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct AttemptedAction {
     /// Who.
     pub actor: String,
     /// What they are granted.
@@ -59,7 +59,7 @@ pub struct Attempt {
     pub adoption: bool,
 }
 
-impl Attempt {
+impl AttemptedAction {
     /// A caller tries something.
     pub fn of(actor: &Actor, request: Option<String>, action: String, target: Target) -> Self {
         Self {

@@ -72,7 +72,7 @@ types! {
     ServerFault = "server.fault", Error, "A server had a fatal GPU error.";
     ServerRecovered = "server.recovered", Info, "A server that had a fatal GPU error takes clients again.";
     ClientConnected = "client.connected", Info, "A process became a client.";
-    ClientLeft = "client.left", Info, "A process is a client no more.";
+    ClientLeft = "client.left", Info, "A process is no longer a client.";
     ClientTerminated = "client.terminated", Warning, "The manager ended a client, as requested.";
     ClientWaiting = "client.waiting", Warning, "A process waits until the clients of another user are gone.";
     ClientRefused = "client.refused", Warning, "A server wrote that it did not admit a client.";
@@ -88,10 +88,10 @@ types! {
     LayoutVersionWritten = "layout.version_written", Info, "A version of a layout was written.";
     LayoutDeleted = "layout.deleted", Info, "A layout was forgotten.";
     LayoutApplied = "layout.applied", Info, "The partitions of a daemon's layout are there, as was read back.";
-    LayoutDegraded = "layout.degraded", Error, "Partitions of a layout are not as they were, since something had to be undone or put back.";
+    LayoutDegraded = "layout.degraded", Error, "Partitions of a layout are not as they were, since something had to be undone or restored.";
     LayoutFailed = "layout.failed", Error, "A layout could not be applied.";
     LayoutDrifted = "layout.drifted", Warning, "Partitions of a layout were made or removed by another program.";
-    LayoutRepaired = "layout.repaired", Info, "Partitions that another program had changed were put back.";
+    LayoutRepaired = "layout.repaired", Info, "Partitions that another program had changed were restored.";
     OperationRequested = "operation.requested", Info, "An operation was requested.";
     OperationStarted = "operation.started", Info, "An operation began.";
     OperationStep = "operation.step", Info, "A step of an operation ended.";
@@ -99,10 +99,10 @@ types! {
     OperationFinished = "operation.finished", Info, "An operation succeeded.";
     OperationFailed = "operation.failed", Error, "An operation failed.";
     OperationCancelled = "operation.cancelled", Info, "An operation was cancelled.";
-    GpuMissing = "gpu.missing", Error, "A GPU that a daemon holds is not listed by the driver any more.";
+    GpuMissing = "gpu.missing", Error, "A GPU that a daemon holds is no longer listed by the driver.";
     GpuBack = "gpu.back", Info, "A GPU that was missing is listed again.";
     GpuReplaced = "gpu.replaced", Info, "A GPU took the place of another in a daemon's spec.";
-    ComputeModeChanged = "compute_mode.changed", Info, "A compute mode is about to be set for a daemon, or was put back.";
+    ComputeModeChanged = "compute_mode.changed", Info, "A compute mode is about to be set for a daemon, or was restored.";
     MaintenanceBegun = "host.maintenance_begun", Info, "Maintenance of the host began.";
     MaintenanceActive = "host.maintenance_active", Info, "The driver was released for maintenance.";
     MaintenanceEnded = "host.maintenance_ended", Info, "Maintenance of the host is over.";

@@ -4,7 +4,7 @@ use super::domain_event::{
     ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
     NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
 };
-use super::{Also, Because, Cause, Details, EventSubject, EventType, KnownFrom, Predecessor, Severity};
+use super::{Also, Because, Details, EventCause, EventSubject, EventType, KnownFrom, Predecessor, Severity};
 
 /// The type of a variant, which has its name.
 macro_rules! same_name {
@@ -293,7 +293,7 @@ impl DomainEvent {
 
     /// What makes it happen, where nothing else is known.
     pub(super) fn usual_cause(&self) -> Because {
-        let outsider = |command: &Option<String>| Cause::Outsider { command: command.clone() }.into();
+        let outsider = |command: &Option<String>| EventCause::Outsider { command: command.clone() }.into();
         match self {
             Self::DaemonDied { why: DaemonDeath::Killed, .. } => Because::Latest(EventType::DaemonReplaced),
             Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
@@ -311,9 +311,9 @@ impl DomainEvent {
             | Self::ServerFault(_)
             | Self::ServerRecovered { .. }
             | Self::ClientWaiting { .. }
-            | Self::ClientRefused { .. } => Cause::Mps.into(),
-            Self::ClientConnected(_) | Self::ClientLeft(_) => Cause::Client.into(),
-            Self::GpuMissing { .. } | Self::GpuBack { .. } => Cause::Host.into(),
+            | Self::ClientRefused { .. } => EventCause::Mps.into(),
+            Self::ClientConnected(_) | Self::ClientLeft(_) => EventCause::Client.into(),
+            Self::GpuMissing { .. } | Self::GpuBack { .. } => EventCause::Host.into(),
             Self::OperationStarted(_) => Because::Latest(EventType::OperationRequested),
             Self::OperationCancelled(_) => Because::Latest(EventType::OperationCancelRequested),
             Self::OperationStep { .. }
@@ -325,7 +325,7 @@ impl DomainEvent {
             | Self::MaintenanceActive(_)
             | Self::MaintenanceEnded(_)
             | Self::ClientTerminated { .. } => Because::Latest(EventType::OperationStarted),
-            _ => Cause::Manager.into(),
+            _ => EventCause::Manager.into(),
         }
     }
 }
@@ -358,7 +358,7 @@ impl ObservedClient {
             uid: self.uid,
             program: self.program.clone(),
             attributed_by: self.attributed_by,
-            known_from: if self.client.is_some() { KnownFrom::Look } else { KnownFrom::ServerLog },
+            known_from: if self.client.is_some() { KnownFrom::Poll } else { KnownFrom::ServerLog },
             logged_at: self.logged_at,
         }
     }

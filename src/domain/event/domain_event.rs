@@ -233,16 +233,16 @@ pub struct OperationFacts {
     pub layout: Option<LayoutName>,
 }
 
-/// A compute mode that is about to be set, or was put back.
+/// A compute mode that is about to be set, or was restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComputeModeChange {
     /// The daemon.
     pub daemon: DaemonName,
     /// The GPU.
     pub gpu: GpuUuid,
-    /// What it was before; where it is put back, what it is again.
+    /// What it was before; where it is restored, what it is again.
     pub previous: Option<ComputeMode>,
-    /// What the daemon wants; `None` where it is put back.
+    /// What the daemon wants; `None` where it is restored.
     pub wanted: Option<ComputeMode>,
 }
 

@@ -67,7 +67,7 @@ impl DomainEvent {
                 )
             }
             Self::ServerFault(ServerFault { daemon, server, known_from, .. }) => match known_from {
-                KnownFrom::Look => format!(
+                KnownFrom::Poll => format!(
                     "server {server} of daemon {daemon} had a fatal GPU error: the clients it affects have lost their work, and \
                      no other gets in until they are gone"
                 ),
@@ -149,7 +149,7 @@ impl DomainEvent {
             Self::LayoutDrifted { layout, .. } => {
                 format!("another program changed {}: {}", layout.words(), joined(&layout.drift))
             }
-            Self::LayoutRepaired(layout) => format!("{} was put back", layout.words()),
+            Self::LayoutRepaired(layout) => format!("{} was restored", layout.words()),
             Self::OperationRequested(operation) => format!("{} was requested", operation.words()),
             Self::OperationStarted(operation) => format!("{} began", operation.words()),
             Self::OperationStep { operation, step, outcome } => {

@@ -111,8 +111,7 @@ impl EventSubject {
 /// What made it happen, as far as that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "by", rename_all = "snake_case")]
-#[schema(as = EventCause)]
-pub enum Cause {
+pub enum EventCause {
     /// A caller of this API.
     Actor {
         /// Who, as the audit names them.
@@ -143,13 +142,13 @@ pub enum Cause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Because {
     /// This.
-    Known(Cause),
+    Known(EventCause),
     /// The last event of this type about the same operation, or else the same daemon; the manager where there is none.
     Latest(EventType),
 }
 
-impl From<Cause> for Because {
-    fn from(cause: Cause) -> Self {
+impl From<EventCause> for Because {
+    fn from(cause: EventCause) -> Self {
         Self::Known(cause)
     }
 }
@@ -158,8 +157,10 @@ impl From<Cause> for Because {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownFrom {
-    /// The daemon's own list and /proc.
-    Look,
+    /// A poll: the daemon's own list and /proc.
+    // Events of earlier versions have this word.
+    #[serde(alias = "look")]
+    Poll,
     /// server.log alone, for what came and went between two polls: a hint, since anybody who reaches the daemon's pipe
     /// directory may write there.
     ServerLog,
@@ -169,9 +170,9 @@ pub enum KnownFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Predecessor {
-    /// It said that it stopped.
+    /// It recorded that it stopped.
     Stopped,
-    /// It said nothing: it was killed, or the host went down.
+    /// It recorded nothing: it was killed, or the host went down.
     Died,
     /// Not known: a backup was put in the place of its database since.
     Restored,
@@ -305,9 +306,9 @@ pub enum Details {
     },
     /// The compute mode of a GPU.
     ComputeMode {
-        /// What it was before; where it is put back, what it is again.
+        /// What it was before; where it is restored, what it is again.
         previous: Option<ComputeMode>,
-        /// What a daemon wants; `null` where it is put back.
+        /// What a daemon wants; `null` where it is restored.
         wanted: Option<ComputeMode>,
     },
     /// A manager.
@@ -402,7 +403,7 @@ pub struct Event {
     /// To what.
     pub subject: EventSubject,
     /// What made it happen.
-    pub cause: Cause,
+    pub cause: EventCause,
     /// The same for people.
     pub message: String,
     /// What else is reported; `null` where there is nothing.

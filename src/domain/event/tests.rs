@@ -68,7 +68,7 @@ fn examples() -> Vec<DomainEvent> {
         reported: vec![7],
         affected: vec![7],
         clients: vec![],
-        known_from: KnownFrom::Look,
+        known_from: KnownFrom::Poll,
     };
     let observed = |client: Option<ClientId>| ObservedClient {
         daemon: daemon(),

@@ -34,12 +34,12 @@ pub enum Unreadable {
     Malformed(String),
     /// It is JSON, and a value in it is refused.
     #[error("{}", .0.detail)]
-    Refused(Refusal),
+    Refused(InvalidJsonValue),
 }
 
 /// A value that is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct InvalidJsonValue {
     /// The JSON pointer to it.
     pub pointer: String,
     /// What is wrong with it, and what would be accepted.
@@ -49,17 +49,18 @@ pub struct Refusal {
 /// Reads a JSON text.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
     let node: Node = serde_json::from_slice(text).map_err(|error| {
-        let said = error.to_string();
-        let refused =
-            |detail: &str| Unreadable::Refused(Refusal { pointer: String::new(), detail: detail.to_owned() });
+        let text = error.to_string();
+        let refused = |detail: &str| {
+            Unreadable::Refused(InvalidJsonValue { pointer: String::new(), detail: detail.to_owned() })
+        };
         // Both are JSON, only more of it than is read.
-        if said.starts_with("recursion limit exceeded") {
+        if text.starts_with("recursion limit exceeded") {
             return refused("lists and objects are nested more than 127 deep: nothing here needs as much");
         }
-        if said.starts_with("number out of range") {
+        if text.starts_with("number out of range") {
             return refused("a number is out of range: no number here is as large");
         }
-        Unreadable::Malformed(said)
+        Unreadable::Malformed(text)
     })?;
     T::deserialize(node).map_err(Unreadable::Refused)
 }
@@ -67,12 +68,12 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
 /// Reads the pairs of a query into a type with a field for each name.
 pub fn read_query<T: DeserializeOwned>(
     pairs: impl IntoIterator<Item = (String, String)>,
-) -> Result<T, Refusal> {
+) -> Result<T, InvalidJsonValue> {
     let fields = pairs.into_iter().map(|(name, value)| (name, Node::Word(value)));
     T::deserialize(Node::Object(fields.collect()))
 }
 
-impl Refusal {
+impl InvalidJsonValue {
     fn new(detail: impl fmt::Display) -> Self {
         Self { pointer: String::new(), detail: shortened(detail.to_string()) }
     }
@@ -90,15 +91,15 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for InvalidJsonValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for InvalidJsonValue {}
 
-impl de::Error for Refusal {
+impl de::Error for InvalidJsonValue {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message)
     }
@@ -282,7 +283,7 @@ mod tests {
 
     fn refusal(text: &str) -> (String, String) {
         match read::<Thing>(text.as_bytes()) {
-            Err(Unreadable::Refused(Refusal { pointer, detail })) => (pointer, detail),
+            Err(Unreadable::Refused(InvalidJsonValue { pointer, detail })) => (pointer, detail),
             other => panic!("{text}: {other:?}"),
         }
     }

@@ -9,7 +9,7 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::Number;
 
-use super::{Node, Refusal, one_of, quoted};
+use super::{InvalidJsonValue, Node, one_of, quoted};
 
 impl Node {
     /// The value as a reader of the refusal knows it.
@@ -24,8 +24,8 @@ impl Node {
         }
     }
 
-    fn not(&self, wanted: impl fmt::Display) -> Refusal {
-        Refusal::not(&self.shown(), wanted)
+    fn not(&self, wanted: impl fmt::Display) -> InvalidJsonValue {
+        InvalidJsonValue::not(&self.shown(), wanted)
     }
 
     /// The whole number that it is; `2.0` is one, as JSON Schema has it.
@@ -54,7 +54,7 @@ fn whole(number: &Number) -> Option<i128> {
 
 macro_rules! whole_numbers {
     ($($method:ident $type:ident $visit:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
             match self.whole().and_then(|value| $type::try_from(value).ok()) {
                 Some(value) => visitor.$visit(value),
                 None => {
@@ -66,7 +66,7 @@ macro_rules! whole_numbers {
 }
 
 impl<'de> Deserializer<'de> for Node {
-    type Error = Refusal;
+    type Error = InvalidJsonValue;
 
     whole_numbers! {
         deserialize_u8 u8 visit_u8
@@ -79,7 +79,7 @@ impl<'de> Deserializer<'de> for Node {
         deserialize_i64 i64 visit_i64
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Null => visitor.visit_unit(),
             Self::Bool(value) => visitor.visit_bool(value),
@@ -87,7 +87,7 @@ impl<'de> Deserializer<'de> for Node {
                 Some(value) => match (u64::try_from(value), i64::try_from(value)) {
                     (Ok(value), _) => visitor.visit_u64(value),
                     (_, Ok(value)) => visitor.visit_i64(value),
-                    _ => Err(Refusal::invalid_value(Unexpected::Other("number"), &visitor)),
+                    _ => Err(InvalidJsonValue::invalid_value(Unexpected::Other("number"), &visitor)),
                 },
                 None => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
             },
@@ -97,7 +97,7 @@ impl<'de> Deserializer<'de> for Node {
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match &self {
             Self::Bool(value) => visitor.visit_bool(*value),
             Self::Word(text) if text == "true" => visitor.visit_bool(true),
@@ -106,7 +106,7 @@ impl<'de> Deserializer<'de> for Node {
         }
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         let value = match &self {
             Self::Number(number) => number.as_f64(),
             Self::Word(text) => text.parse().ok().filter(|value: &f64| value.is_finite()),
@@ -115,29 +115,29 @@ impl<'de> Deserializer<'de> for Node {
         value.map_or_else(|| Err(self.not("a number")), |value| visitor.visit_f64(value))
     }
 
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         self.deserialize_f64(visitor)
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Text(text) | Self::Word(text) => visitor.visit_string(text),
             other => Err(other.not("a text")),
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::List(_) => self.deserialize_any(visitor),
             other => Err(other.not("a list")),
         }
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         self.deserialize_seq(visitor)
     }
 
@@ -146,11 +146,11 @@ impl<'de> Deserializer<'de> for Node {
         _: &'static str,
         _: usize,
         visitor: V,
-    ) -> Result<V::Value, Refusal> {
+    ) -> Result<V::Value, InvalidJsonValue> {
         self.deserialize_seq(visitor)
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Object(_) => self.deserialize_any(visitor),
             other => Err(other.not("an object")),
@@ -162,11 +162,11 @@ impl<'de> Deserializer<'de> for Node {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refusal> {
+    ) -> Result<V::Value, InvalidJsonValue> {
         self.deserialize_map(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Null => visitor.visit_none(),
             other => visitor.visit_some(other),
@@ -177,7 +177,7 @@ impl<'de> Deserializer<'de> for Node {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Refusal> {
+    ) -> Result<V::Value, InvalidJsonValue> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -186,7 +186,7 @@ impl<'de> Deserializer<'de> for Node {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refusal> {
+    ) -> Result<V::Value, InvalidJsonValue> {
         let wanted = one_of(variants);
         let known = |name: &str| variants.contains(&name);
         let chosen = match self {
@@ -200,7 +200,7 @@ impl<'de> Deserializer<'de> for Node {
         visitor.visit_enum(chosen)
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         visitor.visit_unit()
     }
 
@@ -213,9 +213,12 @@ struct Items {
 }
 
 impl<'de> SeqAccess<'de> for Items {
-    type Error = Refusal;
+    type Error = InvalidJsonValue;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Refusal> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, InvalidJsonValue> {
         let Some(item) = self.items.next() else { return Ok(None) };
         let at = self.at;
         self.at += 1;
@@ -233,9 +236,12 @@ struct Fields {
 }
 
 impl<'de> MapAccess<'de> for Fields {
-    type Error = Refusal;
+    type Error = InvalidJsonValue;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Refusal> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, InvalidJsonValue> {
         let Some((name, value)) = self.fields.next() else { return Ok(None) };
         // Names of fields, and numbers where numbers are keys.
         let key = seed.deserialize(Node::Word(name.clone())).map_err(|refusal| refusal.inside(&name))?;
@@ -243,9 +249,9 @@ impl<'de> MapAccess<'de> for Fields {
         Ok(Some(key))
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Refusal> {
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, InvalidJsonValue> {
         let Some((name, value)) = self.value.take() else {
-            return Err(Refusal::new("a value was requested before its name"));
+            return Err(InvalidJsonValue::new("a value was requested before its name"));
         };
         seed.deserialize(value).map_err(|refusal| refusal.inside(&name))
     }
@@ -260,43 +266,44 @@ struct Chosen {
 }
 
 impl<'de> EnumAccess<'de> for Chosen {
-    type Error = Refusal;
+    type Error = InvalidJsonValue;
     type Variant = Self;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Refusal> {
-        let name: serde::de::value::StrDeserializer<'_, Refusal> = self.name.as_str().into_deserializer();
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), InvalidJsonValue> {
+        let name: serde::de::value::StrDeserializer<'_, InvalidJsonValue> =
+            self.name.as_str().into_deserializer();
         let variant = seed.deserialize(name)?;
         Ok((variant, self))
     }
 }
 
 impl Chosen {
-    fn with<T>(self, read: impl FnOnce(Node) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    fn with<T>(self, read: impl FnOnce(Node) -> Result<T, InvalidJsonValue>) -> Result<T, InvalidJsonValue> {
         match self.value {
             Some(value) => read(value).map_err(|refusal| refusal.inside(&self.name)),
             None => {
                 let wanted = format!("an object with the field {}", self.name);
-                Err(Refusal::not(&quoted(&self.name), wanted))
+                Err(InvalidJsonValue::not(&quoted(&self.name), wanted))
             }
         }
     }
 }
 
 impl<'de> VariantAccess<'de> for Chosen {
-    type Error = Refusal;
+    type Error = InvalidJsonValue;
 
-    fn unit_variant(self) -> Result<(), Refusal> {
+    fn unit_variant(self) -> Result<(), InvalidJsonValue> {
         match self.value {
             None | Some(Node::Null) => Ok(()),
-            Some(_) => Err(Refusal::not("an object", self.wanted)),
+            Some(_) => Err(InvalidJsonValue::not("an object", self.wanted)),
         }
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Refusal> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, InvalidJsonValue> {
         self.with(|value| seed.deserialize(value))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Refusal> {
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         self.with(|value| value.deserialize_seq(visitor))
     }
 
@@ -304,7 +311,7 @@ impl<'de> VariantAccess<'de> for Chosen {
         self,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refusal> {
+    ) -> Result<V::Value, InvalidJsonValue> {
         self.with(|value| value.deserialize_map(visitor))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::percentage::Share;
+use super::percentage::PlannedShare;
 use super::percentage::proof::ProvenShare;
 use super::record::{PartitionRun, Record};
 use super::{AddStep, Enforcement, GpuMap, Layout, ResolvedStep, VersionRef, document};
@@ -42,10 +42,10 @@ impl ActiveLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionPolicy {
-    /// It is said, and they stay as they are.
+    /// They are reported and stay as they are.
     #[default]
     Report,
-    /// They are put back as the layout says, where that touches nothing that is in use and makes nothing again that is there.
+    /// They are restored as the layout says, where that touches nothing that is in use and makes nothing again that is there.
     Repair,
 }
 
@@ -59,7 +59,7 @@ pub struct DesiredLayout {
     /// Its steps on the daemon's GPUs, from empty.
     pub steps: Vec<ResolvedStep>,
     /// The ID of each step, where it is on record what they give here. Without a record, what the first run gives is put on
-    /// record as soon as it has come to its end, and later runs are held to it.
+    /// record as soon as it has completed, and later runs are held to it.
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,
@@ -77,7 +77,7 @@ pub struct DesiredLayout {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredShares {
     /// Its partitions.
-    pub shares: Vec<Share>,
+    pub shares: Vec<PlannedShare>,
     /// What CUDA clients saw when a layout of this daemon was applied last: where to begin, and no proof of anything.
     pub earlier: Vec<ProvenShare>,
     /// The largest percentage of the daemon's tenants that have no partition.
@@ -94,20 +94,20 @@ pub struct AppliedLayout {
     /// Its steps, with the ID of each.
     pub record: Record,
     /// Where the IDs come from.
-    pub source: Source,
+    pub source: PartitionIdSource,
 }
 
 /// Where the IDs on record come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum PartitionIdSource {
     /// The first run of the layout on these GPUs gave them.
     Applied,
     /// A replay brought them along.
     Replayed,
 }
 
-impl Source {
+impl PartitionIdSource {
     /// The word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ impl AppliedLayout {
             return Ok(None);
         }
         let (gpu_map, record) = (active.gpu_map.clone(), run.record.clone());
-        Ok(Some(Self { version, gpu_map, record, source: Source::Applied }))
+        Ok(Some(Self { version, gpu_map, record, source: PartitionIdSource::Applied }))
     }
 
     /// Whether it is of this layout on these GPUs.
@@ -152,7 +152,7 @@ pub struct ProvenLayout {
 
 impl ProvenLayout {
     /// What was seen in each partition of a layout; `None` where it is not of that version on these GPUs.
-    pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::Share>> {
+    pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::PartitionShare>> {
         if self.version != active.version_ref() {
             return None;
         }
@@ -162,7 +162,7 @@ impl ProvenLayout {
             let (percentage, sms) =
                 proven.find_map(|proven| Some((proven.percentage, *proven.seen.get(gpu)?)))?;
             let partition = add.partition.clone();
-            Some(document::Share { partition, active_thread_percentage: percentage, sms })
+            Some(document::PartitionShare { partition, active_thread_percentage: percentage, sms })
         };
         layout.adds().map(share).collect()
     }

@@ -68,17 +68,17 @@ pub struct Recorded {
     pub ids: Vec<PartitionId>,
     /// What a CUDA client saw in each partition, where the enforcement is a percentage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shares: Vec<Share>,
+    pub shares: Vec<PartitionShare>,
     /// The GPUs that it was.
     pub fingerprint: Fingerprint,
     /// Where this comes from.
     pub provenance: Provenance,
 }
 
-/// The thread percentage of a partition, and what it came to.
+/// The thread percentage of a partition, and its SMs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Share {
+pub struct PartitionShare {
     /// The partition.
     pub partition: PartitionName,
     /// Its thread percentage.
@@ -87,7 +87,7 @@ pub struct Share {
     pub sms: u32,
 }
 
-impl Share {
+impl PartitionShare {
     /// What CUDA clients saw in these partitions; `None` until they have seen all of them.
     pub fn seen(partitions: &[PartitionStatus]) -> Option<Vec<Self>> {
         let share = |partition: &PartitionStatus| {
@@ -143,7 +143,7 @@ pub struct Provenance {
 
 /// A field in which two fingerprints differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Difference {
+pub struct FingerprintDifference {
     /// The field.
     pub field: String,
     /// What the document says.
@@ -154,7 +154,7 @@ pub struct Difference {
     pub forceable: bool,
 }
 
-impl std::fmt::Display for Difference {
+impl std::fmt::Display for FingerprintDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} is {} here and {} in the document", self.field, self.here, self.recorded)
     }
@@ -162,7 +162,7 @@ impl std::fmt::Display for Difference {
 
 impl Fingerprint {
     /// The fields in which this, recorded elsewhere, differs from what is here.
-    pub fn differences(&self, here: &Self) -> Vec<Difference> {
+    pub fn differences(&self, here: &Self) -> Vec<FingerprintDifference> {
         let Self { simulated, sku, sms, chunk_sms, chunk_count, protocol, binary_version, driver_version } =
             self;
         let word = |simulated: bool| if simulated { "true" } else { "false" }.to_owned();
@@ -179,7 +179,7 @@ impl Fingerprint {
         fields
             .into_iter()
             .filter(|(_, recorded, here, _)| recorded != here)
-            .map(|(field, recorded, here, forceable)| Difference {
+            .map(|(field, recorded, here, forceable)| FingerprintDifference {
                 field: field.to_owned(),
                 recorded,
                 here,

@@ -36,7 +36,7 @@ struct Ahead {
     id: Option<PartitionId>,
     /// The step of the layout that it is.
     step: Option<usize>,
-    /// Whether it is put back when the run is undone.
+    /// Whether it is restored when the run is undone.
     restorable: bool,
 }
 
@@ -94,10 +94,10 @@ pub enum CommandAnswer {
     Lost(String),
 }
 
-/// Why a run did not come to its end.
+/// Why a run did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Cause {
+pub enum LayoutFailureCause {
     /// A step gave another ID than the one on record.
     OtherId {
         /// The step of the layout, counted from 0.
@@ -121,7 +121,7 @@ pub enum Cause {
         /// What was seen.
         seen: String,
     },
-    /// The daemon could not be reached any more.
+    /// The daemon could no longer be reached.
     Unreachable {
         /// Why.
         why: String,
@@ -138,7 +138,7 @@ pub enum Cause {
     },
 }
 
-impl std::fmt::Display for Cause {
+impl std::fmt::Display for LayoutFailureCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::OtherId { step, partition, expected, got } => {
@@ -167,7 +167,7 @@ pub struct ExecutionOutcome {
     /// What is not as it should be.
     pub degraded: Vec<Degraded>,
     /// Why it was undone; `None` when it was done.
-    pub cause: Option<Cause>,
+    pub cause: Option<LayoutFailureCause>,
     /// Every command.
     pub taken: Vec<ExecutedStep>,
 }
@@ -185,7 +185,7 @@ pub struct Execution {
     ids: BTreeMap<usize, PartitionId>,
     done: Vec<Ahead>,
     taken: Vec<ExecutedStep>,
-    cause: Option<Cause>,
+    cause: Option<LayoutFailureCause>,
     degraded: Vec<Degraded>,
     over: bool,
 }
@@ -295,15 +295,16 @@ impl Execution {
         }
     }
 
-    /// Records that the daemon cannot be reached any more: nothing more is sent.
+    /// Records that the daemon can no longer be reached: nothing more is sent.
     pub fn unreachable(&mut self, why: String) {
-        let cause = Cause::Unreachable { why };
+        let cause = LayoutFailureCause::Unreachable { why };
         self.cause.get_or_insert(cause);
         self.over = true;
     }
 
     fn judge(&self, sent: &Move, answer: &CommandAnswer, seen: &Changes) -> Judged {
-        let failed = |said: String| Judged::Failed(Cause::NotDone { command: sent.command(), said });
+        let failed =
+            |said: String| Judged::Failed(LayoutFailureCause::NotDone { command: sent.command(), said });
         let nothing = match answer {
             CommandAnswer::Lost(_) if self.attempts + 1 < ATTEMPTS => Judged::Again,
             CommandAnswer::Lost(why) => {
@@ -320,7 +321,7 @@ impl Execution {
                 match answer {
                     CommandAnswer::Named(named) if named != id => {
                         let seen = format!("`{}` was answered {named}, and {id} is new", sent.command());
-                        Judged::Failed(Cause::Interference { seen })
+                        Judged::Failed(LayoutFailureCause::Interference { seen })
                     }
                     _ if chunks != Some(sent.chunks) => {
                         let seen = format!(
@@ -328,7 +329,7 @@ impl Execution {
                             sent.command(),
                             counted(chunks.unwrap_or(0), "chunk")
                         );
-                        Judged::Failed(Cause::Interference { seen })
+                        Judged::Failed(LayoutFailureCause::Interference { seen })
                     }
                     _ => Judged::Done { id: id.clone() },
                 }
@@ -336,7 +337,7 @@ impl Execution {
             (Deed::Remove { id }, [], [(gpu, gone)]) if *gpu == sent.gpu && gone == id => {
                 Judged::Done { id: id.clone() }
             }
-            _ => Judged::Failed(Cause::Interference { seen: seen.words(&sent.command()) }),
+            _ => Judged::Failed(LayoutFailureCause::Interference { seen: seen.words(&sent.command()) }),
         }
     }
 
@@ -383,14 +384,14 @@ impl Execution {
         let expected = ahead.id.filter(|expected| ahead.change == PartitionChange::Add && *expected != id);
         let Some(expected) = expected else { return };
         if let (Some(step), Some(partition), false) = (ahead.step, ahead.partition.clone(), undoing) {
-            return self.turn_back(Cause::OtherId { step, partition, expected, got: id });
+            return self.turn_back(LayoutFailureCause::OtherId { step, partition, expected, got: id });
         }
         let (expected, got) = (Some(expected), Some(id));
         self.degraded.push(Degraded { gpu: ahead.gpu, partition: ahead.partition, expected, got, why: None });
     }
 
     /// Turns round: what this run did is undone in reverse.
-    fn turn_back(&mut self, cause: Cause) {
+    fn turn_back(&mut self, cause: LayoutFailureCause) {
         self.cause = Some(cause);
         self.degraded.clear();
         self.attempts = 0;
@@ -425,7 +426,7 @@ impl Execution {
             })
     }
 
-    fn undo_failed(&mut self, sent: &Move, cause: &Cause) {
+    fn undo_failed(&mut self, sent: &Move, cause: &LayoutFailureCause) {
         let (expected, got) = match &sent.deed {
             Deed::Add { expected } => (expected.clone(), None),
             Deed::Remove { id } => (None, Some(id.clone())),
@@ -493,7 +494,7 @@ impl Execution {
 enum Judged {
     Done { id: PartitionId },
     Again,
-    Failed(Cause),
+    Failed(LayoutFailureCause),
 }
 
 /// What came and went between two lists.

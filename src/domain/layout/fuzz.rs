@@ -2,7 +2,7 @@
 
 use super::MAX_STEPS;
 use super::document::Document;
-use super::text::{Format, read, write};
+use super::text::{LayoutFormat, read, write};
 use crate::fuzz::Inputs;
 
 /// The most words of a refusal, in bytes.
@@ -63,12 +63,12 @@ const WORDS_OF_DOCUMENTS: [&str; 30] = [
     "---\n",
 ];
 
-fn hold(format: Format, samples: &[String]) {
+fn hold(format: LayoutFormat, samples: &[String]) {
     Inputs::new(samples, &WORDS_OF_DOCUMENTS).check_text(|text| match read(text, format) {
         Ok(document) => {
             let steps = document.layouts.values().map(|entry| entry.layout().steps.len());
             assert!(steps.clone().all(|steps| steps <= MAX_STEPS));
-            for format in [Format::Yaml, Format::Json] {
+            for format in [LayoutFormat::Yaml, LayoutFormat::Json] {
                 let printed = write(&document, format);
                 assert_eq!(read(&printed, format).as_ref(), Ok(&document), "{printed}");
             }
@@ -82,16 +82,16 @@ fn hold(format: Format, samples: &[String]) {
 }
 
 fn sealed() -> Document {
-    Document::sealed(read(BY_HAND, Format::Yaml).expect("read").layouts)
+    Document::sealed(read(BY_HAND, LayoutFormat::Yaml).expect("read").layouts)
 }
 
 #[test]
 fn yaml_documents() {
-    hold(Format::Yaml, &[BY_HAND.into(), RECORDED.into(), write(&sealed(), Format::Yaml)]);
+    hold(LayoutFormat::Yaml, &[BY_HAND.into(), RECORDED.into(), write(&sealed(), LayoutFormat::Yaml)]);
 }
 
 #[test]
 fn json_documents() {
-    let by_hand = read(BY_HAND, Format::Yaml).expect("read");
-    hold(Format::Json, &[write(&by_hand, Format::Json), write(&sealed(), Format::Json)]);
+    let by_hand = read(BY_HAND, LayoutFormat::Yaml).expect("read");
+    hold(LayoutFormat::Json, &[write(&by_hand, LayoutFormat::Json), write(&sealed(), LayoutFormat::Json)]);
 }

@@ -10,7 +10,7 @@ use crate::domain::partitions::{GpuPartitions, ListedPartition};
 
 /// What is known of a partition of a layout.
 #[derive(Debug, Clone, Copy)]
-pub struct Evidence<'a> {
+pub struct PartitionEvidence<'a> {
     /// The step that makes it.
     pub step: &'a ResolvedStep,
     /// What that step gave in the present control process.
@@ -54,8 +54,8 @@ impl std::fmt::Display for Withheld {
 }
 
 /// The partition as it is listed, if it may be handed out.
-pub fn may_hand_out<'a>(evidence: &Evidence<'a>) -> Result<&'a ListedPartition, Withheld> {
-    let Evidence { step, made, expected, present } = *evidence;
+pub fn may_hand_out<'a>(evidence: &PartitionEvidence<'a>) -> Result<&'a ListedPartition, Withheld> {
+    let PartitionEvidence { step, made, expected, present } = *evidence;
     let made = made.filter(|made| made.gpu == step.gpu).ok_or(Withheld::NotListed)?;
     let expected = expected.ok_or(Withheld::NotRecorded)?;
     if *expected != made.id {

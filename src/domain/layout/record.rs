@@ -215,7 +215,7 @@ pub struct PartitionRun {
     pub degraded: Vec<Degraded>,
     /// The session under way: the IDs that were there before it.
     pub before: Option<BTreeMap<GpuUuid, BTreeSet<PartitionId>>>,
-    /// The generation of the daemon for which the last session came to its end; 0 before one did.
+    /// The generation of the daemon for which the last session completed; 0 before one did.
     #[serde(default)]
     pub generation: i64,
     /// The run that brought the layout in force, with its commands: in one transaction with the record that it led to, so that
@@ -224,7 +224,7 @@ pub struct PartitionRun {
     pub last: Option<RunLog>,
 }
 
-/// The commands of a run that came to its end.
+/// The commands of a run that completed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunLog {
     /// The generation of the daemon that it was for.

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::active::{ActiveLayout, AppliedLayout, Source};
-use super::document::{Difference, Provenance, Share};
-use super::execution::Cause;
+use super::active::{ActiveLayout, AppliedLayout, PartitionIdSource};
+use super::document::{FingerprintDifference, PartitionShare, Provenance};
+use super::execution::LayoutFailureCause;
 use super::percentage::proof::ShareFailure;
 use super::record::{ExecutedStep, Record, RecordedStep};
 use super::status::LayoutStatus;
@@ -38,17 +38,17 @@ pub struct Replay {
     pub expected: Option<Vec<PartitionId>>,
     /// What a CUDA client is to see in each partition, where the enforcement is a percentage and that is on record.
     #[serde(default)]
-    pub shares: Vec<Share>,
+    pub shares: Vec<PartitionShare>,
     /// What a CUDA client did see in each partition, where the enforcement is a percentage.
     #[serde(default)]
-    pub seen: Vec<Share>,
+    pub seen: Vec<PartitionShare>,
     /// Where the IDs on record were taken, if they came with a document.
     pub provenance: Option<Provenance>,
     /// Versions that differ from those of the document, and were passed over with `force`.
-    pub forced: Vec<Difference>,
+    pub forced: Vec<FingerprintDifference>,
     /// What came of it.
     pub verdict: Verdict,
-    /// Why it did not come to its end.
+    /// Why it did not complete.
     pub error: Option<String>,
     /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
     /// was restarted before they ended, those of the run that was then taken from the beginning.
@@ -83,7 +83,7 @@ pub enum Verdict {
     First,
     /// A step gave another ID than the one on record, or CUDA clients saw other SMs; everything was undone.
     Differs,
-    /// It did not come to its end for another reason.
+    /// It did not complete for another reason.
     Failed,
 }
 
@@ -149,13 +149,13 @@ impl Replay {
             version: self.version_ref(),
             gpu_map: self.gpu_map.clone(),
             record: Record(record.collect()),
-            source: Source::Replayed,
+            source: PartitionIdSource::Replayed,
         }))
     }
 
     /// Where CUDA clients saw other SMs than are on record.
-    pub fn other_sms(&self, seen: &[Share]) -> Option<String> {
-        let differs = |recorded: &Share| {
+    pub fn other_sms(&self, seen: &[PartitionShare]) -> Option<String> {
+        let differs = |recorded: &PartitionShare| {
             let (partition, sms) = (&recorded.partition, recorded.sms);
             match seen.iter().find(|seen| seen.partition == *partition) {
                 None => {
@@ -174,7 +174,7 @@ impl Replay {
 
     /// The same replay, whose steps were done and whose partitions were seen.
     #[must_use]
-    pub fn done(self, seen: Vec<Share>, steps: Vec<ExecutedStep>, duration_us: Option<u64>) -> Self {
+    pub fn done(self, seen: Vec<PartitionShare>, steps: Vec<ExecutedStep>, duration_us: Option<u64>) -> Self {
         let on_record = self.expected.is_some() || !self.shares.is_empty();
         let verdict = if on_record { Verdict::Same } else { Verdict::First };
         Self { seen, verdict, steps, duration_us, ..self }
@@ -182,7 +182,7 @@ impl Replay {
 
     /// The same replay, in which CUDA clients saw other SMs than are on record.
     #[must_use]
-    pub fn differed(self, why: String, seen: Vec<Share>, duration_us: Option<u64>) -> Self {
+    pub fn differed(self, why: String, seen: Vec<PartitionShare>, duration_us: Option<u64>) -> Self {
         Self { seen, verdict: Verdict::Differs, error: Some(why), duration_us, ..self }
     }
 
@@ -199,7 +199,7 @@ impl Replay {
         if let Some(failure) = &status.failure {
             return self.given_up(failure.cause.to_string(), Some(&failure.cause), steps, duration_us);
         }
-        let seen = Share::seen(&status.partitions).unwrap_or_default();
+        let seen = PartitionShare::seen(&status.partitions).unwrap_or_default();
         match self.other_sms(&seen) {
             Some(why) => self.differed(why, seen, duration_us),
             None => self.done(seen, steps, duration_us),
@@ -211,15 +211,15 @@ impl Replay {
     pub fn given_up(
         self,
         why: String,
-        cause: Option<&Cause>,
+        cause: Option<&LayoutFailureCause>,
         steps: Vec<ExecutedStep>,
         duration_us: Option<u64>,
     ) -> Self {
         let differs = matches!(
             cause,
             Some(
-                Cause::OtherId { .. }
-                    | Cause::NotProven {
+                LayoutFailureCause::OtherId { .. }
+                    | LayoutFailureCause::NotProven {
                         failure: ShareFailure::Differs { .. } | ShareFailure::NoPercentage { .. }
                     }
             )

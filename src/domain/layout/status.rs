@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::execution::Cause;
+use super::execution::LayoutFailureCause;
 use super::percentage::proof::ShareFailure;
 use super::record::{Degraded, ExecutedStep, PartitionDrift};
 use super::{Enforcement, VersionRef};
@@ -11,13 +11,13 @@ use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName,
 /// What is seen of the layout of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutStatus {
-    /// The layout that is wanted; `null` while the partitions of one that is wanted no more are taken away.
+    /// The layout that is wanted; `null` while the partitions of one that is no longer wanted are taken away.
     pub name: Option<LayoutName>,
     /// Its version.
     pub version: Option<u32>,
     /// What makes its partitions hold; a percentage reserves nothing.
     pub enforcement: Enforcement,
-    /// Where it stands.
+    /// Its state.
     pub state: LayoutState,
     /// The generation of the daemon that this is about.
     pub generation: i64,
@@ -30,7 +30,7 @@ pub struct LayoutStatus {
     /// What others did to its partitions since this manager took the daemon.
     #[serde(default)]
     pub drift_seen: DriftSeen,
-    /// What is not as it was, since something had to be undone or put back.
+    /// What is not as it was, since something had to be undone or restored.
     pub degraded: Vec<Degraded>,
     /// Why it is not in force, where it is not going to be by itself.
     pub failure: Option<LayoutFailure>,
@@ -67,17 +67,17 @@ pub struct DriftSeen {
     pub last_at: Option<i64>,
     /// What was found then.
     pub last: Vec<PartitionDrift>,
-    /// How many times it was put back.
+    /// How many times it was restored.
     pub repairs: u64,
     /// When that was last, in unix milliseconds.
     pub repaired_at: Option<i64>,
     /// The commands of the repair under way, or of the last one.
     pub taken: Vec<ExecutedStep>,
-    /// When the next repair begins, in unix milliseconds, where it is put off since others undo what is put back.
+    /// When the next repair begins, in unix milliseconds, where it is put off since others undo what is restored.
     pub next_repair_at: Option<i64>,
 }
 
-/// Where a layout stands.
+/// The state of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LayoutState {
@@ -127,42 +127,44 @@ pub struct LayoutFailure {
     /// The generation of the daemon in which it was tried.
     pub generation: i64,
     /// What happened.
-    pub cause: Cause,
+    pub cause: LayoutFailureCause,
     /// The same in words, with the remedy.
     pub message: String,
 }
 
 impl LayoutFailure {
     /// A failure with its words.
-    pub fn new(generation: i64, cause: Cause) -> Self {
+    pub fn new(generation: i64, cause: LayoutFailureCause) -> Self {
         let remedy = match &cause {
-            Cause::OtherId { .. } => {
+            LayoutFailureCause::OtherId { .. } => {
                 "; whatever named partitions of the old ID would be in other SMs, so nothing is handed out: apply another \
                  layout, or a new version of this one, whose IDs are then taken as they come"
             }
-            Cause::NotDone { .. } => "; see control.log, and apply the layout again",
-            Cause::Interference { .. } => ": have them stop, and apply the layout again",
-            Cause::Unreachable { .. } | Cause::NotProven { .. } | Cause::Blocked { .. } => "",
+            LayoutFailureCause::NotDone { .. } => "; see control.log, and apply the layout again",
+            LayoutFailureCause::Interference { .. } => ": have them stop, and apply the layout again",
+            LayoutFailureCause::Unreachable { .. }
+            | LayoutFailureCause::NotProven { .. }
+            | LayoutFailureCause::Blocked { .. } => "",
         };
         Self { generation, message: format!("{cause}{remedy}"), cause }
     }
 
     /// Whether it is tried again after a pause, whatever anybody does.
     pub fn is_tried_again(&self) -> bool {
-        matches!(self.cause, Cause::NotProven { failure: ShareFailure::NotSeen { .. } })
+        matches!(self.cause, LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } })
     }
 
     /// One word for it.
     pub fn reason(&self) -> &'static str {
         match self.cause {
-            Cause::OtherId { .. } => "PartitionIdDiffers",
-            Cause::NotDone { .. } => "PartitionNotMade",
-            Cause::Interference { .. } => "PartitionsInterfered",
-            Cause::Unreachable { .. } => "DaemonUnreachable",
+            LayoutFailureCause::OtherId { .. } => "PartitionIdDiffers",
+            LayoutFailureCause::NotDone { .. } => "PartitionNotMade",
+            LayoutFailureCause::Interference { .. } => "PartitionsInterfered",
+            LayoutFailureCause::Unreachable { .. } => "DaemonUnreachable",
             // Tried again by itself.
-            Cause::NotProven { failure: ShareFailure::NotSeen { .. } } => "PartitionNotSeen",
-            Cause::NotProven { .. } => "PartitionNotProven",
-            Cause::Blocked { .. } => "LayoutBlocked",
+            LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } } => "PartitionNotSeen",
+            LayoutFailureCause::NotProven { .. } => "PartitionNotProven",
+            LayoutFailureCause::Blocked { .. } => "LayoutBlocked",
         }
     }
 }

@@ -6,12 +6,12 @@ use serde::Deserialize;
 
 use super::document::{Document, Entry, check_version};
 use super::{Invalid, Layout};
-use crate::domain::json::{self, Refusal, Unreadable};
+use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::{InvalidValue, LayoutName, shortened};
 
 /// How a document is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum LayoutFormat {
     /// YAML, and therefore JSON too.
     Yaml,
     /// JSON.
@@ -26,17 +26,17 @@ struct Versioned {
 /// Reads a document and checks it.
 ///
 /// The version is read first, since a newer one may have fields that this one refuses.
-pub fn read(text: &str, format: Format) -> Result<Document, Invalid> {
+pub fn read(text: &str, format: LayoutFormat) -> Result<Document, Invalid> {
     let unreadable = |error: &dyn std::fmt::Display| Invalid {
         pointer: String::new(),
         reason: InvalidValue(format!("the document cannot be read: {}", shortened(error.to_string()))),
     };
     let (versioned, document): (Result<Versioned, _>, Result<Document, _>) = match format {
-        Format::Yaml => (
+        LayoutFormat::Yaml => (
             serde_saphyr::from_str(text).map_err(|error| unreadable(&error)),
             serde_saphyr::from_str(text).map_err(|error| unreadable(&error)),
         ),
-        Format::Json => (from_json(text), from_json(text)),
+        LayoutFormat::Json => (from_json(text), from_json(text)),
     };
     if let Ok(Versioned { version }) = versioned {
         check_version(&version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
@@ -50,7 +50,7 @@ fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Invalid> {
     json::read(text.as_bytes()).map_err(|error| {
         let (pointer, reason) = match error {
             Unreadable::Malformed(why) => (String::new(), format!("it is not JSON: {why}")),
-            Unreadable::Refused(Refusal { pointer, detail }) => (pointer, detail),
+            Unreadable::Refused(InvalidJsonValue { pointer, detail }) => (pointer, detail),
         };
         let reason = InvalidValue(format!("the document cannot be read: {}", shortened(reason)));
         Invalid { pointer, reason }
@@ -58,10 +58,10 @@ fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Invalid> {
 }
 
 /// Writes a document.
-pub fn write(document: &Document, format: Format) -> String {
+pub fn write(document: &Document, format: LayoutFormat) -> String {
     match format {
-        Format::Yaml => serde_saphyr::to_string(document).expect("a document is plain data"),
-        Format::Json => serde_json::to_string_pretty(document).expect("a document is plain data"),
+        LayoutFormat::Yaml => serde_saphyr::to_string(document).expect("a document is plain data"),
+        LayoutFormat::Json => serde_json::to_string_pretty(document).expect("a document is plain data"),
     }
 }
 
@@ -94,7 +94,7 @@ layouts:
 ";
 
     fn exported() -> Document {
-        let mut document = read(BY_HAND, Format::Yaml).expect("read");
+        let mut document = read(BY_HAND, LayoutFormat::Yaml).expect("read");
         let id = |text: &str| PartitionId::parse(text).expect("an ID");
         for entry in document.layouts.values_mut() {
             entry.recorded = Some(Recorded {
@@ -126,7 +126,7 @@ layouts:
 
     #[test]
     fn handwritten_document_needs_only_steps() {
-        let document = read(BY_HAND, Format::Yaml).expect("read");
+        let document = read(BY_HAND, LayoutFormat::Yaml).expect("read");
         let layout = document.layouts.values().next().expect("one").layout();
         assert_eq!((layout.enforcement, layout.steps.len()), (Enforcement::Static, 3));
         assert_eq!(layout.partitions().count(), 1);
@@ -135,16 +135,19 @@ layouts:
     #[test]
     fn export_reads_back_in_yaml_and_json() {
         let document = exported();
-        for format in [Format::Yaml, Format::Json] {
+        for format in [LayoutFormat::Yaml, LayoutFormat::Json] {
             let text = write(&document, format);
             assert_eq!(read(&text, format).expect(&text), document, "{text}");
         }
-        assert_eq!(read(&write(&document, Format::Json), Format::Yaml).expect("JSON is YAML"), document);
+        assert_eq!(
+            read(&write(&document, LayoutFormat::Json), LayoutFormat::Yaml).expect("JSON is YAML"),
+            document
+        );
     }
 
     #[test]
     fn edited_or_newer_export_is_refused() {
-        let text = write(&exported(), Format::Yaml);
+        let text = write(&exported(), LayoutFormat::Yaml);
         let edited = text.replace("chunks: 7", "chunks: 6");
         assert_ne!(text, edited);
         let mut long = exported();
@@ -152,21 +155,22 @@ layouts:
         let message = long.check().expect_err("no checksum").to_string();
         assert!(message.starts_with("the checksum xxx") && message.len() < 1000, "{} bytes", message.len());
         assert!(!message.contains(&long.digest()), "the checksum that would seal what was edited: {message}");
-        let error = read(&edited, Format::Yaml).expect_err("edited");
+        let error = read(&edited, LayoutFormat::Yaml).expect_err("edited");
         assert_eq!(error.pointer, "/checksum");
         // Nor does it help to take the checksum out.
         let unsealed = |text: &str| -> String {
             text.split_inclusive('\n').filter(|line| !line.starts_with("checksum:")).collect()
         };
         for taken_out in [unsealed(&text), unsealed(&edited)] {
-            let error = read(&taken_out, Format::Yaml).expect_err("no checksum");
+            let error = read(&taken_out, LayoutFormat::Yaml).expect_err("no checksum");
             assert_eq!(error.pointer, "/checksum");
             assert!(error.reason.to_string().contains("export it again"), "{error}");
         }
         let newer = text.replace("version: v1", "version: v2\nsurprise: 1");
-        let error = read(&newer, Format::Yaml).expect_err("newer");
+        let error = read(&newer, LayoutFormat::Yaml).expect_err("newer");
         assert!(error.pointer == "/version" && error.reason.to_string().contains("newer manager"), "{error}");
-        let error = read("version: v1\nlayouts: {}\ncolour: 1\n", Format::Yaml).expect_err("unknown field");
+        let error =
+            read("version: v1\nlayouts: {}\ncolour: 1\n", LayoutFormat::Yaml).expect_err("unknown field");
         assert!(error.reason.to_string().contains("colour"), "{error}");
     }
 
@@ -181,23 +185,23 @@ layouts:
             ("sku: NVIDIA H200", "sku: \"NVIDIA\\u0007H200\"", "/layouts/web_prod/sku"),
             ("sku: NVIDIA H200", &format!("sku: {}", &long[..97]), "/layouts/web_prod/sku"),
         ] {
-            let error = read(&BY_HAND.replace(line, other), Format::Yaml).expect_err(other);
+            let error = read(&BY_HAND.replace(line, other), LayoutFormat::Yaml).expect_err(other);
             assert_eq!(error.pointer, pointer, "{other}: {error}");
             assert!(!error.to_string().contains('\u{7}'), "{error:?}");
         }
         let longest = BY_HAND.replace("sku: NVIDIA H200", &format!("sku: {}", &long[..96]));
         let longest = longest.replace("note: two teams", &format!("note: {}", &long[..1024]));
-        read(&longest, Format::Yaml).expect("as long as it may be");
+        read(&longest, LayoutFormat::Yaml).expect("as long as it may be");
     }
 
     #[test]
     fn refusal_shortens_long_keys() {
         let long = "x".repeat(100_000);
         let json = format!("{{\"version\": \"v1\", \"layouts\": {{}}, \"{long}\": 1}}");
-        let error = read(&json, Format::Json).expect_err("unknown field").to_string();
+        let error = read(&json, LayoutFormat::Json).expect_err("unknown field").to_string();
         assert!(error.len() < 1000 && error.contains("xxx…") && error.contains("checksum"), "{error}");
         let yaml = format!("version: v1\nlayouts: {{}}\n{long}: 1\n");
-        let error = read(&yaml, Format::Yaml).expect_err("no key is so long").to_string();
+        let error = read(&yaml, LayoutFormat::Yaml).expect_err("no key is so long").to_string();
         assert!(error.len() < 1000, "{error}");
     }
 
@@ -209,6 +213,6 @@ layouts:
             let aliases = vec![format!("*a{last}"); 10].join(", ");
             bomb = format!("{bomb}  b{level}: &a{level} [{aliases}]\n");
         }
-        assert!(read(&bomb, Format::Yaml).is_err());
+        assert!(read(&bomb, LayoutFormat::Yaml).is_err());
     }
 }

@@ -104,7 +104,7 @@ impl SettingComparison {
     }
 }
 
-const RESTART: &str = "Look on the daemon's page for settings that others changed. A restart of the daemon sets all of them again; a \
+const RESTART: &str = "Check the daemon's page for settings that others changed. A restart of the daemon sets all of them again; a \
                        tenant asks the host's operator for it.";
 
 fn mps(seen: &ClientSight) -> SettingComparison {
@@ -133,7 +133,7 @@ fn gpus(expected: &Expectation, seen: &ClientSight) -> SettingComparison {
         _ if same => compared,
         Some(failure) => compared.differs(
             format!("the client could not use all of them: {failure}"),
-            "Look at the GPU that it did not see, and restart the daemon once that is well.",
+            "Check the GPU that it did not see, and restart the daemon once that GPU works.",
         ),
         None => compared.differs(
             "the client sees other GPUs than the tenant has",

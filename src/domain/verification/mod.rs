@@ -14,16 +14,16 @@ use super::{DaemonName, GpuUuid};
 
 pub use comparing::{ClientSight, Expectation, ExpectedGpu, SeenGpu, TOLERANCE, compare};
 
-/// Verification of a tenant: the client that is on its way, and what the last one came to.
+/// Verification of a tenant: the client that is on its way, and the result of the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Verification {
     /// Since when a client is on its way, in unix milliseconds; `null` while none is.
     pub running_since: Option<i64>,
-    /// What the last one came to; `null` before the first.
+    /// The result of the last one; `null` before the first.
     pub last: Option<VerificationResult>,
 }
 
-/// What one verification came to.
+/// The result of one verification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct VerificationResult {
     /// In a word.
@@ -65,7 +65,7 @@ impl VerificationResult {
     }
 }
 
-/// What a verification came to.
+/// The result of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VerificationOutcome {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::prober::{PIPE_ENV, ProbeRequest, Prober};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::ChunkCensus;
-use crate::gpu::report::{Device, Report};
+use crate::gpu::report::{CudaDevice, Report};
 
 /// No daemon listens there, so a process that is given it runs outside MPS.
 const NO_DAEMON: &str = "/nonexistent";
@@ -101,7 +101,7 @@ fn counted(report: &Report, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, ChunkC
 }
 
 /// The groups of a device that are of the size of a chunk.
-fn chunks(device: &Device) -> Result<ChunkCensus, CensusError> {
+fn chunks(device: &CudaDevice) -> Result<ChunkCensus, CensusError> {
     let unknown = || CensusError::NoSplitter(device.uuid.clone());
     let chunk_sms = device.compute_capability.ok_or_else(unknown)?.chunk_sms();
     let split = device.splitter.iter().find(|split| split.min_sms == chunk_sms).ok_or_else(unknown)?;

@@ -117,8 +117,8 @@ fn supervise(mut command: Command, timeout: Duration) -> Report {
     // Its stdout is closed, so it has ended or is about to.
     let ending = wait(&mut child).map_or_else(|| "it closed its output and stayed".to_owned(), ending);
     answer(&stdout).unwrap_or_else(|| {
-        let said = stderr.recv_timeout(ENDING_GRACE).unwrap_or_default();
-        Report::failed(crash(&ending, &said))
+        let message = stderr.recv_timeout(ENDING_GRACE).unwrap_or_default();
+        Report::failed(crash(&ending, &message))
     })
 }
 
@@ -131,7 +131,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> 
             // What came before a failure is still worth showing.
             let _ = pipe.read_to_end(&mut bytes);
         }
-        // Nobody listens any more once the deadline has passed.
+        // Nobody listens now once the deadline has passed.
         let _ = sender.send(bytes);
     });
     receiver
@@ -178,10 +178,10 @@ fn ending(status: ExitStatus) -> String {
 }
 
 fn crash(how: &str, stderr: &[u8]) -> Failure {
-    let said = String::from_utf8_lossy(&stderr[stderr.len().saturating_sub(STDERR_SHOWN)..]);
-    let said = said.trim();
-    let said = if said.is_empty() { "nothing" } else { said };
-    Failure::own("crashed", format!("the process ended without an answer: {how}; on stderr: {said}"))
+    let message = String::from_utf8_lossy(&stderr[stderr.len().saturating_sub(STDERR_SHOWN)..]);
+    let message = message.trim();
+    let message = if message.is_empty() { "nothing" } else { message };
+    Failure::own("crashed", format!("the process ended without an answer: {how}; on stderr: {message}"))
 }
 
 fn print(report: &Report) {

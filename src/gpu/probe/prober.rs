@@ -23,7 +23,7 @@ use crate::domain::MemoryLimit;
 use crate::gpu::report::{Failure, Report};
 use crate::host::{Identity, process};
 
-/// Looks at a time.
+/// Verifications that run at a time.
 const AT_ONCE: usize = 4;
 
 /// The longest deadline of a probe.
@@ -80,7 +80,7 @@ impl Prober {
         Self { program, base, places: Semaphore::new(AT_ONCE), left: Mutex::default() }
     }
 
-    /// Looks once, and gives whatever came of it: what was seen, or why nothing was.
+    /// Runs one verification; gives what the client saw, or why there is nothing.
     ///
     /// A caller that stops waiting cancels nothing: the probe runs to its end.
     pub async fn see(&self, request: &ProbeRequest) -> Report {
@@ -157,7 +157,7 @@ async fn run(mut command: Command, patience: Duration) -> Report {
         }
         Err(_) => {
             let seconds = patience.as_secs();
-            let message = format!("the process that watches the probe said nothing for {seconds} s");
+            let message = format!("the process that watches the probe sent nothing for {seconds} s");
             Report::failed(Failure::own("timeout", message))
         }
     }

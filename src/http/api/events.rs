@@ -206,7 +206,7 @@ pub(super) async fn stream(
     let following = app.service.follow_events(&ctx, filter, last).await?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let in_use = lifetime.in_use(app.service.clock());
-    let begin = Reading {
+    let begin = EventStream {
         following,
         first: Some(first),
         heartbeat: app.stream_heartbeat,
@@ -215,7 +215,7 @@ pub(super) async fn stream(
         lifetime,
         _in_use: in_use,
     };
-    Ok(Sse::new(stream::unfold(begin, Reading::next)))
+    Ok(Sse::new(stream::unfold(begin, EventStream::next)))
 }
 
 pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, ServiceError> {
@@ -229,7 +229,7 @@ pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, Serv
 }
 
 /// A stream with its reader.
-struct Reading {
+struct EventStream {
     following: Following,
     first: Option<Message>,
     /// After this time without an event a comment is sent, so that both ends notice a lost connection.
@@ -242,7 +242,7 @@ struct Reading {
     _in_use: InUse,
 }
 
-impl Reading {
+impl EventStream {
     /// The next message, and what gives the one after it. `None` ends the stream: the manager stops, the token or session of its reader
     /// ends, or the store fails.
     async fn next(mut self) -> Option<(Result<Message, Infallible>, Self)> {

@@ -9,7 +9,7 @@ use super::{List, PageQuery, WriteQuery, accepted, written};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::outlook::LayoutPlan;
-use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::conditional::shown;
@@ -220,7 +220,7 @@ pub(super) async fn export(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let mime = accept::negotiated(&headers, &[JSON, YAML])?;
-    let format = if mime == YAML { Format::Yaml } else { Format::Json };
+    let format = if mime == YAML { LayoutFormat::Yaml } else { LayoutFormat::Json };
     let document = app.service.export_layout(&ctx, &name, &query.daemon).await?;
     Ok(([(header::CONTENT_TYPE, mime)], text::write(&document, format)).into_response())
 }
@@ -246,8 +246,8 @@ pub(super) async fn import(
     TextBody { media_type, text }: TextBody,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
     let format = match media_type.as_str() {
-        JSON => Format::Json,
-        YAML => Format::Yaml,
+        JSON => LayoutFormat::Json,
+        YAML => LayoutFormat::Yaml,
         _ => {
             return Err(Problem::new(
                 "not-a-layout",

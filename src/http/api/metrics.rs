@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, header};
 use crate::http::endpoint::RequiredRight;
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
-use crate::metrics::Format;
+use crate::metrics::MetricsFormat;
 use crate::service::access::context::RequestContext;
 
 /// Get the metrics
@@ -30,10 +30,10 @@ pub(super) async fn get(
 }
 
 /// `OpenMetrics` where it is preferred. A client that accepts neither form gets Prometheus text: a failed scrape would be of less use.
-fn format(headers: &HeaderMap) -> Format {
+fn format(headers: &HeaderMap) -> MetricsFormat {
     match accept::preferred(headers, &["text/plain", OPEN_METRICS]) {
-        Some(OPEN_METRICS) => Format::OpenMetrics,
-        _ => Format::Prometheus,
+        Some(OPEN_METRICS) => MetricsFormat::OpenMetrics,
+        _ => MetricsFormat::Prometheus,
     }
 }
 
@@ -48,17 +48,17 @@ mod tests {
     #[test]
     fn open_metrics_needs_an_accept_header() {
         for (accept, expected) in [
-            ("", Format::Prometheus),
-            ("*/*", Format::Prometheus),
-            ("text/plain;version=0.0.4;q=0.3, */*;q=0.2", Format::Prometheus),
-            ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5", Format::OpenMetrics),
-            ("application/openmetrics-text, text/plain", Format::OpenMetrics),
-            ("application/openmetrics-text;q=0", Format::Prometheus),
+            ("", MetricsFormat::Prometheus),
+            ("*/*", MetricsFormat::Prometheus),
+            ("text/plain;version=0.0.4;q=0.3, */*;q=0.2", MetricsFormat::Prometheus),
+            ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5", MetricsFormat::OpenMetrics),
+            ("application/openmetrics-text, text/plain", MetricsFormat::OpenMetrics),
+            ("application/openmetrics-text;q=0", MetricsFormat::Prometheus),
             (
                 "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1",
-                Format::OpenMetrics,
+                MetricsFormat::OpenMetrics,
             ),
-            ("image/png", Format::Prometheus),
+            ("image/png", MetricsFormat::Prometheus),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
             assert_eq!(format(&headers), expected, "{accept}");

@@ -103,7 +103,7 @@ pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -
             key = Some(found);
             admission
         }
-        (Credentials::Nothing, _) if state.auth.entrance.open_metrics && asks_for_metrics(request) => {
+        (Credentials::Nothing, _) if state.auth.entrance.open_metrics && requests_metrics(request) => {
             Admission::anonymous(peer.origin())
         }
         (Credentials::Nothing, Peer::Tcp(_)) if state.auth.cookies(headers).next().is_some() => {
@@ -127,7 +127,7 @@ pub(super) fn note(request: &mut Request, admission: Admission, key: Option<Sess
 }
 
 /// Whether a request reads the metrics, and does nothing else.
-fn asks_for_metrics(request: &Request) -> bool {
+fn requests_metrics(request: &Request) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/metrics"
 }
 

@@ -16,7 +16,7 @@ use tower_http::timeout::TimeoutError;
 
 use super::problem::Problem;
 use super::server::TooSlow;
-use crate::domain::json::{self, Refusal, Unreadable};
+use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::shortened;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
@@ -162,7 +162,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-fn refused(Refusal { pointer, detail }: Refusal) -> Problem {
+fn refused(InvalidJsonValue { pointer, detail }: InvalidJsonValue) -> Problem {
     ServiceError::Invalid(vec![FieldError { pointer, detail }]).into()
 }
 

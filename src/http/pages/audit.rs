@@ -10,9 +10,9 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::format::{Badge, Moment, outcome};
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Ways};
+use super::lists::{ListQuery, PageLinks};
 use super::{page, rendered};
 use crate::domain::audit::{AuditRecord, Head, Outcome};
 use crate::http::AppState;
@@ -34,10 +34,10 @@ pub(super) fn router() -> Router<AppState> {
 struct AuditPage<'a> {
     frame: Frame,
     query: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
     rows: Vec<AuditRow>,
     head: Option<Head>,
-    ways: Option<Ways>,
+    page_links: Option<PageLinks>,
 }
 
 impl AuditPage<'_> {
@@ -72,15 +72,21 @@ async fn list(
     let found = found(&app, &ctx, &query).await;
     let frame = Frame::of(&app.service, &ctx, Section::Audit, "Audit").await;
     match found {
-        Ok((rows, head, ways)) => {
-            let (refused, head, ways) = (Refused::default(), Some(head), Some(ways));
-            Ok(rendered(&AuditPage { frame, query: query.form(), refused, rows, head, ways }))
+        Ok((rows, head, page_links)) => {
+            let (refused, head, page_links) = (FormErrors::default(), Some(head), Some(page_links));
+            Ok(rendered(&AuditPage { frame, query: query.form(), refused, rows, head, page_links }))
         }
         Err(error @ ServiceError::Invalid(_)) => {
             let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), Refused::of(problem, &FILTER));
-            let shown =
-                AuditPage { frame, query: query.form(), refused, rows: Vec::new(), head: None, ways: None };
+            let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
+            let shown = AuditPage {
+                frame,
+                query: query.form(),
+                refused,
+                rows: Vec::new(),
+                head: None,
+                page_links: None,
+            };
             Ok(page(status, &shown))
         }
         Err(error) => Err(error.into()),
@@ -91,7 +97,7 @@ async fn found(
     app: &AppState,
     ctx: &RequestContext,
     query: &ListQuery,
-) -> Result<(Vec<AuditRow>, Head, Ways), ServiceError> {
+) -> Result<(Vec<AuditRow>, Head, PageLinks), ServiceError> {
     let filter = AuditFilter {
         actor: query.text("actor").map(str::to_owned),
         target: query.text("target").map(str::to_owned),
@@ -101,8 +107,8 @@ async fn found(
     };
     let paged = app.service.audit(ctx, &filter, &query.page()?).await?;
     let head = app.service.audit_head(ctx).await?;
-    let ways = query.ways(paged.next_cursor.as_deref());
-    Ok((paged.items.into_iter().map(AuditRow::of).collect(), head, ways))
+    let page_links = query.page_links(paged.next_cursor.as_deref());
+    Ok((paged.items.into_iter().map(AuditRow::of).collect(), head, page_links))
 }
 
 fn parse_outcome(text: &str) -> Result<Outcome, String> {

@@ -8,13 +8,13 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::format::{Badge, Moment, severity};
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, ROWS, Ways};
+use super::lists::{ListQuery, PageLinks, ROWS};
 use super::{gpus, page, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
-use crate::domain::event::{Cause, Event, EventFilter, EventType, Severity};
+use crate::domain::event::{Event, EventCause, EventFilter, EventType, Severity};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -42,9 +42,9 @@ pub(super) fn router() -> Router<AppState> {
 struct EventsPage<'a> {
     frame: Frame,
     query: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
     events: Vec<Event>,
-    ways: Option<Ways>,
+    page_links: Option<PageLinks>,
     /// Groups of types that can be selected as one.
     types: Vec<(&'static str, Vec<EventType>)>,
 }
@@ -75,7 +75,7 @@ struct EventPage {
     caused_by: String,
     details: Vec<(String, String)>,
     /// The events it caused, oldest first.
-    followed: Vec<Event>,
+    related: Vec<Event>,
 }
 
 async fn list(
@@ -87,16 +87,29 @@ async fn list(
     let frame = Frame::of(&app.service, &ctx, Section::Events, "Events").await;
     let types = groups();
     match found {
-        Ok((events, ways)) => {
+        Ok((events, page_links)) => {
             let frame = if query.is_first() { frame.live() } else { frame };
-            let refused = Refused::default();
-            Ok(rendered(&EventsPage { frame, query: query.form(), refused, events, ways: Some(ways), types }))
+            let refused = FormErrors::default();
+            Ok(rendered(&EventsPage {
+                frame,
+                query: query.form(),
+                refused,
+                events,
+                page_links: Some(page_links),
+                types,
+            }))
         }
         Err(error) => {
             let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), Refused::of(problem, &FILTER));
-            let shown =
-                EventsPage { frame, query: query.form(), refused, events: Vec::new(), ways: None, types };
+            let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
+            let shown = EventsPage {
+                frame,
+                query: query.form(),
+                refused,
+                events: Vec::new(),
+                page_links: None,
+                types,
+            };
             Ok(page(status, &shown))
         }
     }
@@ -106,7 +119,7 @@ async fn found(
     app: &AppState,
     ctx: &RequestContext,
     query: &ListQuery,
-) -> Result<(Vec<Event>, Ways), ServiceError> {
+) -> Result<(Vec<Event>, PageLinks), ServiceError> {
     let filter = EventFilter {
         types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
         severity: query.parsed("severity", parse_severity)?,
@@ -122,8 +135,8 @@ async fn found(
         None => filter,
     };
     let paged = app.service.events(ctx, filter, Order::NewestFirst, &query.page()?).await?;
-    let ways = query.ways(paged.next_cursor.as_deref());
-    Ok((paged.items, ways))
+    let page_links = query.page_links(paged.next_cursor.as_deref());
+    Ok((paged.items, page_links))
 }
 
 fn parse_severity(text: &str) -> Result<Severity, String> {
@@ -159,19 +172,19 @@ async fn show(
     let event = app.service.event(&ctx, id).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Events, &format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
-    let followed = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
+    let related = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
     let (cause, caused_by) = match &event.cause {
-        Cause::Actor { subject } => (None, subject.clone()),
-        Cause::Event { id } => (Some(*id), format!("event {id}")),
-        Cause::Mps => (None, "MPS itself".to_owned()),
-        Cause::Client => (None, "the client itself".to_owned()),
-        Cause::Outsider { command: Some(command) } => {
+        EventCause::Actor { subject } => (None, subject.clone()),
+        EventCause::Event { id } => (Some(*id), format!("event {id}")),
+        EventCause::Mps => (None, "MPS itself".to_owned()),
+        EventCause::Client => (None, "the client itself".to_owned()),
+        EventCause::Outsider { command: Some(command) } => {
             (None, format!("someone else with access to the daemon; control.log has: {command}"))
         }
-        Cause::Outsider { command: None } => (None, "someone else with access to the daemon".to_owned()),
-        Cause::Manager => (None, "the manager".to_owned()),
-        Cause::Host => (None, "the host: its hardware, its driver, its boot".to_owned()),
+        EventCause::Outsider { command: None } => (None, "someone else with access to the daemon".to_owned()),
+        EventCause::Manager => (None, "the manager".to_owned()),
+        EventCause::Host => (None, "the host: its hardware, its driver, its boot".to_owned()),
     };
     Ok(rendered(&EventPage {
         frame,
@@ -181,7 +194,7 @@ async fn show(
         cause,
         caused_by,
         details: detail_lines(&details),
-        followed,
+        related,
         event,
     }))
 }
@@ -231,7 +244,7 @@ mod tests {
     #[test]
     fn details_become_lines() {
         let details = serde_json::json!({
-            "kind": "fault", "reported": [4711], "affected": [], "known_from": "look", "logged_at": 1_795_328_405_123_i64,
+            "kind": "fault", "reported": [4711], "affected": [], "known_from": "poll", "logged_at": 1_795_328_405_123_i64,
             "error": null,
         });
         let mut lines = detail_lines(&details);
@@ -240,7 +253,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                text("known from", "look"),
+                text("known from", "poll"),
                 text("logged at", "2026-11-22 06:20:05 UTC"),
                 text("reported", "4711")
             ]

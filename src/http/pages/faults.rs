@@ -8,7 +8,7 @@ use axum::routing::get;
 
 use super::format::{Badge, Moment, Tone, severity};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Ways};
+use super::lists::{ListQuery, PageLinks};
 use super::{gpus, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::event::Details;
@@ -32,7 +32,7 @@ struct FaultsPage {
     faults: Vec<Fault>,
     /// The display names of the GPUs.
     gpus: Vec<(GpuUuid, String)>,
-    ways: Ways,
+    page_links: PageLinks,
 }
 
 struct Fault(FaultView);
@@ -76,9 +76,14 @@ async fn list(
     query: ListQuery,
 ) -> Result<Response, Problem> {
     let found = app.service.faults(&ctx, &Page::parse(query.text("cursor"), Some(ROWS))?).await?;
-    let ways = query.ways(found.next_cursor.as_deref());
+    let page_links = query.page_links(found.next_cursor.as_deref());
     let frame = Frame::of(&app.service, &ctx, Section::Faults, "Faults").await;
     let frame = if query.is_first() { frame.live() } else { frame };
     let gpus = gpus::names(&app, &ctx).await;
-    Ok(rendered(&FaultsPage { frame, faults: found.items.into_iter().map(Fault).collect(), gpus, ways }))
+    Ok(rendered(&FaultsPage {
+        frame,
+        faults: found.items.into_iter().map(Fault).collect(),
+        gpus,
+        page_links,
+    }))
 }

@@ -302,12 +302,12 @@ impl<S: Send + Sync> FromRequest<S> for Form {
 
 /// What is wrong with a form: by field, or as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct FormErrors {
     by_field: BTreeMap<String, String>,
     whole: Vec<String>,
 }
 
-impl Refused {
+impl FormErrors {
     /// Splits an error by the fields of the form; the rest applies to the form as a whole.
     pub(super) fn of(problem: impl Into<Problem>, fields: &[&str]) -> Self {
         let problem = problem.into();
@@ -328,11 +328,11 @@ impl Refused {
             };
             match fields.iter().filter(of).max_by_key(|name| name.len()) {
                 Some(name) => {
-                    let said = refused.by_field.entry((*name).to_string()).or_default();
-                    if !said.is_empty() {
-                        said.push_str("; ");
+                    let message = refused.by_field.entry((*name).to_string()).or_default();
+                    if !message.is_empty() {
+                        message.push_str("; ");
                     }
-                    said.push_str(&detail);
+                    message.push_str(&detail);
                 }
                 None => refused.whole.push(detail),
             }
@@ -378,8 +378,8 @@ mod tests {
     const NAMES: [&str; 6] =
         ["daemon", "device_memory_limit", "max_clients", "active_thread_percentage", "gpus", "labels"];
 
-    fn read(text: &str) -> Result<TenantSpec<GpuRef>, Refused> {
-        Form::parse(text.as_bytes()).read(&TENANT).map_err(|error| Refused::of(error, &NAMES))
+    fn read(text: &str) -> Result<TenantSpec<GpuRef>, FormErrors> {
+        Form::parse(text.as_bytes()).read(&TENANT).map_err(|error| FormErrors::of(error, &NAMES))
     }
 
     #[test]
@@ -415,11 +415,11 @@ mod tests {
             FieldError { pointer: "/gpus/1".into(), detail: "no such GPU".into() },
             FieldError { pointer: "/elsewhere".into(), detail: "something".into() },
         ];
-        let refused = Refused::of(ServiceError::Invalid(errors), &NAMES);
+        let refused = FormErrors::of(ServiceError::Invalid(errors), &NAMES);
         assert_eq!(refused.field("gpus"), Some("no such GPU"));
         assert_eq!(refused.whole(), ["something"]);
         let problem = Problem::from(ServiceError::Conflict("not now".into())).unredacted();
-        assert_eq!(Refused::of(problem, &NAMES).whole(), ["not now"]);
+        assert_eq!(FormErrors::of(problem, &NAMES).whole(), ["not now"]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Outside {
 /// The frame of a page.
 pub(super) struct Frame {
     pub(super) title: String,
-    pub(super) ways: Vec<NavLink>,
+    pub(super) sections: Vec<NavLink>,
     pub(super) who: String,
     /// A short form, for narrow screens.
     pub(super) called: String,
@@ -90,18 +90,18 @@ impl Frame {
     /// The frame of a page in this section, for the logged-in user.
     pub(super) async fn of(service: &Service, ctx: &RequestContext, place: Section, title: &str) -> Self {
         let role = host_role(&ctx.actor.grant);
-        let ways = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
+        let sections = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
             Visibility::All => true,
             Visibility::Host(least) => role.is_some_and(|role| role >= *least),
         });
-        let way = |(of, href, label, _): &(Section, &'static str, &'static str, Visibility)| NavLink {
+        let link = |(of, href, label, _): &(Section, &'static str, &'static str, Visibility)| NavLink {
             href,
             label,
             current: *of == place,
         };
         Self {
             title: title.to_owned(),
-            ways: ways.map(way).collect(),
+            sections: sections.map(link).collect(),
             who: ctx.actor.subject.to_string(),
             called: match &ctx.actor.subject {
                 Subject::Token { name, .. } => name.to_string(),

@@ -4,7 +4,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use form_urlencoded::Serializer;
 
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::Frame;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
@@ -76,30 +76,30 @@ impl ListQuery {
         let is_first = self.is_first();
         match found {
             Ok(Paged { items, next_cursor }) => {
-                let (ways, refused) = (self.ways(next_cursor.as_deref()), Refused::default());
-                Ok(Listing { rows: items, ways, refused, is_first, problem: None })
+                let (page_links, refused) = (self.page_links(next_cursor.as_deref()), FormErrors::default());
+                Ok(Listing { rows: items, page_links, refused, is_first, problem: None })
             }
             Err(error @ ServiceError::Invalid(_)) => {
                 let problem = Problem::from(error);
-                let (ways, refused) = (self.ways(None), Refused::of(problem.clone(), fields));
-                Ok(Listing { rows: Vec::new(), ways, refused, is_first, problem: Some(problem) })
+                let (page_links, refused) = (self.page_links(None), FormErrors::of(problem.clone(), fields));
+                Ok(Listing { rows: Vec::new(), page_links, refused, is_first, problem: Some(problem) })
             }
             Err(error) => Err(error),
         }
     }
 
     /// Links to other pages.
-    pub(super) fn ways(&self, next_cursor: Option<&str>) -> Ways {
+    pub(super) fn page_links(&self, next_cursor: Option<&str>) -> PageLinks {
         let first = (!self.is_first()).then(|| self.at(None));
-        Ways { first, next: next_cursor.map(|cursor| self.at(Some(cursor))) }
+        PageLinks { first, next: next_cursor.map(|cursor| self.at(Some(cursor))) }
     }
 }
 
 /// A list: its rows, or the error of its filter or cursor.
 pub(super) struct Listing<T> {
     pub(super) rows: Vec<T>,
-    pub(super) ways: Ways,
-    pub(super) refused: Refused,
+    pub(super) page_links: PageLinks,
+    pub(super) refused: FormErrors,
     /// Whether it is the first page, which changes as things happen.
     is_first: bool,
     problem: Option<Problem>,
@@ -108,8 +108,8 @@ pub(super) struct Listing<T> {
 impl<T> Listing<T> {
     /// The same with other rows.
     pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> Listing<U> {
-        let Self { rows, ways, refused, is_first, problem } = self;
-        Listing { rows: rows.into_iter().map(row).collect(), ways, refused, is_first, problem }
+        let Self { rows, page_links, refused, is_first, problem } = self;
+        Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first, problem }
     }
 
     /// Whether the whole list is empty, and not only this page.
@@ -129,12 +129,12 @@ impl<T> Listing<T> {
 }
 
 /// Links to other pages of a list.
-pub(super) struct Ways {
+pub(super) struct PageLinks {
     pub(super) first: Option<String>,
     pub(super) next: Option<String>,
 }
 
-impl Ways {
+impl PageLinks {
     /// Whether the list fits one page.
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.next.is_none()
@@ -159,9 +159,12 @@ mod tests {
         let query = Form::parse(b"type=client.%2Cdaemon.&daemon=&cursor=old&who=a+b");
         let list_query = ListQuery { path: "/events".to_owned(), query };
         assert_eq!(list_query.at(Some("new=")), "/events?type=client.%2Cdaemon.&who=a+b&cursor=new%3D");
-        assert_eq!(list_query.ways(None).first.as_deref(), Some("/events?type=client.%2Cdaemon.&who=a+b"));
+        assert_eq!(
+            list_query.page_links(None).first.as_deref(),
+            Some("/events?type=client.%2Cdaemon.&who=a+b")
+        );
         let plain = ListQuery { path: "/events".to_owned(), query: Form::parse(b"daemon=") };
         assert_eq!(plain.at(None), "/events");
-        assert!(plain.ways(None).is_empty());
+        assert!(plain.page_links(None).is_empty());
     }
 }

@@ -15,7 +15,7 @@ use super::lists::{ListQuery, Listing};
 use super::{listed, rendered};
 use crate::domain::DaemonName;
 use crate::domain::access::Role;
-use crate::domain::event::{Cause, EventFilter, EventType};
+use crate::domain::event::{EventCause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::http::AppState;
@@ -47,7 +47,7 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "operations.html")]
 struct OperationsPage<'a> {
     frame: Frame,
-    list: Listing<OperationRow>,
+    list: Listing<OperationSummary>,
     query: &'a Form,
     daemons: Vec<DaemonName>,
 }
@@ -68,7 +68,7 @@ impl OperationsPage<'_> {
 #[template(path = "operation.html")]
 struct OperationPage {
     frame: Frame,
-    row: OperationRow,
+    row: OperationSummary,
     steps: Vec<StepRow>,
     facts: Vec<(&'static str, String)>,
     /// Who requested it, as long as its event exists.
@@ -78,7 +78,7 @@ struct OperationPage {
 }
 
 /// An operation as lists and its page show it.
-pub(super) struct OperationRow {
+pub(super) struct OperationSummary {
     now: i64,
     pub(super) operation: Operation,
     pub(super) badge: Badge,
@@ -100,7 +100,7 @@ impl SubjectLink {
     }
 }
 
-impl OperationRow {
+impl OperationSummary {
     pub(super) fn of(operation: Operation, now: i64) -> Self {
         Self {
             now,
@@ -136,7 +136,7 @@ impl OperationRow {
     }
 
     /// Its latest status, in one line.
-    fn lately(&self) -> String {
+    fn progress(&self) -> String {
         if let Some(error) = &self.operation.error {
             return error.clone();
         }
@@ -150,7 +150,7 @@ impl OperationRow {
     /// The present step, with what it waits for if known.
     pub(super) fn now(&self) -> String {
         match self.operation.steps.last() {
-            Some(_) => self.lately(),
+            Some(_) => self.progress(),
             None => "waiting: only one operation at a time runs on a daemon".to_owned(),
         }
     }
@@ -212,22 +212,22 @@ fn verb(request: &OperationRequest) -> String {
 
 /// The subjects of an operation, first the one that the user came from.
 fn subjects(operation: &Operation) -> Vec<SubjectLink> {
-    let mut ways = Vec::new();
+    let mut links = Vec::new();
     match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
-            ways.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
+            links.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
         }
         OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {
-            ways.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
+            links.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
         }
         OperationRequest::ApplyLayout { layout, version, .. } => {
-            ways.push(SubjectLink::new(
+            links.push(SubjectLink::new(
                 format!("/layouts/{layout}/versions/{version}"),
                 format!("layout {layout} version {version}"),
             ));
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            ways.push(SubjectLink::new(
+            links.push(SubjectLink::new(
                 format!("/replays/{replay}"),
                 format!("layout {layout} version {version}"),
             ));
@@ -240,11 +240,11 @@ fn subjects(operation: &Operation) -> Vec<SubjectLink> {
     }
     let gone = matches!(operation.request, OperationRequest::DeleteDaemon { .. })
         && operation.state == OperationState::Succeeded;
-    ways.extend(operation.daemons.iter().map(|name| {
+    links.extend(operation.daemons.iter().map(|name| {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
         SubjectLink::new(href, format!("daemon {name}"))
     }));
-    ways
+    links
 }
 
 /// The parameters of the request.
@@ -294,7 +294,7 @@ async fn list(
 ) -> Result<Response, Problem> {
     let now = app.service.clock().unix_ms();
     let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "state"])?;
-    let list = list.map(|operation| OperationRow::of(operation, now));
+    let list = list.map(|operation| OperationSummary::of(operation, now));
     let frame = Frame::of(&app.service, &ctx, Section::Operations, "Operations").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
@@ -319,11 +319,11 @@ pub(super) async fn under_way(
     app: &AppState,
     ctx: &RequestContext,
     daemon: Option<&DaemonName>,
-) -> Result<Vec<OperationRow>, Problem> {
+) -> Result<Vec<OperationSummary>, Problem> {
     let filter = OperationFilter { daemon: daemon.cloned(), ..OperationFilter::unfinished() };
     let found = app.service.operations(ctx, &filter, &Page::first(MAX_ACTIVE)).await?.items;
     let now = app.service.clock().unix_ms();
-    Ok(found.into_iter().map(|operation| OperationRow::of(operation, now)).collect())
+    Ok(found.into_iter().map(|operation| OperationSummary::of(operation, now)).collect())
 }
 
 async fn show(
@@ -337,7 +337,7 @@ async fn show(
     let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last, now);
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
-    let row = OperationRow::of(operation, now);
+    let row = OperationSummary::of(operation, now);
     let frame = Frame::of(&app.service, &ctx, Section::Operations, &row.title()).await.live();
     let cancel_effect = row.cancel_effect().filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
@@ -353,7 +353,7 @@ async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<
     let page = Page::first(1);
     let requested = app.service.events(ctx, filter, Order::OldestFirst, &page).await?.items;
     Ok(requested.into_iter().next().map(|event| match event.cause {
-        Cause::Actor { subject } => subject,
+        EventCause::Actor { subject } => subject,
         _ => "the manager itself".to_owned(),
     }))
 }
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn titles_repeat_no_word() {
-        let title = |request| OperationRow::of(operation(OperationState::Pending, request), 0).title();
+        let title = |request| OperationSummary::of(operation(OperationState::Pending, request), 0).title();
         let layout: crate::domain::LayoutName = "prod".parse().expect("a name");
         let (replay, version) = (Uuid::nil(), 1);
         assert_eq!(

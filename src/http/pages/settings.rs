@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
 use super::format::Moment;
-use super::forms::{Field, Form, Refused, Shape};
+use super::forms::{Field, Form, FormErrors, Shape};
 use super::frame::{Frame, Section};
 use super::gpus::{self, GpuRow};
 use super::{page, rendered};
@@ -62,7 +62,7 @@ struct HostPart {
 struct BeginPage<'a> {
     frame: Frame,
     form: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
     gpus: Vec<GpuRow>,
 }
 
@@ -159,7 +159,7 @@ async fn fill_in_maintenance(State(app): State<AppState>, ctx: RequestContext) -
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     let gpus = gpus(&app, &ctx).await?;
     let frame = frame(&app, &ctx, "Begin maintenance").await;
-    Ok(rendered(&BeginPage { frame, form: &form, refused: Refused::default(), gpus }))
+    Ok(rendered(&BeginPage { frame, form: &form, refused: FormErrors::default(), gpus }))
 }
 
 async fn gpus(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuRow>, ServiceError> {
@@ -181,7 +181,7 @@ async fn begin_maintenance(
         Err(error) => {
             let problem = Problem::of(error, &ctx.actor);
             let (status, refused) =
-                (problem.status(), Refused::of(problem, &MAINTENANCE.map(|(name, _)| name)));
+                (problem.status(), FormErrors::of(problem, &MAINTENANCE.map(|(name, _)| name)));
             let gpus = gpus(&app, &ctx).await?;
             let frame = frame(&app, &ctx, "Begin maintenance").await;
             Ok(page(status, &BeginPage { frame, form: &form, refused, gpus }))

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::de::DeserializeOwned;
 
-use super::forms::{FieldDifference, Form, Refused, SpecField};
+use super::forms::{FieldDifference, Form, FormErrors, SpecField};
 use super::{refused_with, rendered};
 use crate::domain::access::Right;
 use crate::http::AppState;
@@ -56,23 +56,23 @@ pub(super) trait FormSpec: DeserializeOwned {
     async fn page(
         app: &AppState,
         ctx: &RequestContext,
-        draft: Draft<Self::Name>,
+        draft: SpecDraft<Self::Name>,
     ) -> Result<impl Template, Problem>;
 }
 
 /// A form while it is filled in.
-pub(super) struct Draft<N> {
+pub(super) struct SpecDraft<N> {
     /// The resource that is edited; `None` for a new one.
     pub(super) edited: Option<N>,
     pub(super) form: Form,
-    pub(super) refused: Refused,
+    pub(super) refused: FormErrors,
     /// Where your values differ from the stored ones, when these changed after the form was opened.
     pub(super) conflict: Option<Vec<FieldDifference>>,
 }
 
-impl<N> Draft<N> {
+impl<N> SpecDraft<N> {
     pub(super) fn new(edited: Option<N>, form: Form) -> Self {
-        Self { edited, form, refused: Refused::default(), conflict: None }
+        Self { edited, form, refused: FormErrors::default(), conflict: None }
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn create<S: FormSpec>(
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     if form.ticked("check") {
-        return Ok(rendered(&S::page(&app, &ctx, Draft::new(None, form)).await?));
+        return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(None, form)).await?));
     }
     let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let error = match both(name::<S>(&form), S::read(&form)) {
@@ -122,7 +122,7 @@ pub(super) async fn create<S: FormSpec>(
         },
         Err(error) => error,
     };
-    refused::<S>(&app, &ctx, Draft::new(None, form), error).await
+    refused::<S>(&app, &ctx, SpecDraft::new(None, form), error).await
 }
 
 pub(super) async fn edit<S: FormSpec>(
@@ -132,7 +132,7 @@ pub(super) async fn edit<S: FormSpec>(
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     let form = S::stored(&app, &ctx, &name).await?;
-    Ok(rendered(&S::page(&app, &ctx, Draft::new(Some(name), form)).await?))
+    Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?))
 }
 
 pub(super) async fn change<S: FormSpec>(
@@ -143,7 +143,7 @@ pub(super) async fn change<S: FormSpec>(
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     if form.ticked("check") {
-        return Ok(rendered(&S::page(&app, &ctx, Draft::new(Some(name), form)).await?));
+        return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?));
     }
     let revision = form.text(REVISION).parse().unwrap_or_default();
     let options = WriteOptions { if_match: Some(etag(revision)), ..WriteOptions::default() };
@@ -158,7 +158,7 @@ pub(super) async fn change<S: FormSpec>(
         ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. } => {
             outdated::<S>(&app, &ctx, name, form, error).await
         }
-        error => refused::<S>(&app, &ctx, Draft::new(Some(name), form), error).await,
+        error => refused::<S>(&app, &ctx, SpecDraft::new(Some(name), form), error).await,
     }
 }
 
@@ -179,10 +179,10 @@ async fn outdated<S: FormSpec>(
                 "Someone else changed this {noun} after you opened the form. Your values are kept: overwrite the stored ones with \
                  them, or discard them.",
             );
-            Draft {
-                refused: Refused::whole_form(&why),
+            SpecDraft {
+                refused: FormErrors::whole_form(&why),
                 conflict: Some(conflict),
-                ..Draft::new(Some(name), form)
+                ..SpecDraft::new(Some(name), form)
             }
         }
         Err(ServiceError::NotFound { .. }) => {
@@ -191,7 +191,7 @@ async fn outdated<S: FormSpec>(
             let why = format!(
                 "Someone else deleted {noun} {name} after you opened the form. Your values are kept: saving them creates a new {noun}.",
             );
-            Draft { refused: Refused::whole_form(&why), ..Draft::new(None, form) }
+            SpecDraft { refused: FormErrors::whole_form(&why), ..SpecDraft::new(None, form) }
         }
         Err(error) => return Err(error.into()),
     };
@@ -206,11 +206,12 @@ async fn outdated<S: FormSpec>(
 async fn refused<S: FormSpec>(
     app: &AppState,
     ctx: &RequestContext,
-    draft: Draft<S::Name>,
+    draft: SpecDraft<S::Name>,
     error: ServiceError,
 ) -> Result<Response, Problem> {
     let names: Vec<&str> = ["name"].into_iter().chain(S::FIELDS.iter().map(|(name, _, _)| *name)).collect();
-    let draft = Draft { refused: Refused::of(Problem::of(error.clone(), &ctx.actor), &names), ..draft };
+    let draft =
+        SpecDraft { refused: FormErrors::of(Problem::of(error.clone(), &ctx.actor), &names), ..draft };
     Ok(refused_with(&S::page(app, ctx, draft).await?, Problem::of(error, &ctx.actor)))
 }
 

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
 use super::format::{Badge, Moment, token};
-use super::forms::{Field, Form, KEY, Refused, Shape};
+use super::forms::{Field, Form, FormErrors, KEY, Shape};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
 use super::{listed, page, rendered};
@@ -58,7 +58,7 @@ struct TokenPage {
 struct NewPage<'a> {
     frame: Frame,
     form: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
 }
 
 #[derive(Template)]
@@ -71,7 +71,7 @@ struct MadePage {
 
 #[derive(Template)]
 #[template(path = "token_revoke.html")]
-struct RevokePage {
+struct TokenRevokePage {
     frame: Frame,
     row: Row,
 }
@@ -139,7 +139,7 @@ async fn fill_in(
     let mut form = query.form().clone();
     form.set("expires_in_s", "86400");
     form.replace(KEY, app.service.clock().new_id().to_string());
-    let (frame, refused) = (frame(&app, &ctx, "New token").await, Refused::default());
+    let (frame, refused) = (frame(&app, &ctx, "New token").await, FormErrors::default());
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }
 
@@ -159,7 +159,8 @@ async fn create(State(app): State<AppState>, ctx: RequestContext, form: Form) ->
         }
         Err(error) => {
             let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), Refused::of(problem, &FIELDS.map(|(name, _)| name)));
+            let (status, refused) =
+                (problem.status(), FormErrors::of(problem, &FIELDS.map(|(name, _)| name)));
             Ok(page(status, &NewPage { frame: frame(&app, &ctx, "New token").await, form: &form, refused }))
         }
     }
@@ -172,7 +173,7 @@ async fn confirm_revoke(
 ) -> Result<Response, Problem> {
     let row = Row::of(app.service.token(&ctx, &id).await?);
     let frame = frame(&app, &ctx, &format!("Revoke token {}", row.token.name)).await;
-    Ok(rendered(&RevokePage { frame, row }))
+    Ok(rendered(&TokenRevokePage { frame, row }))
 }
 
 async fn revoke(

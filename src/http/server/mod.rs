@@ -39,7 +39,7 @@ use super::auth::Peer;
 use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
-use crate::metrics::wire::{Listening, Turned, Wire};
+use crate::metrics::wire::{ListenerKind, Turned, Wire};
 use crate::service::limits::{CallerSource, Slot, Slots, SlotsTaken};
 
 /// The two bound listeners.
@@ -56,12 +56,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 const OF_ONE_USER: u32 = 4;
 
 /// The response for a caller without a slot, if it can be sent without a handshake.
-fn refused_response(listening: Listening, why: SlotsTaken) -> String {
+fn refused_response(listening: ListenerKind, why: SlotsTaken) -> String {
     let limit = match (listening, why) {
-        (Listening::Tcp, SlotsTaken::All) => "in total (limits.connections)",
-        (Listening::Tcp, SlotsTaken::Share) => "from your address (limits.connections_per_address)",
-        (Listening::Unix, SlotsTaken::All) => "on this socket (limits.socket_connections)",
-        (Listening::Unix, SlotsTaken::Share) => {
+        (ListenerKind::Tcp, SlotsTaken::All) => "in total (limits.connections)",
+        (ListenerKind::Tcp, SlotsTaken::Share) => "from your address (limits.connections_per_address)",
+        (ListenerKind::Unix, SlotsTaken::All) => "on this socket (limits.socket_connections)",
+        (ListenerKind::Unix, SlotsTaken::Share) => {
             "of your user on this socket (a quarter of limits.socket_connections)"
         }
     };
@@ -129,12 +129,12 @@ impl Listeners {
         let abandon = CancellationToken::new();
         let sockets = limits.socket_connections;
         let tcp = ConnectionLimits {
-            kind: Listening::Tcp,
+            kind: ListenerKind::Tcp,
             slots: slots(limits.connections, limits.connections_per_address),
             of_operators: None,
         };
         let unix = ConnectionLimits {
-            kind: Listening::Unix,
+            kind: ListenerKind::Unix,
             slots: slots(sockets, sockets.div_ceil(OF_ONE_USER)),
             of_operators: Some(slots(sockets, sockets)),
         };
@@ -164,7 +164,7 @@ impl Listeners {
 
 /// The connection slots of a listener.
 struct ConnectionLimits {
-    kind: Listening,
+    kind: ListenerKind,
     slots: Arc<Slots<CallerSource>>,
     /// Slots reserved for root and the manager's own user.
     of_operators: Option<Arc<Slots<CallerSource>>>,
@@ -237,7 +237,7 @@ async fn accept<L>(
                     SlotsTaken::All => Turned::Full(entry.kind),
                     SlotsTaken::Share => Turned::OfOne(entry.kind),
                 });
-                if entry.kind == Listening::Unix || serving.certificates.is_none() {
+                if entry.kind == ListenerKind::Unix || serving.certificates.is_none() {
                     stream.send_now(&refused_response(entry.kind, why));
                 }
                 continue;
@@ -272,17 +272,17 @@ mod tests {
         ] {
             assert_eq!(check_address(at(address), tls, insecure).is_ok(), allowed, "{address}");
         }
-        let said = check_address(at("0.0.0.0:1"), false, false).expect_err("refused").to_string();
-        assert!(said.contains("[tls]") && said.contains("--insecure-listen"), "{said}");
+        let message = check_address(at("0.0.0.0:1"), false, false).expect_err("refused").to_string();
+        assert!(message.contains("[tls]") && message.contains("--insecure-listen"), "{message}");
     }
 
     #[test]
     fn refused_connection_names_its_limit() {
         for (listening, why, limit) in [
-            (Listening::Tcp, SlotsTaken::All, "(limits.connections)"),
-            (Listening::Tcp, SlotsTaken::Share, "(limits.connections_per_address)"),
-            (Listening::Unix, SlotsTaken::All, "(limits.socket_connections)"),
-            (Listening::Unix, SlotsTaken::Share, "quarter of limits.socket_connections"),
+            (ListenerKind::Tcp, SlotsTaken::All, "(limits.connections)"),
+            (ListenerKind::Tcp, SlotsTaken::Share, "(limits.connections_per_address)"),
+            (ListenerKind::Unix, SlotsTaken::All, "(limits.socket_connections)"),
+            (ListenerKind::Unix, SlotsTaken::Share, "quarter of limits.socket_connections"),
         ] {
             let text = refused_response(listening, why);
             let (head, body) = text.split_once("\r\n\r\n").expect("a head");

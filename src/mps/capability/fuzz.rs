@@ -1,9 +1,9 @@
-//! What a control program says of itself, at volume.
+//! The version and the help of a control program, at volume.
 
 use super::*;
 use crate::fuzz::Inputs;
 
-fn said() -> Vec<String> {
+fn samples() -> Vec<String> {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/fixtures/recordings/01-h200-x1-commands-clients-fault.txt"
@@ -29,7 +29,7 @@ const WORDS: [&str; 10] = [
 
 #[test]
 fn versions() {
-    Inputs::new(said(), &WORDS).check_text(|text| {
+    Inputs::new(samples(), &WORDS).check_text(|text| {
         let version = read_version(text);
         version.is_some_and(|version| {
             let capability =
@@ -42,7 +42,7 @@ fn versions() {
 
 #[test]
 fn helps() {
-    Inputs::new(said(), &WORDS).check_text(|text| {
+    Inputs::new(samples(), &WORDS).check_text(|text| {
         let (options, commands) = read_help(text);
         let size: usize = options.iter().chain(&commands).map(String::len).sum();
         assert!(size <= text.len(), "{size} bytes of words in {}", text.len());

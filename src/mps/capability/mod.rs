@@ -41,7 +41,7 @@ pub enum ProbeError {
     Run {
         /// The program.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// It did not end in time.
@@ -59,7 +59,7 @@ pub enum ProbeError {
         path: PathBuf,
         /// The option that it was given.
         option: &'static str,
-        /// The beginning of what it said.
+        /// The beginning of its output.
         output: String,
     },
     /// It is older than anything that was tried.

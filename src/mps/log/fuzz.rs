@@ -157,8 +157,8 @@ fn message_of(
         ),
         16 => {
             let device = format!("GPU-{n:x}");
-            let said = format!("Device pinned memory limit for device {device} set to 0x{bytes:x} bytes");
-            (said, LogEvent::MemoryLimitSet { device, bytes })
+            let message = format!("Device pinned memory limit for device {device} set to 0x{bytes:x} bytes");
+            (message, LogEvent::MemoryLimitSet { device, bytes })
         }
         17 => (format!("Cmd:{plain}"), LogEvent::Command(plain)),
         18 => {

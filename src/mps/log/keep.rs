@@ -95,9 +95,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("control.log");
         for server in 1..=2 {
-            let said = line(&format!("NEW SERVER {server}: Ready"));
-            fs::write(&path, format!("{}{said}{}", ours(), ours())).expect("written");
-            assert_eq!(set_aside(&path, 1 << 20).expect("kept"), said.len() as u64);
+            let message = line(&format!("NEW SERVER {server}: Ready"));
+            fs::write(&path, format!("{}{message}{}", ours(), ours())).expect("written");
+            assert_eq!(set_aside(&path, 1 << 20).expect("kept"), message.len() as u64);
         }
         let kept = fs::read_to_string(dir.path().join(kept_name("control.log"))).expect("there");
         assert_eq!(kept, line("NEW SERVER 1: Ready") + &line("NEW SERVER 2: Ready"));
@@ -109,9 +109,9 @@ mod tests {
     fn kept_files_never_pass_their_bound() {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("control.log");
-        let said: String = (0..100).map(|server| line(&format!("NEW SERVER {server}: Ready"))).collect();
+        let message: String = (0..100).map(|server| line(&format!("NEW SERVER {server}: Ready"))).collect();
         for _ in 0..5 {
-            fs::write(&path, &said).expect("written");
+            fs::write(&path, &message).expect("written");
             set_aside(&path, 4_000).expect("kept");
         }
         for name in ["control.log.kept", "control.log.kept.1"] {

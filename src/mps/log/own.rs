@@ -172,13 +172,13 @@ mod tests {
             "NEW CLIENT 647 from user 0: Server already exists",
             "Server 902 exited with status 0",
         ];
-        let said = [
+        let expected = [
             "Starting new server 902 for user 0",
             "NEW SERVER 902: Ready",
             "NEW CLIENT 647 from user 0: Server already exists",
             "Server 902 exited with status 0",
         ];
-        assert_eq!(kept(&texts), said);
+        assert_eq!(kept(&texts), expected);
     }
 
     #[test]

@@ -235,11 +235,11 @@ mod tests {
         let ours = ["Accepting connection...", "NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "UI closed"]
             .map(line)
             .concat();
-        let said = line("NEW SERVER 902: Ready");
-        fs::write(&path, format!("{ours}{said}{ours}{ours}")).expect("written");
+        let message = line("NEW SERVER 902: Ready");
+        fs::write(&path, format!("{ours}{message}{ours}{ours}")).expect("written");
         let read = |own| excerpt(&path, Part::Last, "", own).expect("read");
         let part = read(OwnSessions::Hidden);
-        assert_eq!((texts(&part), part.hidden), (vec![said.trim_end()], 12));
+        assert_eq!((texts(&part), part.hidden), (vec![message.trim_end()], 12));
         let part = read(OwnSessions::Shown);
         assert_eq!((part.lines.len(), part.hidden), (13, 0));
     }

@@ -200,7 +200,7 @@ fn every_recorded_log_line_is_an_event() {
 /// The messages of recording 09, which are quoted there without their prefix.
 #[test]
 fn the_messages_of_a_forced_quit_are_events() {
-    let said = [
+    let samples = [
         (
             "Try shutting down server 506, backoff is enabled",
             LogEvent::ShuttingDown { server: 506, forced: false },
@@ -213,7 +213,7 @@ fn the_messages_of_a_forced_quit_are_events() {
         ("Server 506 exited with status 0", LogEvent::ServerExited { server: 506, status: 0 }),
         ("Exit with status 0", LogEvent::DaemonExited { status: 0 }),
     ];
-    for (text, event) in said {
+    for (text, event) in samples {
         let records = log::read(format!("[2026-11-21 03:55:00.000 Control   500] {text}\n").as_bytes());
         assert_eq!(records[0].event, event);
     }

@@ -12,12 +12,12 @@ use super::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, SOCKET};
 
 /// A control process that is none of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct ForeignCaller {
     /// The process.
     pub identity: Identity,
     /// Its user.
     pub uid: Option<u32>,
-    /// Whether it stands still (SIGSTOP).
+    /// Whether it is stopped (SIGSTOP).
     pub stopped: bool,
     /// Who started it: PID and command line.
     pub parent: Option<(u32, String)>,
@@ -27,13 +27,13 @@ pub struct Caller {
 ///
 /// A caller lives for two milliseconds, so one scan may see none of many. One whose environment may not be read
 /// is left out: it is not known which daemon it asks.
-pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<Caller> {
+pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<ForeignCaller> {
     let me = std::process::id();
     process::find_by_command(calls)
         .into_iter()
         .filter(|id| *id != daemon && process::parent(id.pid) != Some(me))
-        .filter(|id| asks(id.pid, pipe_directory))
-        .map(|identity| Caller {
+        .filter(|id| calls_daemon(id.pid, pipe_directory))
+        .map(|identity| ForeignCaller {
             identity,
             uid: process::uid(identity.pid),
             stopped: process::is_stopped(identity.pid),
@@ -50,7 +50,7 @@ fn calls(words: &[String]) -> bool {
     program.is_some_and(|at| !words[at + 1..].iter().any(|word| word.starts_with('-')))
 }
 
-fn asks(pid: u32, pipe_directory: &Path) -> bool {
+fn calls_daemon(pid: u32, pipe_directory: &Path) -> bool {
     // No environment at all is one that may not be read.
     if process::environ(pid).is_none() {
         return false;

@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(too_long.as_os_str().len(), LONGEST_PATH + 1);
         let link = top.path().join("link");
         std::os::unix::fs::symlink("/tmp", &link).expect("link");
-        for (pipe, said) in [
+        for (pipe, message) in [
             (too_long, "the path has 83 bytes"),
             ("relative/pipe".into(), "absolute path"),
             ("/tmp/../etc".into(), "absolute path"),
@@ -283,7 +283,7 @@ mod tests {
             (top.path().join("a\nb"), "control characters"),
         ] {
             let error = check_directories(&pipe, &log, None, None).expect_err("refused").to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
             assert!(!log.exists());
         }
     }

@@ -18,7 +18,7 @@ use crate::host::{Identity, process};
 use super::super::binaries::CONTROL;
 use super::{PID_FILE, PIPE_ENV, SOCKET, TOKEN_ENV, pipe_inode};
 
-/// What a search for our own daemon came to.
+/// The result of the search for our own daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// It runs, and everything agrees.
@@ -45,7 +45,7 @@ pub struct RecordedProcess {
 
 /// A daemon that holds a pipe directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Occupant {
+pub struct PipeDirectoryOccupant {
     /// Its process; `None` when something answers at the socket and its process is not known.
     pub pid: Option<u32>,
     /// Its uid.
@@ -196,7 +196,7 @@ fn objection(daemon: Identity, pipe_directory: &Path) -> Option<String> {
 ///
 /// The pid file can be forged, so `/proc` has the last word on it; a socket that accepts or is too busy to is a
 /// daemon whatever the pid file says. Stale files after a `kill -9` are no occupant (recording 02).
-pub fn occupant(pipe_directory: &Path) -> Option<Occupant> {
+pub fn occupant(pipe_directory: &Path) -> Option<PipeDirectoryOccupant> {
     let by_file = daemon_of_pid_file(pipe_directory);
     let by_socket = answering(&pipe_directory.join(SOCKET));
     if by_file.is_none() && by_socket == Socket::Silent {
@@ -207,7 +207,7 @@ pub fn occupant(pipe_directory: &Path) -> Option<Occupant> {
         Socket::Silent => None,
     };
     let pid = by_socket.or(by_file);
-    Some(Occupant {
+    Some(PipeDirectoryOccupant {
         pid,
         uid: pid.and_then(process::uid),
         ours: pid.and_then(|pid| variable(pid, TOKEN_ENV)).and_then(|token| token.into_string().ok()),

@@ -20,15 +20,15 @@ pub mod foreign;
 mod start;
 mod stop;
 
-pub use callers::{Caller, callers};
+pub use callers::{ForeignCaller, callers};
 pub use directories::{
     DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
 };
 pub use find::{
-    Found, Occupant, RecordedProcess, daemon_of_pid_file, find, find_adopted, find_recorded, is_listened_at,
-    is_same_directory, mode, occupant, orphans, servers,
+    Found, PipeDirectoryOccupant, RecordedProcess, daemon_of_pid_file, find, find_adopted, find_recorded,
+    is_listened_at, is_same_directory, mode, occupant, orphans, servers,
 };
-pub use start::{Launcher, StartError, StartSpec, Started, start};
+pub use start::{DaemonStartError, Launcher, StartSpec, Started, start};
 pub use stop::{How, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.

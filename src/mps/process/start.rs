@@ -20,7 +20,7 @@ use super::super::command::Command;
 use super::super::log;
 use super::super::parse;
 use super::super::session::{Control, SessionError};
-use super::find::{Found, Occupant, find, mode, occupant};
+use super::find::{Found, PipeDirectoryOccupant, find, mode, occupant};
 use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// How often a daemon that is about to appear is searched for.
@@ -73,50 +73,50 @@ pub struct Started {
 
 /// Why no daemon was started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum DaemonStartError {
     /// Another daemon holds the pipe directory. Nothing was started.
     #[error("{} is held by another MPS control daemon{}", directory.display(), described(occupant))]
     Occupied {
         /// The pipe directory.
         directory: PathBuf,
         /// Who holds it.
-        occupant: Occupant,
+        occupant: PipeDirectoryOccupant,
     },
     /// The program could not be run.
     #[error("the control daemon cannot be started: {0}")]
     Spawn(io::Error),
     /// The program returned and left no daemon behind.
-    #[error("the control program ended ({status}) and left no daemon{}", said(output, log_tail))]
+    #[error("the control program ended ({status}) and left no daemon{}", shown(output, log_tail))]
     NoDaemon {
         /// How it ended, which says nothing by itself.
         status: String,
-        /// What it said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
     },
     /// A daemon came and went.
-    #[error("the control daemon died while it started{}", said(output, log_tail))]
+    #[error("the control daemon died while it started{}", shown(output, log_tail))]
     Died {
-        /// What the program said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
     },
     /// A daemon came and did not answer in time; it was killed.
-    #[error("the control daemon gave no answer in time ({waiting}){}", said(output, log_tail))]
+    #[error("the control daemon gave no answer in time ({waiting}){}", shown(output, log_tail))]
     Silent {
         /// What was being waited for.
         waiting: String,
-        /// What the program said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
     },
     /// A daemon came in another mode than requested; it was killed.
-    #[error("the control daemon came in another mode than it was started in{}", said(output, log_tail))]
+    #[error("the control daemon came in another mode than it was started in{}", shown(output, log_tail))]
     OtherMode {
-        /// What the program said.
+        /// The program's output.
         output: String,
         /// The end of control.log.
         log_tail: String,
@@ -130,7 +130,7 @@ pub enum StartError {
     },
 }
 
-fn described(occupant: &Occupant) -> String {
+fn described(occupant: &PipeDirectoryOccupant) -> String {
     match (occupant.pid, occupant.uid) {
         (Some(pid), Some(uid)) => format!(" (process {pid} of uid {uid})"),
         (Some(pid), None) => format!(" (process {pid})"),
@@ -138,24 +138,24 @@ fn described(occupant: &Occupant) -> String {
     }
 }
 
-fn said(output: &str, log_tail: &str) -> String {
+fn shown(output: &str, log_tail: &str) -> String {
     let part = |name: &str, text: &str| {
         let text = text.trim();
         if text.is_empty() { String::new() } else { format!("; {name}: {text}") }
     };
-    format!("{}{}", part("it said", output), part("control.log", log_tail))
+    format!("{}{}", part("output", output), part("control.log", log_tail))
 }
 
 /// Starts a daemon with `-d` and waits until it answers.
 ///
 /// The daemon leaves this program's session by itself. Should the future be dropped, or this program die, it may
 /// be running all the same: [`find`] decides by the token.
-pub async fn start(program: &InstalledProgram, spec: &StartSpec) -> Result<Started, StartError> {
+pub async fn start(program: &InstalledProgram, spec: &StartSpec) -> Result<Started, DaemonStartError> {
     if let Some(occupant) = occupant(&spec.pipe_directory) {
-        return Err(StartError::Occupied { directory: spec.pipe_directory.clone(), occupant });
+        return Err(DaemonStartError::Occupied { directory: spec.pipe_directory.clone(), occupant });
     }
     if let Some(id) = process::find_by_env(TOKEN_ENV, &spec.token).first() {
-        return Err(StartError::Doubtful {
+        return Err(DaemonStartError::Doubtful {
             reason: format!("process {} has the token of this start already", id.pid),
         });
     }
@@ -163,20 +163,20 @@ pub async fn start(program: &InstalledProgram, spec: &StartSpec) -> Result<Start
     let mut refused = None;
     if let Some(launcher) = &spec.launcher {
         let patience = until.min(Instant::now() + spec.deadline / 2);
-        let mut output = Output::new().map_err(StartError::Spawn)?;
+        let mut output = Output::new().map_err(DaemonStartError::Spawn)?;
         refused = match run(program, spec, Some(launcher), &output, patience).await {
             Ok(Some(status)) if status.success() => {
                 return answering(program, spec, status, output, until, None).await;
             }
-            Ok(Some(status)) => Some(format!("{status}{}", said(&output.text(), ""))),
+            Ok(Some(status)) => Some(format!("{status}{}", shown(&output.text(), ""))),
             Ok(None) => Some("it did not end in time".to_owned()),
             Err(error) => Some(error.to_string()),
         }
         .map(|why| format!("{} failed: {why}", launcher.program.display()));
         abandon(spec);
     }
-    let mut output = Output::new().map_err(StartError::Spawn)?;
-    match run(program, spec, None, &output, until).await.map_err(StartError::Spawn)? {
+    let mut output = Output::new().map_err(DaemonStartError::Spawn)?;
+    match run(program, spec, None, &output, until).await.map_err(DaemonStartError::Spawn)? {
         Some(status) => answering(program, spec, status, output, until, refused).await,
         None => {
             abandon(spec);
@@ -211,25 +211,25 @@ async fn answering(
     mut output: Output,
     until: Instant,
     refused: Option<String>,
-) -> Result<Started, StartError> {
+) -> Result<Started, DaemonStartError> {
     let identity = match appeared(spec, until).await {
         // Its starter has ended, so this is the daemon even if it stayed in this program's session.
         Found::Ours(identity) | Found::Starting(identity) => identity,
         Found::Doubtful { reason } => {
             abandon(spec);
-            return Err(StartError::Doubtful { reason });
+            return Err(DaemonStartError::Doubtful { reason });
         }
         Found::None => {
             abandon(spec);
             let (output, log_tail) = spec.words(&mut output);
-            return Err(StartError::NoDaemon { status: status.to_string(), output, log_tail });
+            return Err(DaemonStartError::NoDaemon { status: status.to_string(), output, log_tail });
         }
     };
     // The exit code does not show that an option was not understood.
     if mode(identity.pid) != spec.mode {
         abandon(spec);
         let (output, log_tail) = spec.words(&mut output);
-        return Err(StartError::OtherMode { output, log_tail });
+        return Err(DaemonStartError::OtherMode { output, log_tail });
     }
     match answers(program, spec, identity, until).await {
         Ok(()) => {}
@@ -238,12 +238,12 @@ async fn answering(
             abandon(spec);
             if died {
                 let (output, log_tail) = spec.words(&mut output);
-                return Err(StartError::Died { output, log_tail });
+                return Err(DaemonStartError::Died { output, log_tail });
             }
             return Err(spec.silent(&waiting, &mut output));
         }
     }
-    let pipe_inode = pipe_inode(&spec.pipe_directory).map_err(StartError::Spawn)?;
+    let pipe_inode = pipe_inode(&spec.pipe_directory).map_err(DaemonStartError::Spawn)?;
     Ok(Started { identity, pipe_inode, refused })
 }
 
@@ -341,9 +341,9 @@ fn abandon(spec: &StartSpec) {
 }
 
 impl StartSpec {
-    fn silent(&self, waiting: &str, output: &mut Output) -> StartError {
+    fn silent(&self, waiting: &str, output: &mut Output) -> DaemonStartError {
         let (output, log_tail) = self.words(output);
-        StartError::Silent { waiting: waiting.to_owned(), output, log_tail }
+        DaemonStartError::Silent { waiting: waiting.to_owned(), output, log_tail }
     }
 
     fn words(&self, output: &mut Output) -> (String, String) {

@@ -30,7 +30,7 @@ const UNHEARD: Duration = Duration::from_millis(500);
 /// How long a process may take to die of a signal.
 const DYING: Duration = Duration::from_secs(2);
 
-/// How a daemon came to its end.
+/// How a daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// It was dead already.
@@ -46,7 +46,7 @@ pub enum How {
 /// A daemon that is gone, and its servers with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
-    /// How it came to its end.
+    /// How it ended.
     pub how: How,
     /// Servers that outlived it and were killed.
     pub servers_killed: u32,

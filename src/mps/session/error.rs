@@ -22,7 +22,7 @@ pub enum SessionError {
         attempts: u32,
         /// How the last one ended.
         last: String,
-        /// Whether any of them said that the daemon did not take its command. One that is turned away may say nothing
+        /// Whether any of them reported that the daemon did not take its command. One that is turned away may say nothing
         /// (recording 08), but not each time.
         said_so: bool,
     },
@@ -32,7 +32,7 @@ pub enum SessionError {
         /// What it did.
         what: String,
     },
-    /// The daemon accepted a caller and said nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs, as it does
+    /// The daemon accepted a caller and sent nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs, as it does
     /// while it terminates a stopped client.
     #[error("the daemon does not answer; nothing was sent to it")]
     Unresponsive,
@@ -111,10 +111,10 @@ pub enum NoReplyCause {
     #[error("no reply before the deadline")]
     Deadline,
     /// The control process ended, most likely with its daemon.
-    #[error("the control process ended: {said}")]
+    #[error("the control process ended: {ending}")]
     Ended {
-        /// Its exit status and its last words.
-        said: String,
+        /// Its exit status and its last output.
+        ending: String,
     },
     /// The reply passed [`LONGEST_REPLY`].
     #[error("the reply is longer than {LONGEST_REPLY} bytes")]

@@ -96,14 +96,14 @@ pub(super) fn split(commands: &[Command], reply: &[u8]) -> Option<Vec<Vec<u8>>> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::command::Device;
+    use super::super::super::command::DeviceSelector;
     use super::*;
 
     fn defaults() -> [Command; 4] {
         [
             Command::GetServerList,
             Command::GetDefaultThreadPercentage,
-            Command::GetDefaultMemoryLimit { device: Device::Ordinal(0) },
+            Command::GetDefaultMemoryLimit { device: DeviceSelector::Ordinal(0) },
             Command::GetDefaultPriority,
         ]
     }
@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn only_replies_that_end_each_other_share() {
-        let memory = |ordinal| Command::GetMemoryLimit { server: 511, device: Device::Ordinal(ordinal) };
+        let memory =
+            |ordinal| Command::GetMemoryLimit { server: 511, device: DeviceSelector::Ordinal(ordinal) };
         assert!(!can_share(&[memory(0), memory(1)]), "one line may be either's");
         assert!(!can_share(&[Command::GetServerList, Command::GetDefaultPriority]), "both are numbers");
         assert!(!can_share(&[Command::Ps { server: None }]));

@@ -45,7 +45,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 pub use self::calls::Calls;
-use self::channel::{Channel, Ending, Reading};
+use self::channel::{Channel, Ending, ReadOutcome};
 use self::echo::EchoTime;
 pub use self::error::{LONGEST_REPLY, NoReplyCause, SessionError};
 use self::pauses::Pauses;
@@ -93,9 +93,9 @@ impl Control {
     }
 
     /// Opens a session; nothing runs before its first command. Everything in it ends by `deadline`.
-    pub fn session(&self, deadline: Instant) -> Result<Session, SessionError> {
+    pub fn session(&self, deadline: Instant) -> Result<PtySession, SessionError> {
         let nonce = getrandom::u64().map_err(|error| SessionError::Spawn(io::Error::other(error)))?;
-        Ok(Session {
+        Ok(PtySession {
             control: self.clone(),
             deadline,
             nonce,
@@ -137,7 +137,7 @@ impl Control {
 
 /// Commands sent to one daemon in a row.
 #[derive(Debug)]
-pub struct Session {
+pub struct PtySession {
     control: Control,
     deadline: Instant,
     nonce: u64,
@@ -159,7 +159,7 @@ enum State {
     Over,
 }
 
-impl Session {
+impl PtySession {
     /// Sends a command and waits for its reply: the bytes before the delimiter, carriage returns removed.
     ///
     /// The reply is whole, and may be a refusal all the same: every error of the daemon is an ordinary reply.
@@ -243,17 +243,17 @@ impl Session {
         let exchanged = self.exchange(&mut channel, Some(lines), self.deadline).await;
         self.state = State::Over;
         let cause = match exchanged {
-            Ok(Reading::Reply(reply)) => {
+            Ok(ReadOutcome::Reply(reply)) => {
                 self.state = State::Open(Box::new(channel));
                 return Ok(reply);
             }
-            Ok(Reading::Ended) => {
+            Ok(ReadOutcome::Ended) => {
                 let ending = tokio::time::timeout_at(self.deadline, channel.finish()).await;
                 NoReplyCause::Ended {
-                    said: ending.map_or_else(|_| "in silence".into(), |ending| ending.to_string()),
+                    ending: ending.map_or_else(|_| "in silence".into(), |ending| ending.to_string()),
                 }
             }
-            Ok(Reading::TooLong) => NoReplyCause::TooLong,
+            Ok(ReadOutcome::TooLong) => NoReplyCause::TooLong,
             Err(_) => NoReplyCause::Deadline,
         };
         channel.abandon().await;
@@ -286,13 +286,13 @@ impl Session {
             let began = Instant::now();
             let patience = echo.patience(self.deadline.saturating_duration_since(began));
             match self.exchange(&mut channel, None, began + patience).await {
-                Ok(Reading::Reply(_)) => {
+                Ok(ReadOutcome::Reply(_)) => {
                     echo.record(began.elapsed());
                     control.calls.set_unheard(false);
                     return Ok(channel);
                 }
-                Ok(Reading::Ended) => {}
-                Ok(Reading::TooLong) => {
+                Ok(ReadOutcome::Ended) => {}
+                Ok(ReadOutcome::TooLong) => {
                     channel.abandon().await;
                     return Err(too_long());
                 }
@@ -335,7 +335,7 @@ impl Session {
         channel: &mut Channel,
         line: Option<&str>,
         until: Instant,
-    ) -> Result<Reading, tokio::time::error::Elapsed> {
+    ) -> Result<ReadOutcome, tokio::time::error::Elapsed> {
         self.delimiters += 1;
         let delimiter = format!("zz-{:016x}-{}", self.nonce, self.delimiters);
         let lines = line.map_or_else(|| format!("{delimiter}\n"), |line| format!("{line}\n{delimiter}\n"));
@@ -367,20 +367,20 @@ impl ControlChannel for Control {
     }
 }
 
-impl ControlSession for Session {
+impl ControlSession for PtySession {
     fn extend(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
     fn send<'a>(&'a mut self, command: &'a Command) -> BoxFuture<'a, Result<Vec<u8>, SessionError>> {
-        Box::pin(Session::send(self, command))
+        Box::pin(PtySession::send(self, command))
     }
 
     fn send_together<'a>(
         &'a mut self,
         commands: &'a [Command],
     ) -> BoxFuture<'a, Result<Vec<Vec<u8>>, SessionError>> {
-        Box::pin(Session::send_together(self, commands))
+        Box::pin(PtySession::send_together(self, commands))
     }
 
     fn processes(&self) -> u32 {
@@ -388,7 +388,7 @@ impl ControlSession for Session {
     }
 
     fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
-        Box::pin(Session::close(*self))
+        Box::pin(PtySession::close(*self))
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Pauses {
     pub(super) attempts: u32,
     /// How the last of them ended.
     last: String,
-    /// Whether any of them said that it was turned away.
+    /// Whether any of them reported that it was turned away.
     said_so: bool,
 }
 

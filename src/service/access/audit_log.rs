@@ -6,9 +6,9 @@ use futures_util::future::BoxFuture;
 
 use crate::domain::DaemonName;
 use crate::domain::TenantName;
-use crate::domain::audit::{Attempt, Target};
+use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
-use crate::domain::event::{Cause, ChangedTenant, DomainEvent, GrantedLease, NewEvent, changed_fields};
+use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
 use crate::service::access::context::Permit;
 use crate::service::{Service, ServiceError};
@@ -47,7 +47,7 @@ impl Service {
                         }
                         // A single row for an attempt that writes several times could not be in each of its transactions.
                         for (target, came) in changes(&attempt.target, before, after) {
-                            let attempt = Attempt { target, ..attempt.clone() };
+                            let attempt = AttemptedAction { target, ..attempt.clone() };
                             store::audit::append(&mut *db, &attempt, came, 1, now).await?;
                         }
                     }
@@ -204,8 +204,8 @@ fn changes(
 
 /// The event for a change of a daemon, a tenant, a layout or a lease.
 fn change_event(
-    attempt: &Attempt,
-    by: Cause,
+    attempt: &AttemptedAction,
+    by: EventCause,
     before: Option<&serde_json::Value>,
     after: Option<&serde_json::Value>,
 ) -> Option<NewEvent> {
@@ -267,10 +267,10 @@ mod tests {
     use crate::domain::access::{Actor, Grant, Origin, Role, Subject as Who};
     use crate::domain::event::{Details, EventType};
 
-    fn attempt_of(path: &str, action: &str) -> Attempt {
+    fn attempt_of(path: &str, action: &str) -> AttemptedAction {
         let grant = Grant::Host(Role::Admin);
         let actor = Actor { subject: Who::User(7), grant, origin: Origin::Socket };
-        Attempt::of(&actor, None, action.to_owned(), Target::of_request(path, path))
+        AttemptedAction::of(&actor, None, action.to_owned(), Target::of_request(path, path))
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
             serde_json::json!({ "daemon": "gpu0", "uid": 7, "sms": 8 }),
             serde_json::json!({ "daemon": "gpu0", "uid": 7, "sms": 16 }),
         );
-        let event = |before, after| change_event(&attempt, Cause::Manager, before, after);
+        let event = |before, after| change_event(&attempt, EventCause::Manager, before, after);
         let created = event(None, Some(&small)).expect("an event").event;
         assert_eq!(
             (created.kind(), created.details()),
@@ -291,16 +291,16 @@ mod tests {
         assert_eq!(changed.subject().daemon.as_ref().map(ToString::to_string), Some("gpu0".to_owned()));
         assert!(event(Some(&small), Some(&small)).is_none());
         assert_eq!(event(Some(&small), None).expect("an event").event.kind(), EventType::TenantDeleted);
-        assert!(super::change_event(&attempt_of("host", "POST"), Cause::Manager, None, None).is_none());
+        assert!(super::change_event(&attempt_of("host", "POST"), EventCause::Manager, None, None).is_none());
     }
 
     #[test]
     fn adoption_and_release_have_events_of_their_own() {
         let usual = attempt_of("daemons/gpu0", "PUT /api/v1/daemons/{name}");
-        let adoption = Attempt { adoption: true, ..usual.clone() };
+        let adoption = AttemptedAction { adoption: true, ..usual.clone() };
         let spec = serde_json::json!({ "gpus": ["0"] });
-        let kind = |attempt: &Attempt, before, after| {
-            change_event(attempt, Cause::Manager, before, after).expect("an event").event.kind()
+        let kind = |attempt: &AttemptedAction, before, after| {
+            change_event(attempt, EventCause::Manager, before, after).expect("an event").event.kind()
         };
         assert_eq!(kind(&usual, None, Some(&spec)), EventType::DaemonCreated);
         assert_eq!(kind(&usual, Some(&spec), None), EventType::DaemonDeleted);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right, Subject};
-use crate::domain::audit::{Attempt, Target};
-use crate::domain::event::Cause;
+use crate::domain::audit::{AttemptedAction, Target};
+use crate::domain::event::EventCause;
 use crate::service::ServiceError;
 
 /// Who acts: the first argument of every use case. Cheap to clone.
@@ -17,13 +17,14 @@ pub struct RequestContext {
     /// What time it is.
     pub clock: Clock,
     /// What the request changes, for the audit log; `None` if it only reads.
-    change: Option<Arc<Attempt>>,
+    change: Option<Arc<AttemptedAction>>,
 }
 
 impl RequestContext {
     /// A request, and what it changes: its ID, its label in the audit log, and its target.
     pub fn new(actor: Actor, clock: Clock, change: Option<(Option<String>, String, Target)>) -> Self {
-        let change = change.map(|(request, action, target)| Attempt::of(&actor, request, action, target));
+        let change =
+            change.map(|(request, action, target)| AttemptedAction::of(&actor, request, action, target));
         Self { actor: Arc::new(actor), clock, change: change.map(Arc::new) }
     }
 
@@ -39,15 +40,15 @@ impl RequestContext {
     }
 
     /// What the request changes, for the audit log; `None` if it only reads.
-    pub fn attempt(&self) -> Option<&Attempt> {
+    pub fn attempt(&self) -> Option<&AttemptedAction> {
         self.change.as_deref()
     }
 
     /// The cause of what the request does.
-    pub(in crate::service) fn cause(&self) -> Cause {
+    pub(in crate::service) fn cause(&self) -> EventCause {
         match &self.actor.subject {
-            Subject::Manager => Cause::Manager,
-            subject => Cause::Actor { subject: subject.to_string() },
+            Subject::Manager => EventCause::Manager,
+            subject => EventCause::Actor { subject: subject.to_string() },
         }
     }
 }
@@ -92,9 +93,9 @@ impl Permit {
     }
 
     /// What goes on record; `None` for a request that only reads, and so commits nothing.
-    pub(in crate::service) fn attempt(&self) -> Option<Attempt> {
-        let attempt = Attempt::clone(self.ctx.change.as_ref()?);
+    pub(in crate::service) fn attempt(&self) -> Option<AttemptedAction> {
+        let attempt = AttemptedAction::clone(self.ctx.change.as_ref()?);
         let target = self.target.clone().unwrap_or_else(|| attempt.target.clone());
-        Some(Attempt { target, adoption: self.adoption, ..attempt })
+        Some(AttemptedAction { target, adoption: self.adoption, ..attempt })
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
-use crate::domain::session::{Holder, Session, SessionLimits};
+use crate::domain::session::{LoginSession, SessionHolder, SessionLimits};
 use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
 use crate::host;
 use crate::service::limits::{FailureRate, Rate};
@@ -64,7 +64,7 @@ impl LocalUser {
 
     /// The gid and the supplementary groups of the process, while it lives and belongs to this user.
     ///
-    /// They are read from the process itself: a user database tells what the next login will get, may be queried over a
+    /// They are read from the process itself: a user database has what the next login will get, may be queried over a
     /// network, and the process may have dropped groups on purpose. A process that has ended has no groups, so it has no more
     /// rights than it had.
     fn groups(self) -> Vec<u32> {
@@ -159,7 +159,7 @@ struct LiveToken {
 /// A valid session.
 #[derive(Debug)]
 struct LiveSession {
-    session: Session,
+    session: LoginSession,
     last_used: AtomicI64,
     written_use: AtomicI64,
     /// Open streams that count as use.
@@ -171,7 +171,7 @@ struct LiveSession {
 #[derive(Debug)]
 struct LoginCode {
     digest: Digest,
-    holder: Holder,
+    holder: SessionHolder,
     expires_at: i64,
 }
 
@@ -205,7 +205,7 @@ pub struct Access {
     codes: Mutex<Vec<LoginCode>>,
     /// Failed attempts to authenticate.
     pub failures: FailureRate,
-    logins: Rate<Holder>,
+    logins: Rate<SessionHolder>,
     /// Held from reading the rows until the table is replaced, so that a revocation in between is not undone.
     loading: tokio::sync::Mutex<()>,
 }
@@ -250,14 +250,14 @@ impl Access {
     pub fn session(&self, cookie: &Secret, origin: Origin, now: i64) -> Option<(Admission, SessionKey)> {
         let digest = cookie.digest();
         let live = self.live_session(&SessionKey(digest))?;
-        let Session { holder, created_at, .. } = &live.session;
+        let LoginSession { holder, created_at, .. } = &live.session;
         if live.ended.is_cancelled() || live.end(self.limits, now) <= now {
             return None;
         }
         let of = match holder {
-            Holder::AdminToken => admin(origin),
-            Holder::Token(id) => self.live(id)?.admission(origin, now)?,
-            Holder::User(uid) => self.user_without_groups(*uid, origin)?,
+            SessionHolder::AdminToken => admin(origin),
+            SessionHolder::Token(id) => self.live(id)?.admission(origin, now)?,
+            SessionHolder::User(uid) => self.user_without_groups(*uid, origin)?,
         };
         live.last_used.fetch_max(now, Ordering::Relaxed);
         let end = self.limits.last_end(*created_at);
@@ -267,7 +267,7 @@ impl Access {
     }
 
     /// Stores a single-use login code for this holder.
-    pub(super) fn keep_code(&self, code: &Secret, holder: Holder, now: i64) -> i64 {
+    pub(super) fn keep_code(&self, code: &Secret, holder: SessionHolder, now: i64) -> i64 {
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         codes.retain(|code| code.expires_at > now);
         if codes.len() >= CODES {
@@ -286,9 +286,9 @@ impl Access {
         let holder = found.holder.clone();
         drop(codes);
         match holder {
-            Holder::AdminToken => Some(admin(origin)),
-            Holder::Token(id) => self.live(&id)?.admission(origin, now),
-            Holder::User(uid) => self.user_without_groups(uid, origin),
+            SessionHolder::AdminToken => Some(admin(origin)),
+            SessionHolder::Token(id) => self.live(&id)?.admission(origin, now),
+            SessionHolder::User(uid) => self.user_without_groups(uid, origin),
         }
     }
 
@@ -320,21 +320,21 @@ impl Access {
     }
 
     /// The holder of sessions that an actor may open for itself, or why it can have none.
-    pub(super) fn holder_of(&self, actor: &Actor) -> Result<Holder, NoHolder> {
+    pub(super) fn holder_of(&self, actor: &Actor) -> Result<SessionHolder, NoHolder> {
         match &actor.subject {
-            Subject::AdminToken | Subject::Manager => Ok(Holder::AdminToken),
-            Subject::Token { id, .. } => Ok(Holder::Token(id.clone())),
+            Subject::AdminToken | Subject::Manager => Ok(SessionHolder::AdminToken),
+            Subject::Token { id, .. } => Ok(SessionHolder::Token(id.clone())),
             Subject::User(uid) => self.holder_of_user(*uid),
             Subject::Anybody => Err(NoHolder::Anonymous),
         }
     }
 
     /// The same for a user of this host.
-    pub(super) fn holder_of_user(&self, uid: u32) -> Result<Holder, NoHolder> {
+    pub(super) fn holder_of_user(&self, uid: u32) -> Result<SessionHolder, NoHolder> {
         match uid {
             // It could read the admin token as well.
-            uid if uid == 0 || uid == self.manager_uid => Ok(Holder::AdminToken),
-            uid if self.users.users.contains_key(&uid) => Ok(Holder::User(uid)),
+            uid if uid == 0 || uid == self.manager_uid => Ok(SessionHolder::AdminToken),
+            uid if self.users.users.contains_key(&uid) => Ok(SessionHolder::User(uid)),
             uid => Err(NoHolder::OfAGroup(uid)),
         }
     }
@@ -345,9 +345,12 @@ impl Access {
     }
 
     /// A session as of now, and when it ends if unused.
-    pub(super) fn session_now(&self, key: &SessionKey, now: i64) -> Option<(Session, i64)> {
+    pub(super) fn session_now(&self, key: &SessionKey, now: i64) -> Option<(LoginSession, i64)> {
         let live = self.live_session(key)?;
-        Some((Session { last_used_at: live.used(now), ..live.session.clone() }, live.end(self.limits, now)))
+        Some((
+            LoginSession { last_used_at: live.used(now), ..live.session.clone() },
+            live.end(self.limits, now),
+        ))
     }
 
     /// Maximum lifetime of a session, in seconds.
@@ -356,7 +359,7 @@ impl Access {
     }
 
     /// The sessions of a holder, least recently used first.
-    pub(super) fn sessions_of(&self, holder: &Holder) -> Vec<Digest> {
+    pub(super) fn sessions_of(&self, holder: &SessionHolder) -> Vec<Digest> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<(i64, Digest)> = sessions
             .values()
@@ -368,10 +371,10 @@ impl Access {
     }
 
     /// Adds a session, if its token is still valid.
-    pub(super) fn begin_session(&self, session: Session) {
+    pub(super) fn begin_session(&self, session: LoginSession) {
         let ended = match &session.holder {
-            Holder::AdminToken | Holder::User(_) => CancellationToken::new(),
-            Holder::Token(id) => match self.live(id) {
+            SessionHolder::AdminToken | SessionHolder::User(_) => CancellationToken::new(),
+            SessionHolder::Token(id) => match self.live(id) {
                 Some(live) => live.ended.child_token(),
                 None => return,
             },

@@ -6,7 +6,7 @@
 //! the default is redacted.
 
 use crate::domain::access::Actor;
-use crate::domain::event::{Cause, Details, Event, EventType};
+use crate::domain::event::{Details, Event, EventCause, EventType};
 use crate::domain::operation::{Operation, Step};
 use crate::domain::verification::{Verification, VerificationObstacle, VerificationResult};
 use crate::operations::TERMINATION_OUTCOMES;
@@ -274,13 +274,13 @@ impl Redact for Event {
             ) => (self.kind.meaning().to_owned(), None),
         };
         let cause = match self.cause {
-            Cause::Outsider { .. } => Cause::Outsider { command: None },
-            cause @ (Cause::Actor { .. }
-            | Cause::Event { .. }
-            | Cause::Mps
-            | Cause::Client
-            | Cause::Manager
-            | Cause::Host) => cause,
+            EventCause::Outsider { .. } => EventCause::Outsider { command: None },
+            cause @ (EventCause::Actor { .. }
+            | EventCause::Event { .. }
+            | EventCause::Mps
+            | EventCause::Client
+            | EventCause::Manager
+            | EventCause::Host) => cause,
         };
         Self { cause, message, details, ..self }
     }
@@ -354,13 +354,13 @@ mod tests {
                     kind: *kind,
                     severity: kind.severity(),
                     subject: About::default(),
-                    cause: Cause::Outsider { command: Some(SECRET.to_owned()) },
+                    cause: EventCause::Outsider { command: Some(SECRET.to_owned()) },
                     message: SECRET.to_owned(),
                     details: Some(details),
                 };
                 assert_eq!(event.clone().redacted_for(&actor("viewer")), event);
                 let redacted = event.redacted_for(&actor("tenant:web"));
-                assert_eq!(redacted.cause, Cause::Outsider { command: None });
+                assert_eq!(redacted.cause, EventCause::Outsider { command: None });
                 // These concern only the tenant, by how they are written.
                 if !matches!(tenant_view(*kind), EventVisibility::Full | EventVisibility::FullWithoutDaemon) {
                     assert!(!format!("{redacted:?}").contains("batch"), "{redacted:?}");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::domain::audit::{Attempt, Outcome};
+use crate::domain::audit::{AttemptedAction, Outcome};
 
 /// Refused attempts of one actor that get rows of their own in a minute.
 pub(super) const ROWS: u32 = 60;
@@ -12,15 +12,15 @@ const SOURCES: usize = 1024;
 
 /// One row for one or more refused attempts: what they have in common, and how many there were.
 #[derive(Debug, Clone)]
-pub(super) struct Refused {
-    pub(super) attempt: Attempt,
+pub(super) struct RefusedAttempts {
+    pub(super) attempt: AttemptedAction,
     pub(super) outcome: Outcome,
     pub(super) problem: String,
     pub(super) count: i64,
 }
 
-impl Refused {
-    pub(super) fn one(attempt: Attempt, outcome: Outcome, problem: String) -> Self {
+impl RefusedAttempts {
+    pub(super) fn one(attempt: AttemptedAction, outcome: Outcome, problem: String) -> Self {
         Self { attempt, outcome, problem, count: 1 }
     }
 
@@ -47,7 +47,7 @@ pub(in crate::service) struct Refusals {
 struct RefusalSource {
     rows: u32,
     /// Those without a row of their own.
-    rest: Option<Refused>,
+    rest: Option<RefusedAttempts>,
 }
 
 impl Refusals {
@@ -57,7 +57,12 @@ impl Refusals {
     }
 
     /// Returns a refusal that gets its own row, and counts any other.
-    pub(super) fn take_row_or_count(&self, source: &str, rows: u32, refused: Refused) -> Option<Refused> {
+    pub(super) fn take_row_or_count(
+        &self,
+        source: &str,
+        rows: u32,
+        refused: RefusedAttempts,
+    ) -> Option<RefusedAttempts> {
         let mut sources = self.sources();
         let source =
             if sources.len() >= SOURCES && !sources.contains_key(source) { "others" } else { source };
@@ -74,7 +79,7 @@ impl Refusals {
     }
 
     /// The rows for what was counted, and begins a new minute.
-    pub(super) fn take(&self) -> Vec<Refused> {
+    pub(super) fn take(&self) -> Vec<RefusedAttempts> {
         std::mem::take(&mut *self.sources()).into_values().filter_map(|source| source.rest).collect()
     }
 }
@@ -85,11 +90,11 @@ mod tests {
     use crate::domain::access::{Actor, Grant, Origin, Role, Subject};
     use crate::domain::audit::Target;
 
-    fn refused(path: &str, action: &str, problem: &str) -> Refused {
+    fn refused(path: &str, action: &str, problem: &str) -> RefusedAttempts {
         let actor =
             Actor { subject: Subject::User(7), grant: Grant::Host(Role::Admin), origin: Origin::Socket };
-        let attempt = Attempt::of(&actor, None, action.to_owned(), Target::of_request(path, path));
-        Refused::one(attempt, Outcome::Refused, problem.to_owned())
+        let attempt = AttemptedAction::of(&actor, None, action.to_owned(), Target::of_request(path, path));
+        RefusedAttempts::one(attempt, Outcome::Refused, problem.to_owned())
     }
 
     #[test]
@@ -113,7 +118,8 @@ mod tests {
         for (path, action) in [("tenants/web", "PUT"), ("tenants/web", "DELETE"), ("daemons/gpu0", "PUT")] {
             refusals.take_row_or_count("uid 7", 0, refused(path, action, "forbidden"));
         }
-        let failed = Refused { outcome: Outcome::Failed, ..refused("daemons/gpu0", "PUT", "internal") };
+        let failed =
+            RefusedAttempts { outcome: Outcome::Failed, ..refused("daemons/gpu0", "PUT", "internal") };
         refusals.take_row_or_count("uid 7", 0, failed);
         let [rest] = &refusals.take()[..] else { panic!("one row") };
         assert_eq!((rest.count, rest.outcome, rest.problem.as_str()), (4, Outcome::Failed, ""));
@@ -127,8 +133,11 @@ mod tests {
         for address in 0..3 * SOURCES {
             let [.., high, low] = address.to_be_bytes();
             let origin = Origin::Address([192, 0, high, low].into());
-            let refused =
-                Refused::one(Attempt::of_stranger(origin), Outcome::Refused, "unauthorized".to_owned());
+            let refused = RefusedAttempts::one(
+                AttemptedAction::of_stranger(origin),
+                Outcome::Refused,
+                "unauthorized".to_owned(),
+            );
             refusals.take_row_or_count(&origin.to_string(), 0, refused);
         }
         let taken = refusals.take();

@@ -2,9 +2,9 @@
 //!
 //! So a flood of refused requests neither fills the disk nor holds up the writer, and its size is still in the audit log.
 
-use super::refusal_counts::{ROWS, Refused};
+use super::refusal_counts::{ROWS, RefusedAttempts};
 use crate::domain::access::Origin;
-use crate::domain::audit::{Attempt, Outcome};
+use crate::domain::audit::{AttemptedAction, Outcome};
 use crate::service::Service;
 use crate::store::audit::Came;
 use crate::store::{self, Fate, StoreError};
@@ -14,11 +14,11 @@ const TOGETHER: usize = 100;
 
 impl Service {
     /// Records a refused or failed attempt, by the type of its problem.
-    pub async fn record_refusal(&self, attempt: Attempt, outcome: Outcome, problem: String) {
-        let attempt = Attempt { target: attempt.target.without_secrets(), ..attempt };
+    pub async fn record_refusal(&self, attempt: AttemptedAction, outcome: Outcome, problem: String) {
+        let attempt = AttemptedAction { target: attempt.target.without_secrets(), ..attempt };
         let source = attempt.actor.clone();
         if let Some(refused) =
-            self.refusals.take_row_or_count(&source, ROWS, Refused::one(attempt, outcome, problem))
+            self.refusals.take_row_or_count(&source, ROWS, RefusedAttempts::one(attempt, outcome, problem))
         {
             self.record(vec![refused]).await;
         }
@@ -27,7 +27,7 @@ impl Service {
     /// Counts an attempt without valid credentials, by address.
     pub fn not_authenticated(&self, origin: Origin) {
         let problem = "urn:mps-manager:problem:unauthorized".to_owned();
-        let refused = Refused::one(Attempt::of_stranger(origin), Outcome::Refused, problem);
+        let refused = RefusedAttempts::one(AttemptedAction::of_stranger(origin), Outcome::Refused, problem);
         self.refusals.take_row_or_count(&format!("from {origin}"), 0, refused);
     }
 
@@ -38,14 +38,14 @@ impl Service {
         }
     }
 
-    async fn record(&self, rows: Vec<Refused>) {
+    async fn record(&self, rows: Vec<RefusedAttempts>) {
         let clock = self.parts.clock;
         let written: Result<(), StoreError> = self
             .parts
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    for Refused { attempt, outcome, problem, count } in rows {
+                    for RefusedAttempts { attempt, outcome, problem, count } in rows {
                         let came = Came { problem: Some((outcome, problem)), ..Came::default() };
                         store::audit::append(&mut *db, &attempt, came, count, clock.unix_ms()).await?;
                     }

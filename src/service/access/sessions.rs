@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Actor, Grant, Right, Subject};
 use crate::domain::audit::Target;
-use crate::domain::event::{Cause, DomainEvent, SessionOwner, TokenFacts};
-use crate::domain::session::{Holder, Session};
+use crate::domain::event::{DomainEvent, EventCause, SessionOwner, TokenFacts};
+use crate::domain::session::{LoginSession, SessionHolder};
 use crate::domain::token::{Digest, Secret, TokenId};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::{Permit, RequestContext};
@@ -86,7 +86,7 @@ impl Service {
             return Err(ServiceError::Conflict("this login link was used a moment ago".to_owned()));
         }
         let cookie = Secret::new(random()?);
-        let session = Session { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
+        let session = LoginSession { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
         self.refuse_read_only().await?;
         let open = self.parts.access.sessions_of(&session.holder);
         let surplus: Vec<Digest> =
@@ -151,21 +151,21 @@ impl Service {
             SessionsOf::Own => match access.holder_of(&ctx.actor) {
                 Ok(holder) => (holder, None),
                 // It may have sessions from when it was named itself.
-                Err(NoHolder::OfAGroup(uid)) => (Holder::User(uid), None),
+                Err(NoHolder::OfAGroup(uid)) => (SessionHolder::User(uid), None),
                 // They have none.
                 Err(NoHolder::Anonymous) => {
                     return self.write(&permit, |_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
                 }
             },
-            SessionsOf::AdminToken => (Holder::AdminToken, None),
+            SessionsOf::AdminToken => (SessionHolder::AdminToken, None),
             SessionsOf::Token(id) => {
                 // A mistyped ID must not look like success.
                 let token = store::tokens::get(&mut *self.parts.store.read().await?, &id).await?;
                 let id = token.ok_or_else(|| not_found(&id))?.id;
-                (Holder::Token(id.clone()), Some(Target::Token(id)))
+                (SessionHolder::Token(id.clone()), Some(Target::Token(id)))
             }
             SessionsOf::User(uid) => {
-                let holder = access.holder_of_user(uid).unwrap_or(Holder::User(uid));
+                let holder = access.holder_of_user(uid).unwrap_or(SessionHolder::User(uid));
                 let known = access.holder_of_user(uid).is_ok() || !access.sessions_of(&holder).is_empty();
                 if !known {
                     return Err(ServiceError::NotFound { kind: "user with sessions", name: uid.to_string() });
@@ -199,7 +199,7 @@ impl Service {
     async fn end_these(
         &self,
         permit: &Permit,
-        holder: Holder,
+        holder: SessionHolder,
         digests: Vec<Digest>,
     ) -> Result<(), ServiceError> {
         self.parts.access.end_sessions(&digests);
@@ -218,9 +218,9 @@ impl Service {
 /// Deletes sessions of a holder, with an event for each that was not ended by someone else at the same time.
 async fn end(
     db: Transaction<'_>,
-    holder: &Holder,
+    holder: &SessionHolder,
     digests: &[Digest],
-    by: &Cause,
+    by: &EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
     for digest in digests {
@@ -235,11 +235,11 @@ async fn end(
 /// Whose a session is, for its events.
 ///
 /// The token is read from the store, because an expired or revoked one is known only there.
-async fn session_owner(db: Transaction<'_>, holder: &Holder) -> Result<SessionOwner, StoreError> {
+async fn session_owner(db: Transaction<'_>, holder: &SessionHolder) -> Result<SessionOwner, StoreError> {
     Ok(match holder {
-        Holder::AdminToken => SessionOwner::AdminToken,
-        Holder::User(uid) => SessionOwner::User(*uid),
-        Holder::Token(id) => match store::tokens::get(db, id).await? {
+        SessionHolder::AdminToken => SessionOwner::AdminToken,
+        SessionHolder::User(uid) => SessionOwner::User(*uid),
+        SessionHolder::Token(id) => match store::tokens::get(db, id).await? {
             Some(token) => SessionOwner::Token(TokenFacts::from(&token)),
             None => SessionOwner::DeletedToken(id.clone()),
         },
@@ -260,7 +260,7 @@ impl From<NoHolder> for ServiceError {
     }
 }
 
-fn view(actor: &Actor, session: &Session, ends_at: i64) -> SessionView {
+fn view(actor: &Actor, session: &LoginSession, ends_at: i64) -> SessionView {
     SessionView {
         subject: actor.subject.to_string(),
         grant: actor.grant.clone(),

@@ -8,7 +8,12 @@ fn opened(at: i64) -> (Access, Secret) {
     let access = Access::new(&Secret::new([1; 32]), 0, users, LIMITS);
     let cookie = Secret::new([2; 32]);
     let digest = cookie.digest();
-    access.begin_session(Session { digest, holder: Holder::AdminToken, created_at: at, last_used_at: at });
+    access.begin_session(LoginSession {
+        digest,
+        holder: SessionHolder::AdminToken,
+        created_at: at,
+        last_used_at: at,
+    });
     (access, cookie)
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Grant, Right};
 use crate::domain::audit::Target;
-use crate::domain::event::{Cause, DomainEvent, TokenFacts};
+use crate::domain::event::{DomainEvent, EventCause, TokenFacts};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
@@ -205,7 +205,7 @@ impl Service {
 }
 
 /// Stores a new token, with its event.
-async fn make(db: Transaction<'_>, token: &Token, by: Cause, now: i64) -> Result<TokenId, ServiceError> {
+async fn make(db: Transaction<'_>, token: &Token, by: EventCause, now: i64) -> Result<TokenId, ServiceError> {
     if let Some(tenant) = token.grant.tenant()
         && store::tenants::get(&mut *db, tenant).await?.is_none()
     {
@@ -229,7 +229,7 @@ async fn make(db: Transaction<'_>, token: &Token, by: Cause, now: i64) -> Result
 pub(in crate::service) async fn revoke_of(
     db: Transaction<'_>,
     tenant: &TenantName,
-    by: &Cause,
+    by: &EventCause,
     now: i64,
 ) -> Result<Vec<TokenId>, StoreError> {
     let revoked = store::tokens::revoke_of(&mut *db, tenant, now).await?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{
-    Holder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
+    DeviceHolder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
 };
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
@@ -29,7 +29,7 @@ pub struct MaintenanceView {
     /// Whether the driver is queried; while it is not, GPUs are shown as last seen.
     pub live: bool,
     /// Processes that have the device files of these GPUs open; `null` when that is unknown.
-    pub holders: Option<Vec<Holder>>,
+    pub holders: Option<Vec<DeviceHolder>>,
     /// Why it is unknown.
     pub holders_unknown: Option<String>,
     /// Processes that the manager may not inspect and that may be holders too: other users', unless it runs as root.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::domain::access::Right;
 use crate::domain::event::EventFilter;
 use crate::domain::tenant::Tenant;
-use crate::metrics::Format;
+use crate::metrics::MetricsFormat;
 use crate::metrics::snapshot::{CommittedSnapshot, MetricsSnapshot, ObservedDaemon};
 use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
@@ -22,7 +22,7 @@ const EVENTS: i64 = 500;
 
 impl Service {
     /// The metrics; reads only memory, so that it answers whatever hangs.
-    pub fn metrics(&self, ctx: &RequestContext, format: Format) -> Result<String, ServiceError> {
+    pub fn metrics(&self, ctx: &RequestContext, format: MetricsFormat) -> Result<String, ServiceError> {
         ctx.require(Right::View)?;
         let parts = &self.parts;
         let seen = parts.fleet.all().into_iter().map(|(name, handle)| ObservedDaemon {

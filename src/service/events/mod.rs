@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
-use crate::domain::event::{Cause, Details, DomainEvent, Event, EventFilter, LostEvents};
+use crate::domain::event::{Details, DomainEvent, Event, EventCause, EventFilter, LostEvents};
 use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
 use crate::metrics::wire::Limit;
@@ -299,7 +299,7 @@ fn lost(from: i64, whole_from: i64, now: i64) -> Event {
         kind: event.kind(),
         severity: event.severity(),
         subject: event.subject(),
-        cause: Cause::Manager,
+        cause: EventCause::Manager,
         message: event.message(),
         details: event.details(),
     }

@@ -14,7 +14,7 @@ use crate::domain::access::Right;
 use crate::domain::admission::budget_of;
 use crate::domain::daemon::{Condition, Daemon};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
-use crate::domain::listening::Listening;
+use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
@@ -61,7 +61,7 @@ pub struct HostView {
     /// Whether the driver is queried; during maintenance it is not, and all of this is as last seen.
     pub live: bool,
     /// How the API is reached over TCP.
-    pub listening: Listening,
+    pub listening: HostListening,
     /// Faults of the manager itself, as of its database or its socket.
     #[serde(default)]
     pub conditions: Vec<Condition>,

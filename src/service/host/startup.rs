@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
-use crate::domain::audit::Attempt;
-use crate::domain::event::{Cause, DomainEvent, HostConfirmation};
+use crate::domain::audit::AttemptedAction;
+use crate::domain::event::{DomainEvent, EventCause, HostConfirmation};
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostFault;
 use crate::service::access::context::{Permit, RequestContext};
@@ -348,8 +348,8 @@ impl Service {
 async fn put_confirmation_on_record(
     db: store::Transaction<'_>,
     confirmed: HostConfirmation,
-    by: Cause,
-    attempt: Option<Attempt>,
+    by: EventCause,
+    attempt: Option<AttemptedAction>,
     now: i64,
 ) -> Result<(), StoreError> {
     let event = DomainEvent::HostConfirmed(confirmed).because(by);

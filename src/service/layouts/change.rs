@@ -123,7 +123,7 @@ impl OwnedVersion {
 impl From<OutlookError> for ServiceError {
     fn from(error: OutlookError) -> Self {
         match error {
-            OutlookError::Look(error) => error.into(),
+            OutlookError::Fresh(error) => error.into(),
             OutlookError::Store(error) => error.into(),
             OutlookError::Unfit(why) => Self::Conflict(why),
         }
@@ -153,7 +153,7 @@ impl Service {
         ctx.require(Right::View)?;
         let Projected { daemon, active, layout } = self.projected(name, target).await?;
         let patience = self.parts.patience;
-        let seen = self.parts.engine.look_for_layout(&target.daemon, &active, &layout, patience).await?;
+        let seen = self.parts.engine.poll_for_layout(&target.daemon, &active, &layout, patience).await?;
         let status = &seen.observed.status;
         let effective = status.effective.as_ref();
         let spec = daemon.spec.layout.as_ref();

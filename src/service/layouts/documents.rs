@@ -6,9 +6,11 @@ use super::{LayoutView, check_free, invalid, no_version, put_if_new, view};
 use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::gpu::Gpu;
-use crate::domain::layout::document::{Document, Entry, Fingerprint, PROTOCOL, Provenance, Recorded, Share};
+use crate::domain::layout::document::{
+    Document, Entry, Fingerprint, PROTOCOL, PartitionShare, Provenance, Recorded,
+};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
-use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, GpuMap, Version};
 use crate::domain::{DaemonName, LayoutName, PartitionId};
 use crate::host::process;
@@ -33,7 +35,7 @@ impl Service {
         &self,
         ctx: &RequestContext,
         text: String,
-        format: Format,
+        format: LayoutFormat,
         options: WriteOptions,
     ) -> Result<Vec<LayoutView>, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
@@ -79,7 +81,7 @@ impl Service {
         let version = version.ok_or_else(|| no_version(&wanted))?;
         drop(reader);
         let patience = self.parts.patience;
-        let seen = self.parts.engine.look_for_layout(daemon, &active, &version.layout, patience).await?;
+        let seen = self.parts.engine.poll_for_layout(daemon, &active, &version.layout, patience).await?;
         let given = match version.layout.enforcement {
             Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
             Enforcement::Percentage => {
@@ -254,14 +256,14 @@ fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
 }
 
 /// What CUDA clients saw in each partition since the control process started; the reason if they have not.
-fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<Share>, String> {
+fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionShare>, String> {
     let status = seen.observed.status.layout.as_ref();
     let of_this = status.filter(|status| {
         status.version_ref().as_ref() == Some(&seen.desired.version)
             && status.generation == generation
             && status.state == LayoutState::Applied
     });
-    of_this.and_then(|status| Share::seen(&status.partitions)).ok_or_else(|| obstacle(status))
+    of_this.and_then(|status| PartitionShare::seen(&status.partitions)).ok_or_else(|| obstacle(status))
 }
 
 /// Why a layout is not in force as recorded, by its status.

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
-use crate::domain::layout::document::{Difference, Entry, Recorded};
+use crate::domain::layout::document::{Entry, FingerprintDifference, Recorded};
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
-use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
@@ -94,8 +94,8 @@ impl ReplayRequest {
                 "a document has one version of a layout: leave it out",
             ));
         }
-        let document =
-            text::read(&document.to_string(), Format::Json).map_err(|error| invalid("/document", error))?;
+        let document = text::read(&document.to_string(), LayoutFormat::Json)
+            .map_err(|error| invalid("/document", error))?;
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
         let several = || {
             ServiceError::field(
@@ -245,7 +245,7 @@ impl Service {
         recorded: &Recorded,
         name: &LayoutName,
         force: bool,
-    ) -> Result<Vec<Difference>, ServiceError> {
+    ) -> Result<Vec<FingerprintDifference>, ServiceError> {
         let here = self.fingerprint(daemon, map, layout.enforcement).await?;
         let found = recorded.fingerprint.differences(&here);
         if found.iter().all(|difference| force && difference.forceable) {

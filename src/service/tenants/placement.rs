@@ -4,7 +4,7 @@
 //! names SMs and not a tenancy, so it is refused while a process lives that was admitted to it, or names it, for a tenant
 //! that is no longer bound to it.
 
-use crate::domain::attribution::{Occupant, Signs};
+use crate::domain::attribution::{PartitionOccupant, Signs};
 use crate::domain::client::ClientId;
 use crate::domain::daemon::{Daemon, Mode};
 use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
@@ -225,7 +225,7 @@ pub(super) fn refuse_leased(
         if let Some(place) = placement.places.iter().find(of_another)
             && host::process::is_alive(lease.holder.into())
         {
-            let occupant = lease.tenant.clone().map_or(Occupant::Unknown, Occupant::Of);
+            let occupant = lease.tenant.clone().map_or(PartitionOccupant::Unknown, PartitionOccupant::Of);
             return Err(partition_taken(tenant, place, lease.holder, &occupant));
         }
     }
@@ -309,12 +309,12 @@ pub(in crate::service) fn partition_taken(
     tenant: &Tenant,
     place: &BoundPartition,
     holder: ClientId,
-    occupant: &Occupant,
+    occupant: &PartitionOccupant,
 ) -> ServiceError {
     let whose = match occupant {
-        Occupant::Of(owner) => format!("of tenant {owner}"),
-        Occupant::Disputed(words) => words.clone(),
-        Occupant::Unknown => "of no known tenant".to_owned(),
+        PartitionOccupant::Of(owner) => format!("of tenant {owner}"),
+        PartitionOccupant::Disputed(words) => words.clone(),
+        PartitionOccupant::Unknown => "of no known tenant".to_owned(),
     };
     let refused = |why: &str| {
         format!("tenant {} cannot use partition {} ({}): {why}", tenant.name, place.name, place.partition)

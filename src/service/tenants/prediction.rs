@@ -1,7 +1,7 @@
 //! What a tenant would get, predicted before anything is written.
 
 use crate::domain::access::Right;
-use crate::domain::admission::Refusal;
+use crate::domain::admission::AdmissionError;
 use crate::domain::daemon::Management;
 use crate::domain::gpu::GpuRef;
 use crate::domain::prediction::{Prediction, predict};
@@ -39,10 +39,14 @@ impl Service {
         if let Some(name) = name {
             let exists = store::tenants::get(&mut reader, name).await?.is_some();
             if exists && is_new {
-                refusals.push(Refusal { field: "name", detail: format!("there is a tenant {name} already") });
+                refusals.push(AdmissionError {
+                    field: "name",
+                    detail: format!("there is a tenant {name} already"),
+                });
             }
             let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;
-            refusals.extend(own.err().map(|error| Refusal { field: "sms", detail: error.to_string() }));
+            refusals
+                .extend(own.err().map(|error| AdmissionError { field: "sms", detail: error.to_string() }));
         }
         drop(reader);
         if daemon.spec.management == Management::Observed {
@@ -50,16 +54,18 @@ impl Service {
                 "daemon {} is only observed, so a tenant's limits are not enforced on it",
                 daemon.name
             );
-            refusals.push(Refusal { field: "daemon", detail });
+            refusals.push(AdmissionError { field: "daemon", detail });
         }
         if let Some(name) = name.filter(|_| !is_new) {
             let moved = self.refuse_move_with_clients(name, &spec.daemon).await;
-            refusals.extend(moved.err().map(|error| Refusal { field: "daemon", detail: error.to_string() }));
+            refusals.extend(
+                moved.err().map(|error| AdmissionError { field: "daemon", detail: error.to_string() }),
+            );
         }
         let context = self.parts.fleet.context();
         let multi_user = daemon.spec.multi_user;
         let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
-        refusals.extend(reachable.err().map(|detail| Refusal { field: "uid", detail }));
+        refusals.extend(reachable.err().map(|detail| AdmissionError { field: "uid", detail }));
         let unnamed =
             TenantName::parse("new_tenant").map_err(|InvalidValue(error)| ServiceError::Internal(error))?;
         let ceiling = context.capability.client_ceiling();

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::attribution::{Candidate, Occupant, occupant};
+use crate::domain::attribution::{Candidate, PartitionOccupant, occupant};
 use crate::domain::client::{ClientId, Lease};
 use crate::domain::daemon::{Daemon, Mode};
 use crate::domain::layout::moves::PartitionHolder;
@@ -77,7 +77,7 @@ impl Occupants {
         for found in self.users.iter().filter(|found| Some(found.signs.id) != holder) {
             let Some(place) = placement.held_by(&found.partitions) else { continue };
             match occupant(&found.signs, &tenant.spec.daemon, &self.leases, candidates) {
-                Occupant::Of(owner) if place.is_bound(&owner) => {}
+                PartitionOccupant::Of(owner) if place.is_bound(&owner) => {}
                 occupant => return Err(partition_taken(tenant, place, found.signs.id, &occupant)),
             }
         }
@@ -102,8 +102,8 @@ impl Occupants {
         let candidates = self.candidates.get(daemon).unwrap_or(&none);
         for one in self.users.iter().filter(|one| one.partitions.contains(partition)) {
             let tenant = match occupant(&one.signs, daemon, &self.leases, candidates) {
-                Occupant::Of(owner) => Some(owner),
-                Occupant::Disputed(_) | Occupant::Unknown => None,
+                PartitionOccupant::Of(owner) => Some(owner),
+                PartitionOccupant::Disputed(_) | PartitionOccupant::Unknown => None,
             };
             if found.iter().all(|known| known.process != one.signs.id) {
                 found.push(PartitionHolder { process: one.signs.id, tenant });

@@ -11,7 +11,7 @@ use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
-use crate::domain::event::{Cause, DomainEvent, VerificationFailure};
+use crate::domain::event::{DomainEvent, EventCause, VerificationFailure};
 use crate::domain::gpu::Gpu;
 use crate::domain::percentage::is_measured;
 use crate::domain::tenant::{Resolved, Tenant};
@@ -78,7 +78,7 @@ impl Service {
     }
 
     /// Starts the client, and writes its result and event.
-    async fn verify(&self, name: &TenantName, asked_at: i64, by: Cause) {
+    async fn verify(&self, name: &TenantName, asked_at: i64, by: EventCause) {
         let written = match self.verified(name, asked_at).await {
             Ok(result) => self.end_verification(name, asked_at, result, by).await,
             // It has ended, whatever the error, and must be reported so.
@@ -168,7 +168,7 @@ impl Service {
         name: &TenantName,
         asked_at: i64,
         result: VerificationResult,
-        by: Cause,
+        by: EventCause,
     ) -> Result<(), ServiceError> {
         let (name, clock) = (name.clone(), self.parts.clock);
         self.parts

@@ -68,7 +68,7 @@ struct Failure {
     message: String,
 }
 
-/// Looks at the simulated GPUs of a world and prints the answer.
+/// Reads the simulated GPUs of a world and prints the report.
 ///
 /// Like the real one, it may wait for ever to be admitted by MPS, and ends without a word if nobody is there any more
 /// who wants to know.

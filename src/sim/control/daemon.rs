@@ -214,7 +214,7 @@ impl Daemon {
         let Some(first) = first else { return self.say_log("User did not send valid credentials") };
         if first.bytes == door::CREDENTIALS {
             return match (first.credentials, next(&conn)) {
-                (Some(client), Some(wanted)) if wanted.bytes == door::CLIENT => self.let_in(&conn, client),
+                (Some(client), Some(wanted)) if wanted.bytes == door::CLIENT => self.admit(&conn, client),
                 _ => self.say_log("User did not send valid credentials"),
             };
         }
@@ -227,7 +227,7 @@ impl Daemon {
 
     /// Gives a client a socket to the server, which gets the other end once there is one; hears on it what the client wants.
     /// The credentials are the client's word, which only root may give for another.
-    fn let_in(&mut self, conn: &Conn, client: UCred) {
+    fn admit(&mut self, conn: &Conn, client: UCred) {
         // Its connection ends without an answer while `quit` waits for others, recorded (22).
         if self.quit.is_some() {
             return;

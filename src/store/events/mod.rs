@@ -4,7 +4,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::{StoreError, connected_clients, from_json, parsed, to_json};
 use crate::domain::event::{
-    Because, Cause, Details, Event, EventFilter, EventSubject, EventType, NewEvent, Severity,
+    Because, Details, Event, EventCause, EventFilter, EventSubject, EventType, NewEvent, Severity,
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -14,8 +14,8 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
     let cause = match &event.cause {
         Because::Known(cause) => cause.clone(),
         Because::Latest(kind) => match latest(&mut *db, *kind, &subject).await? {
-            Some(id) => Cause::Event { id },
-            None => Cause::Manager,
+            Some(id) => EventCause::Event { id },
+            None => EventCause::Manager,
         },
     };
     if subject.tenant.is_none()
@@ -183,7 +183,7 @@ fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
     let subject = from_json("an event's subject", row.try_get("subject")?).ok();
     let subject = subject.unwrap_or_else(|| note(&mut unread, "subject", EventSubject::default()));
     let cause = from_json("an event's cause", row.try_get("cause")?).ok();
-    let cause = cause.unwrap_or_else(|| note(&mut unread, "cause", Cause::Manager));
+    let cause = cause.unwrap_or_else(|| note(&mut unread, "cause", EventCause::Manager));
     let details = details.and_then(|details| {
         let read = from_json("an event's details", &details).ok();
         read.or_else(|| note(&mut unread, "details", None))

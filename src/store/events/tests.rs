@@ -192,7 +192,7 @@ async fn fault_from_log_alone_names_no_tenant() {
             ServerFault { daemon: daemon("gpu0"), server: 5, reported, affected, clients, known_from };
         (DomainEvent::ServerFault(fault).into(), 1)
     };
-    write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Look)], Fate::Commit).await;
+    write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Poll)], Fate::Commit).await;
     let filter = EventFilter { tenant: Some(tenant.clone()), ..EventFilter::default() };
     assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, [2]);
 }
@@ -233,7 +233,7 @@ async fn event_names_the_event_that_caused_it() {
     write(&store, events, Fate::Commit).await;
     let mut reader = store.read().await.expect("a reader");
     let all = page(&mut reader, &EventFilter::default(), Order::OldestFirst, None, 9).await.expect("a page");
-    assert_eq!((&all[0].cause, &all[3].cause), (&Cause::Manager, &Cause::Event { id: 2 }));
+    assert_eq!((&all[0].cause, &all[3].cause), (&EventCause::Manager, &EventCause::Event { id: 2 }));
 }
 
 #[tokio::test]
@@ -340,7 +340,7 @@ async fn event_of_later_version_hides_no_other() {
         events[1].message,
         "daemon.started: started process 5 as control daemon of gpu0 (this version cannot read its cause, details)"
     );
-    assert_eq!((events[1].cause.clone(), events[1].details.clone()), (Cause::Manager, None));
+    assert_eq!((events[1].cause.clone(), events[1].details.clone()), (EventCause::Manager, None));
     let followed = follow(&mut reader, &all, 0, 10).await.expect("followed");
     assert_eq!(followed.len(), 3);
 }

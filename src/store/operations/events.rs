@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 use super::super::{StoreError, daemons, events, from_json, parsed, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
-    Cause, Details, DomainEvent, EventSubject, EventType, OperationFacts, changed_fields,
+    Details, DomainEvent, EventCause, EventSubject, EventType, OperationFacts, changed_fields,
 };
 use crate::domain::operation::{OperationRequest, OperationState};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -43,7 +43,7 @@ impl About {
     }
 
     /// Finds out the GPUs and the tenant: as they were reported when the operation was requested, since a daemon or a client
-    /// that it ends is not there any more at its end.
+    /// that it ends is no longer there at its end.
     async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
         let kind = EventType::OperationRequested.as_str();
         let row = sqlx::query!(
@@ -106,7 +106,7 @@ impl About {
 pub async fn requested(
     db: &mut SqliteConnection,
     id: uuid::Uuid,
-    by: Cause,
+    by: EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
     append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationRequested).await
@@ -116,7 +116,7 @@ pub async fn requested(
 pub async fn stop_requested(
     db: &mut SqliteConnection,
     id: uuid::Uuid,
-    by: Cause,
+    by: EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
     append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelRequested).await
@@ -126,7 +126,7 @@ pub async fn stop_requested(
 pub async fn record_cancelled(
     db: &mut SqliteConnection,
     id: uuid::Uuid,
-    by: Cause,
+    by: EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
     append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelled).await
@@ -222,7 +222,7 @@ pub fn daemon_changed(
 async fn append_event(
     db: &mut SqliteConnection,
     id: &str,
-    by: Option<Cause>,
+    by: Option<EventCause>,
     now: i64,
     event: impl FnOnce(OperationFacts) -> DomainEvent,
 ) -> Result<(), StoreError> {

@@ -15,8 +15,8 @@ use sqlx::{Connection as _, SqliteConnection};
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::schema::{self, Schema};
 use super::{StoreError, audit, events, host, inspect, maintenance, options, parsed, sessions, tokens};
-use crate::domain::audit::{Attempt, Broken, Target};
-use crate::domain::event::{Cause, DomainEvent, LostEvents, TokenFacts};
+use crate::domain::audit::{AttemptedAction, Broken, Target};
+use crate::domain::event::{DomainEvent, EventCause, LostEvents, TokenFacts};
 use crate::domain::token::{Token, TokenId, TokenState};
 
 /// Why a backup was not put in place; nothing was changed.
@@ -96,7 +96,7 @@ pub async fn restore(
     broken_audit: bool,
     database: &Path,
     machine_id: &str,
-    attempt: &Attempt,
+    attempt: &AttemptedAction,
     now: i64,
 ) -> Result<Restored, RestoreError> {
     let known = schema::newest();
@@ -141,7 +141,7 @@ pub async fn restore(
         }
     }
     let event = DomainEvent::DatabaseRestored { file: attempt.target.to_string() };
-    let by = Cause::Actor { subject: attempt.actor.clone() };
+    let by = EventCause::Actor { subject: attempt.actor.clone() };
     events::append(&mut *db, &event.because(by), now).await?;
     audit::append(&mut *db, attempt, audit::Came::default(), 1, now).await?;
     transaction.commit().await?;
@@ -273,7 +273,7 @@ async fn is_of_this_machine(
 /// Writes into `db` what the database that is replaced knows of this host; says what is not in both.
 async fn carry_over(
     db: &mut SqliteConnection,
-    attempt: &Attempt,
+    attempt: &AttemptedAction,
     now: i64,
 ) -> Result<Vec<String>, RestoreError> {
     let maintenance: Option<String> =
@@ -344,11 +344,11 @@ async fn carry_events(db: &mut SqliteConnection, now: i64) -> Result<(), StoreEr
 async fn revoke(
     db: &mut SqliteConnection,
     token: &Token,
-    attempt: &Attempt,
+    attempt: &AttemptedAction,
     now: i64,
 ) -> Result<(), StoreError> {
     tokens::revoke(&mut *db, &token.id, now).await?;
-    let by = Cause::Actor { subject: attempt.actor.clone() };
+    let by = EventCause::Actor { subject: attempt.actor.clone() };
     let event = DomainEvent::TokenRevoked(TokenFacts::from(token));
     events::append(&mut *db, &event.because(by), now).await?;
     let after = tokens::get(&mut *db, &token.id).await?;
@@ -357,7 +357,7 @@ async fn revoke(
         before: Some(token.on_record().to_string()),
         after: after.map(|token| token.on_record().to_string()),
     };
-    let attempt = Attempt { target: Target::Token(token.id.clone()), ..attempt.clone() };
+    let attempt = AttemptedAction { target: Target::Token(token.id.clone()), ..attempt.clone() };
     audit::append(db, &attempt, came, 1, now).await
 }
 

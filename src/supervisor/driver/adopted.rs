@@ -153,7 +153,7 @@ impl Driver {
         sharing_blocker(&self.context.foreign_daemons.sharing(&desired.name, &desired.gpus))
     }
 
-    /// What is to be said of the daemons beside this one, and of the directories that it is in.
+    /// Warnings about other daemons on its GPUs and about its directories.
     pub(super) fn foreign_conditions(&self, desired: &Desired) -> Vec<Condition> {
         let mut conditions = Vec::new();
         if self.state.process.is_none() {

@@ -16,7 +16,7 @@ use crate::supervisor::durable::{DurableRecord, DurableWrite};
 const STEPS: usize = 8;
 
 impl SupervisorContext {
-    /// Brings the compute mode of a daemon's GPUs to what it wants, and puts back those of its other GPUs but `in_use`.
+    /// Brings the compute mode of a daemon's GPUs to what it wants, and restores those of its other GPUs but `in_use`.
     ///
     /// Gives what is ours afterwards. A daemon that wants nothing and holds nothing costs nothing.
     pub async fn apply_compute_modes(

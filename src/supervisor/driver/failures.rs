@@ -13,8 +13,8 @@ use crate::host::signal::{Grounds, send};
 use crate::host::{self, Identity, Signal};
 use crate::mps::log;
 use crate::mps::process::foreign::stranded;
-use crate::mps::process::{self as daemon, StartError};
-use crate::supervisor::observe::evidence::{Evidence, Pipes};
+use crate::mps::process::{self as daemon, DaemonStartError};
+use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::gather;
 use crate::supervisor::observe::log_state::died_in_session;
 use crate::supervisor::observe::poll;
@@ -32,12 +32,12 @@ const ORPHANS_END: Duration = Duration::from_secs(2);
 impl Driver {
     /// A start failed: by what ran out, if something did, which is no failure of the daemon's and is checked again;
     /// else it counts for the back-off.
-    pub(super) fn did_not_start(&mut self, error: &StartError) {
+    pub(super) fn did_not_start(&mut self, error: &DaemonStartError) {
         let now = self.now();
         let shortages = gather::shortages(&self.log_directory, &[]);
         let blocker = match (error, shortages.log_room) {
-            (StartError::Spawn(cause), _) if out_of_files(cause) => {
-                diagnosis::name(&PollOutcome::NoFiles(cause.to_string()), &Evidence::default())
+            (DaemonStartError::Spawn(cause), _) if out_of_files(cause) => {
+                diagnosis::name(&PollOutcome::NoFiles(cause.to_string()), &DiagnosisEvidence::default())
             }
             (_, Some(room)) => Some(Diagnosis {
                 reason: "LogDiskFull",
@@ -137,7 +137,7 @@ impl Driver {
     }
 
     /// Replaces what hangs, as far as it is time.
-    fn replace(&mut self, evidence: &Evidence) {
+    fn replace(&mut self, evidence: &DiagnosisEvidence) {
         let name = self.desired.borrow().name.clone();
         let killed = match &evidence.remedy {
             Remedy::None | Remedy::WaitForClients => return,
@@ -304,16 +304,16 @@ mod tests {
         ];
         let silent = death_notice(1308, None, &records(&banners), false);
         assert!(silent.message.contains("wrote nothing about it"), "{silent}");
-        let said = death_notice(
+        let died = death_notice(
             1308,
             None,
             &records(&["Starting control daemon using socket /p", "Failed: no\nGPU"]),
             false,
         );
-        assert!(said.message.contains("Failed: no") && !said.message.contains("Starting"), "{said}");
+        assert!(died.message.contains("Failed: no") && !died.message.contains("Starting"), "{died}");
         let other = death_notice(9, None, &records(&["Failed to start server"]), false);
         assert!(other.message.contains("wrote nothing"), "another process did: {other}");
-        for poll_failure in [silent, said, other] {
+        for poll_failure in [silent, died, other] {
             assert_eq!((poll_failure.reason, poll_failure.message.lines().count()), ("DiedOrDidNotStart", 1));
         }
     }

@@ -48,7 +48,7 @@ impl Driver {
         self.listed(&mut present);
         self.state.layout.prepare_run(desired, &present, self.now());
         let LayoutProgress::Due(plan) = self.state.layout.progress(desired, self.state.listed()) else {
-            // The previous poll said otherwise: a complete poll has to see what changed.
+            // The previous poll found otherwise: a complete poll has to see what changed.
             talk.close().await;
             return self.state.request_poll();
         };
@@ -170,15 +170,15 @@ pub(super) fn log_drift(daemon: &DaemonName, before: Option<&LayoutStatus>, now:
     if now.drift_seen.count > before.drift_seen.count {
         let last = &now.drift_seen.last;
         let is_new = |drift: &&PartitionDrift| !before.drift.contains(drift);
-        // The same again, after it was put back.
+        // The same again, after it was restored.
         let again = !last.iter().any(|drift| is_new(&drift));
         for drift in last.iter().filter(|drift| again || is_new(drift)) {
             tracing::warn!(%daemon, %drift, "a partition was changed by another program");
         }
     }
     if now.drift_seen.repairs > before.drift_seen.repairs {
-        tracing::info!(%daemon, "partitions that another program changed were put back");
+        tracing::info!(%daemon, "partitions that another program changed were restored");
     } else if now.drift.is_empty() && !before.drift.is_empty() {
-        tracing::info!(%daemon, "no partition differs from the layout any more");
+        tracing::info!(%daemon, "every partition matches the layout again");
     }
 }

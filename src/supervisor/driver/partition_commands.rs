@@ -48,7 +48,7 @@ impl PartitionSession {
         loop {
             let reply = match self.send(&Command::Lspart, until).await {
                 Ok(reply) => reply,
-                // A session that broke in between has said nothing of the daemon.
+                // A session that broke in between has shown nothing of the daemon.
                 Err(SessionError::Unknown { .. }) if Instant::now() < until && self.is_alive() => continue,
                 Err(error) => return Err(unanswered(error)),
             };
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn inconsistent_partition_listing_is_an_error() {
-        for (text, said) in [
+        for (text, message) in [
             ("GPU-9f9440d9 15 0 132 0\n".to_owned(), "does not list GPU GPU-514466a0"),
             (format!("{ALL}GPU-514466 15 0 132 0\n"), "could be several"),
             (format!("{ALL}GPU-77777777 15 0 132 0\n"), "is none"),
@@ -213,8 +213,8 @@ mod tests {
             (format!("{ALL}GPU-514466 a 3 24 No\n"), "could be several"),
             (format!("{ALL}GPU-514466a0 a 3 24 No\nGPU-514466a0 a 3 24 No\n"), "twice"),
         ] {
-            let error = read(&text).expect_err(said);
-            assert!(error.contains(said), "{error}");
+            let error = read(&text).expect_err(message);
+            assert!(error.contains(message), "{error}");
         }
     }
 }

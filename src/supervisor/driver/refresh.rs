@@ -39,7 +39,7 @@ impl Driver {
         self.state.process.is_none() || self.state.seen.is_none()
     }
 
-    /// Reads them: the memory of clients, processes outside MPS, and whether the daemon's own stand still.
+    /// Reads them: the memory of clients, processes outside MPS, and whether the daemon's own are stopped.
     pub(super) async fn refresh(&mut self, desired: &Desired) {
         let now = self.now();
         self.refreshed_at = now;

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::domain::difference::Difference;
+use crate::domain::difference::SettingDifference;
 use crate::domain::plan::Desired;
 use crate::mps::{Command, SessionError};
 use crate::supervisor::observe::isolation;
@@ -12,7 +12,7 @@ use crate::supervisor::observe::poll_outcome::{PollOutcome, unanswered};
 use crate::supervisor::reconcile::daemon::PollInterval;
 
 impl Driver {
-    pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[Difference]) {
+    pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[SettingDifference]) {
         let serving = *self.fresh.borrow_and_update();
         let (began, deadline) = (self.now(), self.patience());
         self.polls += 1;

@@ -1,4 +1,4 @@
-//! Ending a client in the safe order: MPS first, and the signal only after MPS has said `0`.
+//! Ending a client in the safe order: MPS first, and the signal only after MPS has replied `0`.
 //!
 //! The other order can take the server down, and with it every other client (FACTS.md, "Faults").
 
@@ -75,7 +75,7 @@ pub enum TerminateError {
     /// The daemon did not answer in time; the termination may still take effect.
     #[error(
         "the daemon did not answer in time ({0}), and the termination may still take effect: a client that was \
-         stopped (SIGSTOP) in that moment holds it up, so continue the client (SIGCONT) and look again"
+         stopped (SIGSTOP) in that moment holds it up, so continue the client (SIGCONT) and check again"
     )]
     Unanswered(String),
     /// Its work was ended, and its process lives on.
@@ -224,10 +224,10 @@ mod tests {
     async fn protected_process_outlives_its_termination() {
         let error = end_client_process(protected()).await.expect_err("this test lives on");
         assert!(matches!(error, TerminateError::Protected { let_go: true, .. }), "{error:?}");
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.starts_with("MPS ended its work, but process") && said.contains("left running"),
-            "{said}"
+            message.starts_with("MPS ended its work, but process") && message.contains("left running"),
+            "{message}"
         );
     }
 }

@@ -60,7 +60,7 @@ impl Fleet {
     ///
     /// `earlier` is what the store remembers of it.
     ///
-    /// On return no tenant's directory leads to a daemon that may not be used by it any more, whatever the driver is doing.
+    /// On return no tenant's directory leads to a daemon that may not be used by it, whatever the driver is doing.
     pub fn publish(&self, desired: Desired, earlier: Option<RememberedDaemon>) {
         let mut drivers = self.drivers();
         let Drivers { handles, forgotten } = &mut *drivers;
@@ -102,7 +102,7 @@ impl Fleet {
 
     /// Ends the driver of a daemon that was stopped and forgotten.
     ///
-    /// What was committed up to `revision`, the last one of the daemon, is not applied any more.
+    /// What was committed up to `revision`, the last one of the daemon, is no longer applied.
     pub fn forget(&self, name: &DaemonName, revision: Option<i64>) {
         // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
         let mut drivers = self.drivers();

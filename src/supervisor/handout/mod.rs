@@ -219,7 +219,7 @@ impl Handouts {
         self.list_tenants(&mut inner, tenants);
     }
 
-    /// Takes what was committed, before the driver learns of it: closes at once what is not admitted any more, gives directories to
+    /// Takes what was committed, before the driver learns of it: closes at once what is no longer admitted, gives directories to
     /// the daemon that they belong to now, and has new tenants wait until the driver opens them.
     pub(super) fn announce(&self, tenants: &DaemonTenants<'_>) {
         self.list_tenants(&mut self.inner(), tenants);
@@ -257,7 +257,7 @@ impl Handouts {
         }
     }
 
-    /// Gives a directory that is this daemon's no more to the daemon that lists it, and closes it where there is none.
+    /// Gives a directory that no longer belongs to this daemon to the daemon that lists it, and closes it where there is none.
     fn let_go(&self, inner: &mut HandoutState, daemon: &DaemonName, name: &TenantDirectory) {
         let HandoutState { daemons, entries } = inner;
         let Some(entry) = entries.get_mut(name).filter(|entry| entry.daemon.as_ref() == Some(daemon)) else {

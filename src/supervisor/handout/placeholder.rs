@@ -84,8 +84,8 @@ impl Queue {
     /// Attends to one connection, to its end.
     async fn serve_connection(&self, connection: Connection) -> io::Result<()> {
         let greeting = self.greeting.borrow().clone();
-        let heard = tokio::time::timeout(SPEAKS, handshake::receive(&connection, &greeting)).await;
-        let Some(request) = heard.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
+        let received = tokio::time::timeout(SPEAKS, handshake::receive(&connection, &greeting)).await;
+        let Some(request) = received.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
         let pid = u32::try_from(request.client.pid.as_raw_nonzero().get()).unwrap_or(0);
         let entry = WaitingProcess { pid, uid: request.client.uid.as_raw(), since: self.clock.unix_ms() };
         let _listed = Listed::new(self, entry);
@@ -226,8 +226,8 @@ mod tests {
 
     fn host(patience: Duration) -> Host {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
-        let (greeting, heard) = watch::channel(handshake::GREETING.to_vec());
-        let queue = Queue::new(patience, heard, Clock::system());
+        let (greeting, updates) = watch::channel(handshake::GREETING.to_vec());
+        let queue = Queue::new(patience, updates, Clock::system());
         let placeholder = Placeholder::bind(&home.path().join("control"), &queue).expect("bound");
         Host { home, queue, placeholder, _greeting: greeting }
     }

@@ -2,14 +2,14 @@
 
 use crate::domain::wedge::WedgeSettings;
 use crate::host::Identity;
-use crate::mps::process::Caller;
+use crate::mps::process::ForeignCaller;
 use crate::supervisor::reconcile::remedy::Remedy;
 
 /// What was found around a daemon that could not be read.
 #[derive(Debug, Clone, Default)]
-pub struct Evidence {
+pub struct DiagnosisEvidence {
     /// Control processes of others in its pipe directory.
-    pub callers: Vec<Caller>,
+    pub callers: Vec<ForeignCaller>,
     /// Those of them that lived on while all the others came and went.
     pub held: Vec<Identity>,
     /// Its own stopped processes: what they are, and which.
@@ -36,7 +36,7 @@ pub struct Evidence {
     pub pipes: Pipes,
 }
 
-impl Evidence {
+impl DiagnosisEvidence {
     /// Whether its server is what keeps the daemon from answering, and nothing that may pass by itself.
     pub(crate) fn shows_hung_server(&self) -> bool {
         let waits = (self.waited || !self.waiting.is_empty()) && !self.servers.is_empty();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::external_writes::{ExternalLimit, ExternalWrites};
 use crate::domain::MemoryLimit;
 use crate::domain::daemon::{Effective, MemoryReading};
-use crate::domain::difference::Difference;
+use crate::domain::difference::SettingDifference;
 use crate::domain::memory::MIB;
 use crate::domain::plan::Desired;
 
@@ -42,7 +42,7 @@ pub(crate) struct WrittenLimits {
 pub(crate) type LoggedLimits = BTreeMap<(u32, usize), u64>;
 
 impl WrittenLimits {
-    /// Forgets everything: another control process is at hand.
+    /// Forgets everything: there is another control process.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -61,14 +61,14 @@ impl WrittenLimits {
     }
 
     /// These settings are about to be written; until a poll has seen them, nothing is known of them.
-    pub(crate) fn begin(&mut self, wrong: &[Difference]) {
+    pub(crate) fn begin(&mut self, wrong: &[SettingDifference]) {
         for key in wrong.iter().filter_map(key) {
             self.limits.insert(key, LimitWrite::Begun);
         }
     }
 
     /// The poll after the writing saw the daemon.
-    pub(crate) fn done(&mut self, wrong: &[Difference], desired: &Desired) {
+    pub(crate) fn done(&mut self, wrong: &[SettingDifference], desired: &Desired) {
         for key in wrong.iter().filter_map(key) {
             let limit = desired.memory_limits.get(key.1).copied().flatten();
             self.limits.insert(key, LimitWrite::Done(limit));
@@ -77,20 +77,20 @@ impl WrittenLimits {
 
     /// Makes of what the getters printed what is known.
     pub(crate) fn resolve(&self, seen: &mut Effective, logged: &LoggedLimits, others: &ExternalWrites) {
-        if others.hides_decimals(&Difference::DefaultPercentage) {
+        if others.hides_decimals(&SettingDifference::DefaultPercentage) {
             seen.default_active_thread_percentage = None;
         }
         for (ordinal, reading) in seen.default_memory_limits.iter_mut().enumerate() {
-            let theirs = others.memory(&Difference::DefaultMemory(ordinal));
+            let theirs = others.memory(&SettingDifference::DefaultMemory(ordinal));
             self.resolve_one(reading, (None, ordinal), None, theirs);
         }
         for server in &mut seen.servers {
-            if others.hides_decimals(&Difference::ServerPercentage(server.pid)) {
+            if others.hides_decimals(&SettingDifference::ServerPercentage(server.pid)) {
                 server.active_thread_percentage = None;
             }
             for (ordinal, reading) in server.memory_limits.iter_mut().enumerate() {
                 let logged_bytes = logged.get(&(server.pid, ordinal)).copied();
-                let theirs = others.memory(&Difference::ServerMemory(server.pid, ordinal));
+                let theirs = others.memory(&SettingDifference::ServerMemory(server.pid, ordinal));
                 self.resolve_one(reading, (Some(server.pid), ordinal), logged_bytes, theirs);
                 reading.in_server_log = reading.bytes.map(|bytes| logged_bytes == Some(bytes));
             }
@@ -124,11 +124,13 @@ fn printed_for(bytes: u64) -> u64 {
     if bytes < GIB { bytes } else { bytes / GIB * GIB }
 }
 
-fn key(difference: &Difference) -> Option<Key> {
+fn key(difference: &SettingDifference) -> Option<Key> {
     match difference {
-        Difference::DefaultMemory(ordinal) => Some((None, *ordinal)),
-        Difference::ServerMemory(server, ordinal) => Some((Some(*server), *ordinal)),
-        Difference::DefaultPercentage | Difference::DefaultPriority | Difference::ServerPercentage(_) => None,
+        SettingDifference::DefaultMemory(ordinal) => Some((None, *ordinal)),
+        SettingDifference::ServerMemory(server, ordinal) => Some((Some(*server), *ordinal)),
+        SettingDifference::DefaultPercentage
+        | SettingDifference::DefaultPriority
+        | SettingDifference::ServerPercentage(_) => None,
     }
 }
 
@@ -203,7 +205,7 @@ mod tests {
         let mut written = WrittenLimits::default();
         written.adopt(vec![Some(limit)]);
         assert_eq!(written.get(DEFAULT), Some(limit));
-        written.begin(&[Difference::DefaultMemory(0)]);
+        written.begin(&[SettingDifference::DefaultMemory(0)]);
         assert_eq!(written.get(DEFAULT), None, "written, and not seen yet");
         assert_eq!(written.get(SERVER), Some(limit));
     }

@@ -5,7 +5,7 @@
 //! in which the daemon took them; a write of the manager after it ends the doubt. The log is a hint, since anybody may
 //! write there: a forged line costs one write of the desired value.
 
-use crate::domain::difference::Difference;
+use crate::domain::difference::SettingDifference;
 use crate::domain::memory::MIB;
 
 /// The most settings that are remembered: the log is anybody's to write, and memory is not.
@@ -18,9 +18,9 @@ pub(crate) struct ExternalLimit(pub(crate) Option<u64>);
 /// The settings that another program wrote last, with what was written.
 #[derive(Debug, Default)]
 pub(crate) struct ExternalWrites {
-    values: Vec<(Difference, String)>,
+    values: Vec<(SettingDifference, String)>,
     /// What the last command of another program wrote, and what was there before, should it be refused.
-    last: Option<(Difference, Option<String>)>,
+    last: Option<(SettingDifference, Option<String>)>,
 }
 
 impl ExternalWrites {
@@ -50,7 +50,7 @@ impl ExternalWrites {
         self.values.extend(before.map(|value| (setting, value)));
     }
 
-    /// Another control process is at hand.
+    /// There is another control process.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -58,23 +58,25 @@ impl ExternalWrites {
     /// Forgets servers that are gone.
     pub(crate) fn prune(&mut self, alive: impl Fn(u32) -> bool) {
         self.values.retain(|(setting, _)| match setting {
-            Difference::ServerPercentage(server) | Difference::ServerMemory(server, _) => alive(*server),
+            SettingDifference::ServerPercentage(server) | SettingDifference::ServerMemory(server, _) => {
+                alive(*server)
+            }
             _ => true,
         });
     }
 
-    fn value(&self, setting: &Difference) -> Option<&str> {
+    fn value(&self, setting: &SettingDifference) -> Option<&str> {
         let found = self.values.iter().find(|(known, _)| known == setting);
         found.map(|(_, value)| value.as_str())
     }
 
     /// The memory limit that another program wrote since the manager's own last write.
-    pub(crate) fn memory(&self, setting: &Difference) -> Option<ExternalLimit> {
+    pub(crate) fn memory(&self, setting: &SettingDifference) -> Option<ExternalLimit> {
         self.value(setting).map(|value| ExternalLimit(limit(value)))
     }
 
     /// Whether another program wrote a percentage that prints like another one.
-    pub(crate) fn hides_decimals(&self, setting: &Difference) -> bool {
+    pub(crate) fn hides_decimals(&self, setting: &SettingDifference) -> bool {
         let Some(value) =
             self.value(setting).and_then(|value| value.trim_end_matches('%').parse::<f64>().ok())
         else {
@@ -88,18 +90,20 @@ impl ExternalWrites {
 /// The setting that a command writes whose getter rounds, and the value.
 ///
 /// A default limit that names its GPU by UUID is kept apart from the one that names it by number (FACTS.md, "Limits"),
-/// and a server writes the exact bytes of its own to server.log, so neither is of account here.
-fn setting(line: &str) -> Option<(Difference, &str)> {
+/// and a server writes the exact bytes of its own to server.log, so neither matters here.
+fn setting(line: &str) -> Option<(SettingDifference, &str)> {
     let mut words = line.split_ascii_whitespace();
     let command = words.next()?;
     let mut number = || words.next()?.parse::<u32>().ok();
     let setting = match command {
-        "set_default_active_thread_percentage" => Difference::DefaultPercentage,
-        "set_active_thread_percentage" => Difference::ServerPercentage(number()?),
-        "set_default_device_pinned_mem_limit" => Difference::DefaultMemory(usize::try_from(number()?).ok()?),
+        "set_default_active_thread_percentage" => SettingDifference::DefaultPercentage,
+        "set_active_thread_percentage" => SettingDifference::ServerPercentage(number()?),
+        "set_default_device_pinned_mem_limit" => {
+            SettingDifference::DefaultMemory(usize::try_from(number()?).ok()?)
+        }
         "set_device_pinned_mem_limit" => {
             let server = number()?;
-            Difference::ServerMemory(server, usize::try_from(number()?).ok()?)
+            SettingDifference::ServerMemory(server, usize::try_from(number()?).ok()?)
         }
         _ => return None,
     };
@@ -122,16 +126,19 @@ mod tests {
     fn last_writer_of_a_setting_counts() {
         let mut writes = ExternalWrites::default();
         writes.by_others("set_default_device_pinned_mem_limit 0 1999M");
-        assert_eq!(writes.memory(&Difference::DefaultMemory(0)), Some(ExternalLimit(Some(1999 * MIB))));
-        assert_eq!(writes.memory(&Difference::DefaultMemory(1)), None);
+        assert_eq!(
+            writes.memory(&SettingDifference::DefaultMemory(0)),
+            Some(ExternalLimit(Some(1999 * MIB)))
+        );
+        assert_eq!(writes.memory(&SettingDifference::DefaultMemory(1)), None);
         writes.by_manager("set_default_device_pinned_mem_limit 1 1025M");
-        assert!(writes.memory(&Difference::DefaultMemory(0)).is_some());
+        assert!(writes.memory(&SettingDifference::DefaultMemory(0)).is_some());
         writes.by_manager("set_default_device_pinned_mem_limit 0 1025M");
-        assert_eq!(writes.memory(&Difference::DefaultMemory(0)), None);
+        assert_eq!(writes.memory(&SettingDifference::DefaultMemory(0)), None);
         writes.by_others("set_device_pinned_mem_limit 511 0 0");
-        assert_eq!(writes.memory(&Difference::ServerMemory(511, 0)), Some(ExternalLimit(None)));
+        assert_eq!(writes.memory(&SettingDifference::ServerMemory(511, 0)), Some(ExternalLimit(None)));
         writes.prune(|server| server != 511);
-        assert_eq!(writes.memory(&Difference::ServerMemory(511, 0)), None);
+        assert_eq!(writes.memory(&SettingDifference::ServerMemory(511, 0)), None);
     }
 
     #[test]
@@ -139,13 +146,13 @@ mod tests {
         let mut writes = ExternalWrites::default();
         writes.by_others("set_default_device_pinned_mem_limit 0 1999M");
         writes.refused();
-        assert_eq!(writes.memory(&Difference::DefaultMemory(0)), None);
+        assert_eq!(writes.memory(&SettingDifference::DefaultMemory(0)), None);
         writes.by_others("set_default_device_pinned_mem_limit 0 1999M");
         for refused in ["set_default_client_priority 1", "set_default_device_pinned_mem_limit 0 1100M"] {
             writes.by_others(refused);
             writes.refused();
             assert_eq!(
-                writes.memory(&Difference::DefaultMemory(0)),
+                writes.memory(&SettingDifference::DefaultMemory(0)),
                 Some(ExternalLimit(Some(1999 * MIB))),
                 "{refused}"
             );
@@ -178,7 +185,7 @@ mod tests {
             [("43.94", true), ("43.9", false), ("50%", false), ("150.55", false), ("nan", false)]
         {
             writes.by_others(&format!("set_active_thread_percentage 511 {value}"));
-            assert_eq!(writes.hides_decimals(&Difference::ServerPercentage(511)), hidden, "{value}");
+            assert_eq!(writes.hides_decimals(&SettingDifference::ServerPercentage(511)), hidden, "{value}");
         }
     }
 }

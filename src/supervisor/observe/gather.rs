@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::evidence::{Evidence, FileShortage, LogEvidence, Pipes, ResourceShortages};
+use super::evidence::{DiagnosisEvidence, FileShortage, LogEvidence, Pipes, ResourceShortages};
 use super::poll_outcome::PollOutcome;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
 use crate::host::{Identity, process};
-use crate::mps::process::{self as daemon, Caller, SOCKET, callers};
+use crate::mps::process::{self as daemon, ForeignCaller, SOCKET, callers};
 
 /// How long other callers are watched, and how often: each lives for some milliseconds.
 const WATCHED: Duration = Duration::from_millis(250);
@@ -27,8 +27,9 @@ pub(crate) fn gather(
     control: Identity,
     clients: &[ClientFacts],
     logged: &LogEvidence,
-) -> Evidence {
-    let mut evidence = Evidence { pipes: pipes(pipe_directory, pipe_inode), ..Evidence::default() };
+) -> DiagnosisEvidence {
+    let mut evidence =
+        DiagnosisEvidence { pipes: pipes(pipe_directory, pipe_inode), ..DiagnosisEvidence::default() };
     match outcome {
         PollOutcome::Busy(_) | PollOutcome::Mute(_) if evidence.pipes == Pipes::Whole => {
             watch_callers(&mut evidence, pipe_directory, control);
@@ -69,11 +70,11 @@ pub(crate) fn pipes(directory: &Path, started_with: Option<Inode>) -> Pipes {
     }
 }
 
-fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identity) {
+fn watch_callers(evidence: &mut DiagnosisEvidence, pipe_directory: &Path, control: Identity) {
     let began = Instant::now();
     let first = callers(pipe_directory, control);
     let mut last = first.clone();
-    let mut seen: Vec<Caller> = first.clone();
+    let mut seen: Vec<ForeignCaller> = first.clone();
     while began.elapsed() < WATCHED {
         std::thread::sleep(PAUSE);
         last = callers(pipe_directory, control);
@@ -83,7 +84,7 @@ fn watch_callers(evidence: &mut Evidence, pipe_directory: &Path, control: Identi
             }
         }
     }
-    let there = |list: &[Caller], id: Identity| list.iter().any(|caller| caller.identity == id);
+    let there = |list: &[ForeignCaller], id: Identity| list.iter().any(|caller| caller.identity == id);
     evidence.held =
         first.iter().map(|caller| caller.identity).filter(|identity| there(&last, *identity)).collect();
     evidence.callers = seen;

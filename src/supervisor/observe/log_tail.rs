@@ -165,7 +165,7 @@ impl Logs {
             let mut last = Gained::default();
             let emptied = log::bound(&path, LOG_BOUND, || {
                 if let Err(error) = log::set_aside(&path, LOG_BOUND) {
-                    tracing::warn!(path = %path.display(), %error, "a log is emptied, and what it said could not be kept");
+                    tracing::warn!(path = %path.display(), %error, "a log is emptied, and its lines could not be kept");
                 }
                 last = follow.read();
             });
@@ -247,7 +247,7 @@ impl Logs {
                 .is_some_and(|(id, since)| process::started_at(id, boot_time) <= since + CLOCKS)
         };
         let mut waiting: Vec<u32> = self.state.waiting().filter(is_it).map(|(pid, _)| pid).collect();
-        // The dead are forgotten at each poll that is answered, so these have died since, unless their server has said so.
+        // The dead are forgotten at each poll that is answered, so these have died since, unless their server has logged it.
         let gone =
             |pid: &u32| process::identify(*pid).is_none() && self.state.left().all(|left| left != *pid);
         let waited = !waiting.is_empty() || self.state.waiting().any(|(pid, _)| gone(&pid));

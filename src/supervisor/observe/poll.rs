@@ -14,7 +14,7 @@ use super::log_tail::Logs;
 use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
-use crate::domain::difference::Difference;
+use crate::domain::difference::SettingDifference;
 use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
 use crate::domain::gpu::GpuProcess;
 use crate::domain::partitions;
@@ -23,7 +23,7 @@ use crate::domain::{GpuUuid, MemoryLimit};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
-use crate::mps::{Command, ControlChannel, ControlSession, Device, SessionError};
+use crate::mps::{Command, ControlChannel, ControlSession, DeviceSelector, SessionError};
 use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::driver::partition_commands::by_gpu;
 use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
@@ -74,7 +74,7 @@ pub(crate) async fn sync(
     target: PollTarget<'_>,
     logs: &mut Logs,
     desired: &Desired,
-    wrong: &[Difference],
+    wrong: &[SettingDifference],
     written: &mut WrittenLimits,
     now: i64,
 ) -> (PollOutcome, Vec<ClientFacts>) {
@@ -151,7 +151,7 @@ pub(crate) async fn foreign(
         let (mut effective, rows) = read(&mut *session, gpus, target.partitioned, now).await?;
         let mut limited_by_uuid = Vec::new();
         for gpu in gpus {
-            let device = Device::Uuid(gpu.clone());
+            let device = DeviceSelector::Uuid(gpu.clone());
             let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
             if parse::memory_limit(&reply)?.is_some() {
                 limited_by_uuid.push(gpu.clone());
@@ -183,7 +183,7 @@ pub(crate) async fn foreign(
 async fn once(
     target: PollTarget<'_>,
     desired: &Desired,
-    wrong: &[Difference],
+    wrong: &[SettingDifference],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), PollError> {
     let mut session = target.control.session(Instant::now() + target.deadline)?;
@@ -215,7 +215,7 @@ async fn read(
     partitioned: &[GpuUuid],
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), PollError> {
-    let first = Device::Ordinal(0);
+    let first = DeviceSelector::Ordinal(0);
     let [pids, percentage, first_limit, priority] = together(
         session,
         [
@@ -284,7 +284,7 @@ async fn read_server(
         session,
         [
             Command::GetThreadPercentage { server: pid },
-            Command::GetMemoryLimit { server: pid, device: Device::Ordinal(0) },
+            Command::GetMemoryLimit { server: pid, device: DeviceSelector::Ordinal(0) },
             Command::GetServerStatus { server: pid },
         ],
     )
@@ -316,7 +316,7 @@ async fn read_server(
     }))
 }
 
-/// A server that was listed a moment ago and is not there any more has just ended.
+/// A server that was listed a moment ago and is no longer there has just ended.
 fn dying(server: u32, error: ParseError) -> PollError {
     match error {
         ParseError::ServerNotFound { .. } => PollError::Dying(server),
@@ -325,27 +325,27 @@ fn dying(server: u32, error: ParseError) -> PollError {
 }
 
 /// The command that puts one setting right.
-fn correction(desired: &Desired, difference: &Difference) -> Command {
-    let device = |ordinal: usize| Device::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
+fn correction(desired: &Desired, difference: &SettingDifference) -> Command {
+    let device = |ordinal: usize| DeviceSelector::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
     let limit =
         |ordinal: usize| -> Option<MemoryLimit> { desired.memory_limits.get(ordinal).copied().flatten() };
     match *difference {
-        Difference::DefaultPercentage => Command::SetDefaultThreadPercentage(desired.percentage),
-        Difference::DefaultPriority => Command::SetDefaultPriority(desired.priority),
-        Difference::DefaultMemory(ordinal) => {
+        SettingDifference::DefaultPercentage => Command::SetDefaultThreadPercentage(desired.percentage),
+        SettingDifference::DefaultPriority => Command::SetDefaultPriority(desired.priority),
+        SettingDifference::DefaultMemory(ordinal) => {
             Command::SetDefaultMemoryLimit { device: device(ordinal), limit: limit(ordinal) }
         }
-        Difference::ServerPercentage(server) => {
+        SettingDifference::ServerPercentage(server) => {
             Command::SetThreadPercentage { server, percentage: desired.percentage }
         }
-        Difference::ServerMemory(server, ordinal) => {
+        SettingDifference::ServerMemory(server, ordinal) => {
             Command::SetMemoryLimit { server, device: device(ordinal), limit: limit(ordinal) }
         }
     }
 }
 
-fn devices(gpus: &[GpuUuid]) -> impl Iterator<Item = (Device, &GpuUuid)> {
-    (0..).map(Device::Ordinal).zip(gpus)
+fn devices(gpus: &[GpuUuid]) -> impl Iterator<Item = (DeviceSelector, &GpuUuid)> {
+    (0..).map(DeviceSelector::Ordinal).zip(gpus)
 }
 
 fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {

@@ -13,7 +13,7 @@
 
 use super::remedy::Remedy;
 use crate::domain::wedge::{WedgePolicy, WedgeSettings};
-use crate::supervisor::observe::evidence::Evidence;
+use crate::supervisor::observe::evidence::DiagnosisEvidence;
 
 /// How long a daemon gets to answer again once its server was killed, before it is killed too.
 const HEAL_MS: i64 = 2_000;
@@ -74,7 +74,7 @@ impl WedgeDetector {
 /// What to do about a daemon that was silent until `now`.
 pub(crate) fn remedy(
     silence: WedgeDetector,
-    evidence: &Evidence,
+    evidence: &DiagnosisEvidence,
     settings: WedgeSettings,
     now: i64,
 ) -> Remedy {
@@ -98,7 +98,7 @@ pub(crate) fn remedy(
 /// How long a daemon has to be silent before its server is replaced; `None` as long as clients are at work that the policy waits
 /// for. A stopped client gets the time of any client at work, since it holds the daemon up only where MPS was asked to end it
 /// (recording 07).
-pub(crate) fn patience_ms(evidence: &Evidence, settings: WedgeSettings) -> Option<i64> {
+pub(crate) fn patience_ms(evidence: &DiagnosisEvidence, settings: WedgeSettings) -> Option<i64> {
     let sure = if !evidence.hung.is_empty() {
         0
     } else if evidence.servers.is_empty() {
@@ -126,21 +126,26 @@ mod tests {
 
     const SERVER: Identity = Identity { pid: 7, start_time: 1 };
 
-    fn hung(connected: Option<Vec<u32>>) -> Evidence {
-        Evidence { hung: vec![SERVER], servers: vec![SERVER], connected, ..Evidence::default() }
+    fn hung(connected: Option<Vec<u32>>) -> DiagnosisEvidence {
+        DiagnosisEvidence {
+            hung: vec![SERVER],
+            servers: vec![SERVER],
+            connected,
+            ..DiagnosisEvidence::default()
+        }
     }
 
     fn silent_since(since: i64) -> WedgeDetector {
         WedgeDetector { since: Some(since), ..WedgeDetector::default() }
     }
 
-    fn at(evidence: &Evidence, now: i64) -> Remedy {
+    fn at(evidence: &DiagnosisEvidence, now: i64) -> Remedy {
         remedy(silent_since(0), evidence, WedgeSettings::default(), now)
     }
 
     #[test]
     fn hung_server_with_only_waiting_clients_is_killed() {
-        let evidence = Evidence { waiting: vec![9], ..hung(Some(vec![])) };
+        let evidence = DiagnosisEvidence { waiting: vec![9], ..hung(Some(vec![])) };
         assert_eq!(at(&evidence, 1_000), Remedy::KillServers(vec![SERVER]));
     }
 
@@ -171,14 +176,14 @@ mod tests {
         silence.note_silence(500, 900);
         silence.server_killed(1_000);
         assert_eq!(silence, WedgeDetector { killed_at: Some(1_000), ..silent_since(0) });
-        let after = Evidence::default();
+        let after = DiagnosisEvidence::default();
         assert_eq!(remedy(silence, &after, WedgeSettings::default(), 2_999), Remedy::WaitUntil(3_000));
         assert_eq!(remedy(silence, &after, WedgeSettings::default(), 3_000), Remedy::KillDaemon);
     }
 
     #[test]
     fn waiting_client_alone_is_evidence_after_a_while() {
-        let evidence = Evidence { hung: vec![], waiting: vec![9], ..hung(Some(vec![])) };
+        let evidence = DiagnosisEvidence { hung: vec![], waiting: vec![9], ..hung(Some(vec![])) };
         assert_eq!(at(&evidence, 4_999), Remedy::WaitUntil(5_000));
         assert_eq!(at(&evidence, 5_000), Remedy::KillServers(vec![SERVER]));
     }
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn client_that_waited_is_evidence_when_gone() {
         for connected in [Some(vec![]), Some(vec![8]), None] {
-            let evidence = Evidence { hung: vec![], waited: true, ..hung(connected) };
+            let evidence = DiagnosisEvidence { hung: vec![], waited: true, ..hung(connected) };
             assert_eq!(at(&evidence, WAITER_GONE_MS - 1), Remedy::WaitUntil(WAITER_GONE_MS));
             assert_eq!(at(&evidence, WAITER_GONE_MS), Remedy::KillServers(vec![SERVER]));
         }
@@ -201,7 +206,7 @@ mod tests {
     #[test]
     fn silence_beside_clients_ends_unless_policy_waits() {
         for connected in [Some(vec![8]), None] {
-            let evidence = Evidence { hung: vec![], ..hung(connected) };
+            let evidence = DiagnosisEvidence { hung: vec![], ..hung(connected) };
             assert_eq!(at(&evidence, UNEXPLAINED_MS - 1), Remedy::WaitUntil(UNEXPLAINED_MS));
             assert_eq!(at(&evidence, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
             let grace = WedgeGrace::try_from(60).expect("a minute");
@@ -214,26 +219,26 @@ mod tests {
 
     #[test]
     fn silence_without_clients_ends_in_any_case() {
-        let idle = Evidence { hung: vec![], ..hung(Some(vec![])) };
+        let idle = DiagnosisEvidence { hung: vec![], ..hung(Some(vec![])) };
         assert_eq!(at(&idle, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
-        let alone = Evidence { servers: vec![], ..idle };
+        let alone = DiagnosisEvidence { servers: vec![], ..idle };
         assert_eq!(at(&alone, UNEXPLAINED_MS - 1), Remedy::WaitUntil(UNEXPLAINED_MS));
         assert_eq!(at(&alone, UNEXPLAINED_MS), Remedy::KillDaemon);
     }
 
     #[test]
     fn stopped_client_switches_off_no_healing() {
-        let stopped = Evidence { stopped_clients: vec![9], ..hung(Some(vec![8, 9])) };
+        let stopped = DiagnosisEvidence { stopped_clients: vec![9], ..hung(Some(vec![8, 9])) };
         assert_eq!(at(&stopped, 4_999), Remedy::WaitUntil(5_000), "a client at work gets the grace");
         assert_eq!(at(&stopped, 5_000), Remedy::KillServers(vec![SERVER]));
-        let unproven = Evidence { hung: vec![], ..stopped };
+        let unproven = DiagnosisEvidence { hung: vec![], ..stopped };
         assert_eq!(at(&unproven, UNEXPLAINED_MS), Remedy::KillServers(vec![SERVER]));
     }
 
     #[test]
     fn stopped_daemon_or_server_is_not_killed() {
         for what in ["control daemon", "server"] {
-            let stopped = Evidence { stopped: vec![(what, 9)], ..hung(Some(vec![])) };
+            let stopped = DiagnosisEvidence { stopped: vec![(what, 9)], ..hung(Some(vec![])) };
             assert_eq!(at(&stopped, i64::MAX), Remedy::None);
         }
         // Continued in the middle of a session: it gets another one.

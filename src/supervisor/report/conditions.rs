@@ -137,7 +137,7 @@ fn cordoned(desired: &Desired) -> Option<Condition> {
     Some(Condition::new("Schedulable", false, reason, message))
 }
 
-/// That others changed settings: while it is so, and for a while after it was put back.
+/// That others changed settings: while it is so, and for a while after it was restored.
 fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condition> {
     let drift = &state.drift;
     let recent = drift.last_at.is_some_and(|at| now - at < SHOWN_MS);
@@ -146,8 +146,8 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
     }
     let what: Vec<String> = drift.last.iter().map(ToString::to_string).collect();
     let done = match (drift.present, desired.drift_policy) {
-        (false, _) => "it was put back",
-        (true, DriftPolicy::Repair) => "it is being put back",
+        (false, _) => "it was restored",
+        (true, DriftPolicy::Repair) => "it is being restored",
         (true, DriftPolicy::Report) => {
             "it stays, as the daemon's drift_policy says, until its spec or one of its tenants is written, or drift_policy is repair"
         }
@@ -160,7 +160,7 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
     Some(Condition::new(
         "SettingsDrifted",
         drift.present,
-        if drift.present { "ChangedByOthers" } else { "PutBack" },
+        if drift.present { "ChangedByOthers" } else { "Restored" },
         format!(
             "{}; {done}. Another program changed that{command}, {} so far: have it write tenants through this API instead",
             what.join(", "),
@@ -192,7 +192,7 @@ fn waiting(queue: &Waiting) -> Condition {
 fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition {
     let (reason, message) = match phase {
         Phase::Ready => ("AppliedAndReadBack", "every setting was read back as it should be".to_owned()),
-        Phase::Unknown => ("NotLookedAt", "it has not been polled yet".to_owned()),
+        Phase::Unknown => ("NotPolled", "it has not been polled yet".to_owned()),
         Phase::Stopped if desired.maintenance.is_some_and(MaintenanceState::holds_down) => {
             ("StoppedForMaintenance", "it is stopped while the host is in maintenance".to_owned())
         }
@@ -328,8 +328,8 @@ mod tests {
         };
         assert!(server_fault(&server(vec![])).ends_with("are gone: end them"));
         let holder = |pid, stopped| FaultHolder { client: ClientId { pid, start_time: 3 }, stopped };
-        let said = server_fault(&server(vec![holder(8, true), holder(9, false)]));
-        assert!(said.contains("process 8 is stopped") && said.contains("kill -CONT 8"), "{said}");
-        assert!(said.contains("mps-manager terminate 9-3"), "{said}");
+        let message = server_fault(&server(vec![holder(8, true), holder(9, false)]));
+        assert!(message.contains("process 8 is stopped") && message.contains("kill -CONT 8"), "{message}");
+        assert!(message.contains("mps-manager terminate 9-3"), "{message}");
     }
 }

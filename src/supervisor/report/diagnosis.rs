@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::domain::wedge::processes;
-use crate::mps::process::Caller;
-use crate::supervisor::observe::evidence::{Evidence, Pipes};
+use crate::mps::process::ForeignCaller;
+use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 use crate::supervisor::reconcile::remedy::Remedy;
 use crate::supervisor::reconcile::wedge::patience_ms;
@@ -28,7 +28,7 @@ impl std::fmt::Display for Diagnosis {
 }
 
 /// Diagnoses the outcome of a poll; `None` when everything was read.
-pub(crate) fn name(outcome: &PollOutcome, evidence: &Evidence) -> Option<Diagnosis> {
+pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Option<Diagnosis> {
     if matches!(outcome, PollOutcome::Seen(_)) {
         return None;
     }
@@ -101,12 +101,12 @@ fn misbehaved(what: &str) -> String {
 
 fn mute(why: &str) -> String {
     format!(
-        "{why}. No other caller was seen meanwhile, and none of them said that it was turned away: run nvidia-cuda-mps-control by \
+        "{why}. No other caller was seen meanwhile, and none of them reported that it was turned away: run nvidia-cuda-mps-control by \
          hand in its pipe directory; callers in another PID namespace are not seen"
     )
 }
 
-fn interfering(why: &str, evidence: &Evidence) -> String {
+fn interfering(why: &str, evidence: &DiagnosisEvidence) -> String {
     let who = if evidence.callers.is_empty() {
         "none of them was seen; a caller lives for some milliseconds, and one in another PID \
          namespace is not seen"
@@ -126,7 +126,7 @@ fn interfering(why: &str, evidence: &Evidence) -> String {
     )
 }
 
-fn held_open(why: &str, evidence: &Evidence) -> String {
+fn held_open(why: &str, evidence: &DiagnosisEvidence) -> String {
     let holders = evidence.callers.iter().filter(|caller| evidence.held.contains(&caller.identity));
     let named: Vec<String> = holders
         .take(NAMED)
@@ -142,7 +142,7 @@ fn held_open(why: &str, evidence: &Evidence) -> String {
     )
 }
 
-fn started_by(caller: &Caller) -> String {
+fn started_by(caller: &ForeignCaller) -> String {
     let uid = caller.uid.map_or_else(|| "of an unknown user".to_owned(), |uid| format!("of uid {uid}"));
     match &caller.parent {
         Some((pid, command)) => {
@@ -153,7 +153,7 @@ fn started_by(caller: &Caller) -> String {
     }
 }
 
-fn server_hangs(evidence: &Evidence) -> String {
+fn server_hangs(evidence: &DiagnosisEvidence) -> String {
     let servers = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
     let server: Vec<String> = servers.iter().map(|server| server.pid.to_string()).collect();
     let server = server.join(", ");
@@ -190,7 +190,7 @@ fn server_hangs(evidence: &Evidence) -> String {
     )
 }
 
-fn wedged(command: &str, evidence: &Evidence) -> String {
+fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
     let own = evidence.stopped.iter().copied();
     let stopped = own.chain(evidence.stopped_clients.iter().map(|pid| ("client", *pid)));
     let stopped: Vec<String> = stopped.map(|(what, pid)| format!("{what} {pid}")).collect();
@@ -221,7 +221,7 @@ fn wedged(command: &str, evidence: &Evidence) -> String {
 }
 
 /// How long the daemon has to be silent before its server is replaced, in words.
-fn patience(evidence: &Evidence) -> String {
+fn patience(evidence: &DiagnosisEvidence) -> String {
     let grace = evidence.wedge.grace.as_millis();
     let patience = patience_ms(evidence, evidence.wedge).unwrap_or(grace);
     let setting = if patience == grace { " (wedge_grace_s)" } else { "" };
@@ -233,8 +233,8 @@ mod tests {
     use super::*;
     use crate::host::Identity;
 
-    fn caller(pid: u32, parent: &str) -> Caller {
-        Caller {
+    fn caller(pid: u32, parent: &str) -> ForeignCaller {
+        ForeignCaller {
             identity: Identity { pid, start_time: 1 },
             uid: Some(1000),
             stopped: false,
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    fn named(outcome: &PollOutcome, evidence: &Evidence) -> (&'static str, String) {
+    fn named(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> (&'static str, String) {
         let Diagnosis { reason, message } = name(outcome, evidence).expect("a trouble");
         (reason, message)
     }
@@ -250,12 +250,13 @@ mod tests {
     #[test]
     fn interfering_loops_are_named_by_their_parent() {
         let callers = vec![caller(1, "sh loop.sh"), caller(2, "sh loop.sh"), caller(3, "watch")];
-        let evidence = Evidence { callers, ..Evidence::default() };
+        let evidence = DiagnosisEvidence { callers, ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &evidence);
         assert_eq!(reason, "OthersInterfere");
         assert_eq!(message.matches("sh loop.sh").count(), 1, "{message}");
         assert!(message.contains("of uid 1000, started by process 7: watch"), "{message}");
-        let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &Evidence::default());
+        let (reason, message) =
+            named(&PollOutcome::Busy("turned away".into()), &DiagnosisEvidence::default());
         assert_eq!(reason, "OthersInterfere");
         assert!(message.contains("none of them was seen"), "{message}");
     }
@@ -263,19 +264,21 @@ mod tests {
     #[test]
     fn failing_program_is_not_called_interference() {
         let crashed = PollOutcome::Misbehaved("the control program crashed: signal 11 (SIGSEGV)".into());
-        let (reason, message) = named(&crashed, &Evidence::default());
+        let (reason, message) = named(&crashed, &DiagnosisEvidence::default());
         assert_eq!(reason, "ControlProgramFailed");
         assert!(message.contains("SIGSEGV") && message.contains("by hand"), "{message}");
         let mute = PollOutcome::Mute("31 control processes in a row got no answer".into());
-        assert_eq!(named(&mute, &Evidence::default()).0, "ControlProgramFailed");
-        let beside = Evidence { callers: vec![caller(1, "sh loop.sh")], ..Evidence::default() };
+        assert_eq!(named(&mute, &DiagnosisEvidence::default()).0, "ControlProgramFailed");
+        let beside =
+            DiagnosisEvidence { callers: vec![caller(1, "sh loop.sh")], ..DiagnosisEvidence::default() };
         assert_eq!(named(&mute, &beside).0, "OthersInterfere", "they may be why");
     }
 
     #[test]
     fn session_holder_is_named_without_other_callers() {
         let callers = vec![caller(1, "sh loop.sh"), caller(2, "python")];
-        let evidence = Evidence { held: vec![callers[1].identity], callers, ..Evidence::default() };
+        let evidence =
+            DiagnosisEvidence { held: vec![callers[1].identity], callers, ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &evidence);
         assert_eq!(reason, "SessionHeldOpen");
         assert!(message.contains("process 2 (of uid 1000") && !message.contains("loop.sh"), "{message}");
@@ -283,11 +286,11 @@ mod tests {
 
     #[test]
     fn stopped_client_is_named_with_its_remedy() {
-        let evidence = Evidence { stopped_clients: vec![9], ..Evidence::default() };
+        let evidence = DiagnosisEvidence { stopped_clients: vec![9], ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, "Wedged");
         assert!(message.contains("client 9") && message.ends_with("(kill -CONT) or end it"), "{message}");
-        let replaced_later = Evidence { remedy: Remedy::WaitUntil(1), ..evidence };
+        let replaced_later = DiagnosisEvidence { remedy: Remedy::WaitUntil(1), ..evidence };
         let (_, message) = named(&PollOutcome::Unanswered("ps".into()), &replaced_later);
         assert!(message.ends_with("when the daemon has been silent for 45 s"), "{message}");
     }
@@ -295,12 +298,12 @@ mod tests {
     #[test]
     fn hung_server_is_named_with_its_clients() {
         let hung = vec![Identity { pid: 7, start_time: 1 }];
-        let evidence = Evidence {
+        let evidence = DiagnosisEvidence {
             hung: hung.clone(),
             connected: Some(vec![8, 9]),
             waiting: vec![11],
             remedy: Remedy::WaitUntil(1),
-            ..Evidence::default()
+            ..DiagnosisEvidence::default()
         };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, "ServerHangs");
@@ -313,25 +316,31 @@ mod tests {
             "{message}"
         );
         assert!(message.contains("5 s (wedge_grace_s)"), "{message}");
-        let unknown = Evidence { hung: hung.clone(), ..Evidence::default() };
+        let unknown = DiagnosisEvidence { hung: hung.clone(), ..DiagnosisEvidence::default() };
         assert!(named(&PollOutcome::Unanswered("ps".into()), &unknown).1.contains("not known"));
-        let waits = Evidence { servers: hung.clone(), waiting: vec![11], ..Evidence::default() };
+        let waits =
+            DiagnosisEvidence { servers: hung.clone(), waiting: vec![11], ..DiagnosisEvidence::default() };
         assert_eq!(
             named(&PollOutcome::Unanswered("ps".into()), &waits).0,
             "ServerHangs",
             "as in recording 20"
         );
-        let gone = Evidence { servers: hung.clone(), waited: true, ..Evidence::default() };
+        let gone = DiagnosisEvidence { servers: hung.clone(), waited: true, ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &gone);
         assert_eq!(reason, "ServerHangs");
         assert!(message.contains("Who waited to connect is gone"), "{message}");
-        let client = Evidence { hung: hung.clone(), stopped_clients: vec![9], ..Evidence::default() };
+        let client = DiagnosisEvidence {
+            hung: hung.clone(),
+            stopped_clients: vec![9],
+            ..DiagnosisEvidence::default()
+        };
         assert_eq!(
             named(&PollOutcome::Unanswered("ps".into()), &client).0,
             "ServerHangs",
             "whatever a client does"
         );
-        let stopped = Evidence { hung, stopped: vec![("server", 7)], ..Evidence::default() };
+        let stopped =
+            DiagnosisEvidence { hung, stopped: vec![("server", 7)], ..DiagnosisEvidence::default() };
         assert_eq!(
             named(&PollOutcome::Unanswered("ps".into()), &stopped).0,
             "Wedged",
@@ -347,9 +356,12 @@ mod tests {
             PollOutcome::Unanswered(String::new()),
             PollOutcome::Unreadable(String::new()),
         ] {
-            let evidence = Evidence { pipes: pipes.clone(), ..Evidence::default() };
+            let evidence = DiagnosisEvidence { pipes: pipes.clone(), ..DiagnosisEvidence::default() };
             assert_eq!(named(&outcome, &evidence).0, "PipeDirectoryLost");
         }
-        assert_eq!(named(&PollOutcome::NoFiles(String::new()), &Evidence::default()).0, "FilesExhausted");
+        assert_eq!(
+            named(&PollOutcome::NoFiles(String::new()), &DiagnosisEvidence::default()).0,
+            "FilesExhausted"
+        );
     }
 }

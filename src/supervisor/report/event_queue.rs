@@ -177,7 +177,7 @@ mod tests {
         let rest = queue.take(usize::MAX).await;
         assert_eq!(rest.len(), WAITING);
         let Some(QueuedItem::Lost { count, from, until }) = rest.last() else {
-            panic!("nothing is said to be lost")
+            panic!("no loss is reported")
         };
         assert_eq!((*count, *from, *until), (4, waiting, 9_999));
         queue.record(entry(10_000));

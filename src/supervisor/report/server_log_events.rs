@@ -25,7 +25,7 @@ pub(crate) struct ServerLogEvents {
     since: Option<i64>,
     /// Clients that the log reports and no poll has listed yet, by process ID.
     came: BTreeMap<u32, ArrivedClient>,
-    /// Processes that their server has said to be gone: they left while it lived.
+    /// Processes that their server has logged as gone: they left while it lived.
     disconnected: BTreeSet<u32>,
     /// Whether goodbyes may have been missed since the last poll that listed all clients.
     missed_disconnects: bool,
@@ -173,7 +173,7 @@ impl ServerLogEvents {
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether a server has said of this process that it is gone.
+    /// Whether a server has logged this process as gone.
     pub(crate) fn has_disconnected(&self, pid: u32) -> bool {
         self.disconnected.contains(&pid)
     }

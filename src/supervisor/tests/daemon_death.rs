@@ -23,7 +23,7 @@ async fn repeated_deaths_back_off_and_recover() {
     assert_eq!(seen.status.conditions[0].kind, "Ready");
     kill(&host, 3).await;
     host.await_phase(Phase::CrashLoop).await;
-    let failure = host.condition("LastFailure").expect("said");
+    let failure = host.condition("LastFailure").expect("reported");
     assert!(failure.message.contains("control.log") && failure.message.lines().count() == 1, "{failure:?}");
     let seen = host.await_phase(Phase::Ready).await;
     assert_eq!((seen.status.incarnation, seen.status.deaths), (6, 5));
@@ -59,7 +59,7 @@ async fn failed_starts_back_off_and_recover() {
     host.wait_for("four starts", |_| host.script.starts().len() == 4).await;
     assert_pauses(&pauses(&host.script.starts()), &[0, 1, 2].map(Duration::from_secs));
     assert_eq!(host.observed().status.phase, Phase::BackOff);
-    let failure = host.condition("LastFailure").expect("said");
+    let failure = host.condition("LastFailure").expect("reported");
     assert!(failure.message.contains("left no daemon"), "{failure:?}");
     host.script.fail_to_start(false);
     host.await_phase(Phase::Ready).await;

@@ -29,7 +29,7 @@ async fn logged_change_is_repaired_at_once() {
         let (written, changed) = (writes(&host), Instant::now());
         host.script.external(CHANGE);
         let seen = host
-            .wait_for("counted and put back", |observed| {
+            .wait_for("counted and restored", |observed| {
                 observed.status.drift.count == count && observed.status.phase == Phase::Ready
             })
             .await;
@@ -41,8 +41,8 @@ async fn logged_change_is_repaired_at_once() {
         assert_eq!((last.wanted.as_str(), last.read.as_str()), ("50.0", "30.0"));
         assert_eq!(drift.command.as_deref(), Some(CHANGE));
         assert_eq!(writes(&host), written + 1);
-        let condition = host.condition("SettingsDrifted").expect("said after it was put back");
-        assert_eq!((condition.status, condition.reason.as_str()), (false, "PutBack"));
+        let condition = host.condition("SettingsDrifted").expect("reported after it was restored");
+        assert_eq!((condition.status, condition.reason.as_str()), (false, "Restored"));
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
@@ -53,7 +53,7 @@ async fn unlogged_change_is_noticed_at_next_poll() {
     tokio::time::sleep(CHECK_INTERVAL / 2).await;
     let changed = Instant::now();
     host.script.external(CHANGE);
-    host.wait_for("counted and put back", |observed| {
+    host.wait_for("counted and restored", |observed| {
         observed.status.drift.count == 1 && observed.status.phase == Phase::Ready
     })
     .await;
@@ -67,11 +67,11 @@ async fn reported_drift_is_left_and_ends_readiness() {
     let written = writes(&host);
     host.script.external(CHANGE);
     host.wait_for("it is noticed", |observed| observed.status.phase != Phase::Ready).await;
-    let condition = host.condition("SettingsDrifted").expect("said");
+    let condition = host.condition("SettingsDrifted").expect("reported");
     assert_eq!((condition.status, condition.reason.as_str()), (true, "ChangedByOthers"));
     let ready = host.condition("Ready").expect("always there");
-    let said = "default active thread percentage is 30.0 instead of 50.0";
-    assert!(!ready.status && ready.message.contains(said), "{ready:?}");
+    let message = "default active thread percentage is 30.0 instead of 50.0";
+    assert!(!ready.status && ready.message.contains(message), "{ready:?}");
     tokio::time::sleep(3 * POLL_INTERVAL).await;
     host.handle().fresh(PATIENCE).await.expect("read");
     let drift = host.observed().status.drift;

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::host::process::{death, identify};
-use crate::mps::process::{StartError, StartSpec, Started, pipe_inode};
+use crate::mps::process::{DaemonStartError, StartSpec, Started, pipe_inode};
 use crate::mps::session::{Calls, NoReplyCause};
 use crate::mps::{Command, ControlChannel, ControlProgram, ControlSession, SessionError};
 
@@ -252,13 +252,13 @@ impl ControlProgram for Script {
         Arc::new(self.clone())
     }
 
-    fn start<'a>(&'a self, spec: &'a StartSpec) -> BoxFuture<'a, Result<Started, StartError>> {
+    fn start<'a>(&'a self, spec: &'a StartSpec) -> BoxFuture<'a, Result<Started, DaemonStartError>> {
         let at = self.elapsed();
         let mut state = self.state();
         state.starts.push(at);
         if state.fails_to_start {
             let (status, output, log_tail) = ("exit status: 1".into(), "no".into(), String::new());
-            return Box::pin(async { Err(StartError::NoDaemon { status, output, log_tail }) });
+            return Box::pin(async { Err(DaemonStartError::NoDaemon { status, output, log_tail }) });
         }
         fs::write(spec.pipe_directory.join("control"), "").expect("a socket's place");
         state.replies = STARTED.iter().map(|(command, reply)| ((*command).into(), (*reply).into())).collect();

@@ -42,7 +42,7 @@ async fn silent_daemon_is_replaced_after_its_time() {
     let took = replaced_at.checked_sub(silent_since).expect("it is replaced later");
     assert!(took >= SILENT && took <= SILENT + DEADLINE + Duration::from_secs(1), "{took:?}");
     assert_ne!(host.script.control_pid(), control);
-    assert_eq!(host.condition("DaemonReplaced").expect("said").reason, "Hung");
+    assert_eq!(host.condition("DaemonReplaced").expect("reported").reason, "Hung");
     let meanwhile = host.script.sessions();
     let meanwhile = meanwhile[before..].iter().filter(|session| session.at < replaced_at);
     assert!(meanwhile.clone().count() > 5 && meanwhile.clone().all(|session| session.commands.is_empty()));

@@ -120,11 +120,11 @@ def life_of_a_tenant(host):
     assert "CUDA_MPS_PIPE_DIRECTORY" in host.call("get_tenant_environment", "web").variables.to_dict()
     assert host.call("verify_tenant", "web", expect=202).running_since
 
-    def looked():
+    def finished():
         verification = host.call("get_tenant", "web").status.verification
         return None if verification.running_since else verification.last
 
-    last = eventually(looked, "a CUDA client has looked")
+    last = eventually(finished, "the verification ends")
     assert last.outcome == m.VerificationOutcome.VERIFIED, last.to_dict()
 
     # Two processes: one that an operator records, and one that `run` starts.
@@ -154,7 +154,7 @@ def life_of_a_tenant(host):
             process.kill()
             process.wait()
     # Its processes have to be seen to be gone.
-    eventually(lambda: host.raw("delete_tenant", "web").status_code == 204 or None, "it has no processes any more")
+    eventually(lambda: host.raw("delete_tenant", "web").status_code == 204 or None, "it has no processes")
     assert host.call("get_tenant", "web", expect=404).type_.endswith(":not-found")
 
 
@@ -209,7 +209,7 @@ def life_of_a_layout(host, other):
 
 
 def daemon_of_somebody_else(host):
-    """On the second GPU, which no daemon of the manager's has any more."""
+    """On the second GPU, which no daemon of the manager has now."""
     world = pathlib.Path(host.runtime_dir) / "sim"
     home = pathlib.Path(host.runtime_dir).parent / "foreign"
     environment = {
@@ -254,11 +254,11 @@ def who_may_call(host):
     assert made.token.id in [token.id for token in host.call("list_tokens").items]
     assert host.call("get_token", made.token.id).name == "ci"
 
-    # A browser says of each request which page it is for.
+    # A browser sends with each request which page it is for.
     browser = Client(base_url=host.url, headers={"Origin": host.url})
     login = m.LoginRequest(token=made.secret)
     host.call("open_session", body=login, client=browser, expect=201)
-    assert browser.get_httpx_client().cookies, "a cookie stands for the session"
+    assert browser.get_httpx_client().cookies, "the session has a cookie"
     assert host.call("get_session", client=browser).grant == "viewer"
     host.call("end_session", client=browser, expect=204)
     host.call("end_sessions", token=made.token.id, expect=204)

@@ -15,7 +15,7 @@ use crate::harness::{Host, command_line, environment, is_alive, pid, processes_w
 
 /// Counts the programs of `run` that were found listed.
 pub(super) const CONNECTED_RUN: &str = "programs of `run` found listed";
-/// Counts the limits that server.log was found to tell.
+/// Counts the limits that were found in server.log.
 pub(super) const LOGGED: &str = "limits compared with server.log";
 const MIB: u64 = 1 << 20;
 /// Longest time to readiness: a daemon that dies again and again is given growing pauses.
@@ -33,7 +33,7 @@ fn within(patience: Duration, mut holds: impl FnMut() -> Result<(), String>) {
 }
 
 impl Scene {
-    /// Waits until all is well again and looks at everything. Nobody writes meanwhile.
+    /// Waits until everything is ready again and checks all of it. Nothing writes meanwhile.
     pub(super) fn check(
         &mut self,
         strike: Option<&Strike>,
@@ -61,7 +61,7 @@ impl Scene {
         let dead: Vec<&str> =
             strike.iter().flat_map(|strike| strike.daemons()).map(|daemon| DAEMONS[daemon]).collect();
         let doomed: Vec<u32> = outcome.doomed.iter().copied().chain(self.lost_with_hung_servers()).collect();
-        self.programs.settle(&dead, &doomed, outcome.manager_died, &self.desk.story);
+        self.programs.wait_until_connected(&dead, &doomed, outcome.manager_died, &self.desk.story);
         self.check_clients();
         for (name, standing) in DAEMONS.into_iter().zip(&standing) {
             self.check_limits(name, standing.server, &tenants);
@@ -82,7 +82,7 @@ impl Scene {
         });
     }
 
-    /// Asks until it holds, and tells how all stood where it never does.
+    /// Repeats a check until it passes, and reports the state of everything where it never does.
     fn within(&self, patience: Duration, mut holds: impl FnMut() -> Result<(), String>) {
         let mut dumped = false;
         let until = Instant::now() + patience.mul_f32(0.9);
@@ -106,7 +106,7 @@ impl Scene {
         assert_eq!(mode.trim(), wanted, "the compute mode of {}", DAEMONS[EXCLUSIVE]);
     }
 
-    /// A daemon that is stopped puts back the mode that was before the first manager came.
+    /// A daemon that is stopped restores the mode that was before the first manager came.
     pub(super) fn check_mode_restored(&self) {
         let api = self.host.api();
         let path = format!("/api/v1/daemons/{}/stop?grace_s=0", DAEMONS[EXCLUSIVE]);
@@ -185,7 +185,7 @@ impl Scene {
             let open = ended["state"] == "pending" || ended["state"] == "running";
             if open { Err(ended.to_string()) } else { Ok(()) }
         });
-        self.desk.story.tell(format!("operation {ended}"));
+        self.desk.story.log(format!("operation {ended}"));
         let succeeded = ended["state"] == "succeeded";
         if let Aim::Drained(_) = aim {
             self.desk.story.count(&format!("drain {}", ended["state"]));

@@ -57,7 +57,7 @@ pub(super) fn adopt(host: &Host, gpu: usize) {
     daemon.control(
         "set_default_device_pinned_mem_limit 0 3G\nset_default_active_thread_percentage 60\nset_default_client_priority 1",
     );
-    // Its server tells the limit to the byte, without which it would not be taken over.
+    // Its server logs the limit to the byte, without which it would not be taken over.
     drop(daemon.client());
     let adopted = host.adopt(ADOPTED, &daemon, "managed");
     assert_eq!(adopted.status, 201, "{}", adopted.text);

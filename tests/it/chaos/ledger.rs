@@ -1,8 +1,8 @@
-//! What the API has said of each tenant, and so what must be there, or may be, when it is asked again.
+//! What the API has answered for each tenant, and so what must exist, or may exist, at the next request.
 //!
 //! An answer is a promise: 2xx is there, a problem changed nothing. A request that got no answer is wholly there or
 //! not at all. Most tenants have one writer each, so that what may be there is known exactly; one is written by all,
-//! where the generation tells who was last.
+//! where the generation shows who was last.
 
 use std::collections::BTreeMap;
 

@@ -99,7 +99,7 @@ fn nothing_is_lost_whatever_is_killed() {
     eprintln!("{kills} kills in {} s", began.elapsed().as_secs());
     assert!(counts.contains_key("writes acknowledged"), "{counts:?}");
     assert!(counts.contains_key("programs that ran"), "{counts:?}");
-    // What is looked at only where it is found must have been found.
+    // What is checked only where it occurs must have occurred.
     assert!(counts.contains_key(checks::CONNECTED_RUN), "{counts:?}");
     assert!(counts.contains_key(checks::LOGGED), "{counts:?}");
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
@@ -133,7 +133,7 @@ impl Scene {
             scene.writers.check();
             let mut drawn = std::iter::repeat_with(|| Strike::draw(&mut strikes));
             let strike = drawn.find(|strike| strike.kind().contains(&only)).expect("of that kind");
-            scene.desk.story.tell(format!("{strike:?} on {standing:?}"));
+            scene.desk.story.log(format!("{strike:?} on {standing:?}"));
             let began = Instant::now();
             let outcome = scene.strike(&strike, &standing);
             let struck = Instant::now();
@@ -143,7 +143,7 @@ impl Scene {
             }
             standing = scene.quietly(Some(&strike), &outcome, &standing, struck);
             let took = u64::try_from(began.elapsed().as_millis()).expect("short");
-            scene.desk.story.add(&format!("ms from kill to all looked at: {}", strike.kind()), took);
+            scene.desk.story.add(&format!("ms from kill to all checked: {}", strike.kind()), took);
         }
         let desk = Arc::clone(&scene.desk);
         scene.check_mode_restored();
@@ -163,7 +163,7 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(after));
             manager.kill().expect("killed");
             manager.wait().expect("reaped");
-            story.tell(format!("the manager was killed {after} ms after its first start"));
+            story.log(format!("the manager was killed {after} ms after its first start"));
         }
         host.serve();
         host.await_ready();
@@ -218,7 +218,7 @@ impl Scene {
         let _quiet = desk.gate.write().unwrap_or_else(PoisonError::into_inner);
         let began = Instant::now();
         let standing = self.check(strike, outcome, before, struck);
-        self.desk.story.tell(format!("all is well after {} ms", began.elapsed().as_millis()));
+        self.desk.story.log(format!("all is ready after {} ms", began.elapsed().as_millis()));
         standing
     }
 

@@ -68,7 +68,7 @@ fn daemon_heals_when_a_connecting_client_dies() {
         assert_eq!(daemon.status, 200, "round {round}, seed {seed}: {}", daemon.text);
         if host.server_pid("gpu0") != server {
             hung += 1;
-            assert_told(&host, server);
+            assert_reported(&host, server);
         }
         if working.is_some() {
             longest_beside = longest_beside.max(took);
@@ -93,7 +93,7 @@ fn start(host: &Host, arguments: &[&str]) -> Child {
 }
 
 /// The replacement of a server is an event that says who waited and who lost work.
-fn assert_told(host: &Host, server: u32) {
+fn assert_reported(host: &Host, server: u32) {
     let replaced = crate::harness::eventually("its replacement is reported", || {
         let events = host.api().get("/api/v1/events?type=server.replaced&order=newest&limit=5").ok();
         let of_it = |event: &&Value| event["subject"]["server"] == server;

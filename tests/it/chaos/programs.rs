@@ -92,7 +92,7 @@ impl Programs {
             .spawn()
             .expect("the program starts");
         let pid = child.id();
-        story.tell(format!("program {pid} of {tenant} starts ({how:?})"));
+        story.log(format!("program {pid} of {tenant} starts ({how:?})"));
         self.all.push(Program { child, place, tenant: tenant.to_owned(), how, daemon, seen: None });
         pid
     }
@@ -137,7 +137,7 @@ impl Programs {
     pub(super) fn end(&mut self, pid: u32, with: Signal, story: &Story) {
         let Some(at) = self.all.iter().position(|program| program.pid() == pid) else { return };
         let mut program = self.all.swap_remove(at);
-        story.tell(format!("program {pid} is ended with {with:?}"));
+        story.log(format!("program {pid} is ended with {with:?}"));
         super::strike::send(pid, with);
         eventually("the program ends", || program.child.try_wait().expect("waited for"));
         program.clean();
@@ -152,7 +152,13 @@ impl Programs {
 
     /// Waits until each has its contexts or has ended; those that ended must have had a reason to. `dead` are the
     /// daemons that were struck, `doomed` the programs.
-    pub(super) fn settle(&mut self, dead: &[&str], doomed: &[u32], manager_died: bool, story: &Story) {
+    pub(super) fn wait_until_connected(
+        &mut self,
+        dead: &[&str],
+        doomed: &[u32],
+        manager_died: bool,
+        story: &Story,
+    ) {
         eventually("every program has its contexts or has ended", || {
             self.tend();
             let waits = |program: &mut Program| program.seen.is_none() && program.exited().is_none();
@@ -176,7 +182,7 @@ impl Programs {
                 None => left.push(program),
                 Some(status) => {
                     program.check_end(status, dead, doomed);
-                    story.tell(format!("program {} has ended: {status}", program.pid()));
+                    story.log(format!("program {} has ended: {status}", program.pid()));
                     if status.code() == Some(2) {
                         let reason = program.refusal(manager_died);
                         story.count(&format!("programs that `run` refused: {reason}"));
@@ -210,7 +216,7 @@ impl Program {
             let linked = pipe.and_then(|pipe| daemon_of(Path::new(&pipe)));
             self.daemon = match self.how {
                 How::Run => linked,
-                // Moved while it connected: the list of clients will tell.
+                // Moved while it connected: the list of clients will show it.
                 How::Plain => {
                     self.daemon.take().filter(|daemon| linked.as_ref().is_none_or(|it| it == daemon))
                 }
@@ -250,13 +256,14 @@ impl Program {
 
     /// Why `run` refused it, which must be a reason that there was.
     fn refusal(&self, manager_died: bool) -> &'static str {
-        let said = fs::read_to_string(self.place.with_extension("err")).unwrap_or_default();
-        if said.contains("cannot be reached") {
+        let message = fs::read_to_string(self.place.with_extension("err")).unwrap_or_default();
+        if message.contains("cannot be reached") {
             assert!(manager_died, "{self:?} did not reach a manager that nobody struck");
             return "could not reach the manager";
         }
         let reasons = ["Conflict", "Not found", "Unavailable at the moment"];
-        let reason = reasons.into_iter().find(|reason| said.starts_with(&format!("mps-manager: {reason}: ")));
+        let reason =
+            reasons.into_iter().find(|reason| message.starts_with(&format!("mps-manager: {reason}: ")));
         reason.unwrap_or_else(|| panic!("{self:?} was refused for no reason that there can be"))
     }
 
@@ -269,7 +276,7 @@ impl Program {
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let said =
+        let message =
             |extension: &str| fs::read_to_string(self.place.with_extension(extension)).unwrap_or_default();
         write!(
             f,
@@ -278,8 +285,8 @@ impl std::fmt::Debug for Program {
             self.tenant,
             self.daemon,
             self.how,
-            said("out"),
-            said("err")
+            message("out"),
+            message("err")
         )
     }
 }

@@ -35,7 +35,7 @@ impl Story {
         self.record().kill = number;
     }
 
-    pub(super) fn tell(&self, line: impl AsRef<str>) {
+    pub(super) fn log(&self, line: impl AsRef<str>) {
         let at = self.began.elapsed().as_millis();
         let mut record = self.record();
         let line = format!("{at:>7} ms, kill {}: {}", record.kill, line.as_ref());

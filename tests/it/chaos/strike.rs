@@ -13,7 +13,7 @@ use crate::harness::{
     Answer, Api, Host, command_line, eventually, is_alive, processes_with, signal_if_there,
 };
 
-/// What a strike leaves behind to be looked at.
+/// What a strike leaves behind to be checked.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) manager_died: bool,
@@ -132,7 +132,7 @@ impl Scene {
             Strike::Maintaining { daemon, after_us } => self.maintaining(*daemon, *after_us, &mut outcome),
             Strike::Borrowing { managed, after_us } => self.borrowing(*managed, *after_us, &mut outcome),
             Strike::Deleting { after_us } => self.deleting(*after_us, &mut outcome),
-            Strike::Admitted { daemon } => self.let_in(*daemon, standing[*daemon], &mut outcome),
+            Strike::Admitted { daemon } => self.admit(*daemon, standing[*daemon], &mut outcome),
             Strike::Hanging { daemon } => self.hanging(*daemon, standing[*daemon], &mut outcome),
         }
         outcome
@@ -211,7 +211,7 @@ impl Scene {
             let operation = self.host.api().get(&begun).ok();
             (operation["state"] == "succeeded" || operation["state"] == "failed").then_some(operation)
         });
-        self.desk.story.tell(format!("maintenance: {ended}"));
+        self.desk.story.log(format!("maintenance: {ended}"));
         self.desk.story.count(&format!("maintenance {}", ended["state"]));
         let down = self.host.api().get(PATH).ok()["state"] == "active";
         assert_eq!(down, ended["state"] == "succeeded", "{ended}");
@@ -255,7 +255,7 @@ impl Scene {
         self.serve();
         assert!(answered.as_ref().is_none_or(|answer| answer.status == 201), "{answered:?}");
         let borrowed = self.is_borrowed();
-        self.desk.story.tell(format!("adoption: {answered:?}, adopted: {borrowed}"));
+        self.desk.story.log(format!("adoption: {answered:?}, adopted: {borrowed}"));
         assert!(borrowed || answered.is_none(), "the adoption was answered and is lost: {answered:?}");
         if borrowed {
             let what = if answered.is_some() { "answered" } else { "done without an answer" };
@@ -289,10 +289,10 @@ impl Scene {
     }
 
     /// The manager has to end the server that hangs, once nobody is connected to it.
-    fn let_in(&mut self, daemon: usize, standing: Standing, outcome: &mut Outcome) {
+    fn admit(&mut self, daemon: usize, standing: Standing, outcome: &mut Outcome) {
         let name = DAEMONS[daemon];
         self.host.hang_server(name, super::STEADY[daemon]);
-        self.desk.story.tell(format!("server {} of {name} has taken a dead client", standing.server));
+        self.desk.story.log(format!("server {} of {name} has taken a dead client", standing.server));
         eventually("a server that hangs and serves nobody is ended", || {
             for pid in self.programs.of(name) {
                 outcome.doomed.push(pid);
@@ -317,7 +317,7 @@ impl Scene {
         eventually("the next server comes up", || (self.host.logged(name, "Ready") > ready).then_some(()));
         pause(30_000);
         let server = super::checks::processes(&self.host, name, "nvidia-cuda-mps-server");
-        self.desk.story.tell(format!("server {server:?} of {name} has taken a dead client"));
+        self.desk.story.log(format!("server {server:?} of {name} has taken a dead client"));
         send(standing.control, Signal::KILL);
         self.kill_manager(outcome);
     }
@@ -326,7 +326,7 @@ impl Scene {
 /// Where an operation that was accepted is to be found.
 fn place(accepted: &Answer) -> String {
     assert_eq!(accepted.status, 202, "{}", accepted.text);
-    accepted.header("location").expect("a place to look at").to_owned()
+    accepted.header("location").expect("the address of the operation").to_owned()
 }
 
 /// The control programs that a manager has running; read without a pause, since each lives for milliseconds.

@@ -80,7 +80,7 @@ impl Writers {
     pub(super) fn check(&mut self) {
         if let Some(at) = self.threads.iter().position(JoinHandle::is_finished) {
             let failed = self.threads.swap_remove(at).join();
-            std::panic::resume_unwind(failed.expect_err("a writer goes on until the end"));
+            std::panic::resume_unwind(failed.expect_err("a writer runs until the end"));
         }
     }
 }
@@ -91,7 +91,7 @@ impl Drop for Writers {
         for thread in self.threads.drain(..) {
             let ended = thread.join();
             if !std::thread::panicking() {
-                ended.expect("a writer goes on until the end");
+                ended.expect("a writer runs until the end");
             }
         }
     }
@@ -166,7 +166,7 @@ impl Writer {
             Fate::Unknown => "writes without an answer",
         };
         self.desk.story.count(what);
-        self.desk.story.tell(format!("{name}: {spec:?} {fate:?}"));
+        self.desk.story.log(format!("{name}: {spec:?} {fate:?}"));
         self.desk.ledger.lock().expect("unpoisoned").note(name, spec, fate);
         fate
     }

@@ -167,7 +167,7 @@ async fn concurrent_probes_are_limited() {
     let prober = std::sync::Arc::new(counting(directory.path()));
     let request =
         ProbeRequest { variables: BTreeMap::new(), uid: own_uid(), allocate_up_to: None, timeout: LONG };
-    let looks: Vec<_> = (0..6)
+    let verifications: Vec<_> = (0..6)
         .map(|_| {
             let (prober, request) = (prober.clone(), request.clone());
             tokio::spawn(async move { prober.see(&request).await })
@@ -187,8 +187,8 @@ async fn concurrent_probes_are_limited() {
         gate
     });
     let _gate = opener.await.expect("opened");
-    for look in looks {
-        assert_eq!(look.await.expect("ended").error.expect("it says nothing").name, "crashed");
+    for verification in verifications {
+        assert_eq!(verification.await.expect("ended").error.expect("it says nothing").name, "crashed");
     }
     let counts = fs::read_to_string(directory.path().join("counts")).expect("counts");
     let counts: Vec<u32> = counts.lines().map(|line| line.trim().parse().expect("a number")).collect();

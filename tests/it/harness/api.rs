@@ -175,7 +175,7 @@ impl Api {
     /// Waits for an accepted operation and gives it.
     pub(crate) fn outcome(&self, accepted: &Answer) -> Value {
         assert_eq!(accepted.status, 202, "{}", accepted.text);
-        let place = accepted.header("location").expect("a place to look at").to_owned();
+        let place = accepted.header("location").expect("the address of the operation").to_owned();
         super::eventually("the operation ends", || {
             let operation = self.get(&place).ok();
             let state = operation["state"].as_str().expect("a state").to_owned();

@@ -136,7 +136,7 @@ impl Served {
         self.run_command(tenant, words).output().expect("it runs")
     }
 
-    /// All clients, as a look that begins now sees them.
+    /// All clients, by a poll that begins now.
     pub(crate) fn clients(&self) -> Vec<Value> {
         let list = self.api().get("/api/v1/clients?fresh=true").ok();
         list["items"].as_array().expect("items").clone()
@@ -149,6 +149,6 @@ impl Served {
 }
 
 /// What a command wrote to stderr.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -14,7 +14,7 @@ impl Served {
         });
     }
 
-    /// The same where the database may refuse; gives what it said then.
+    /// The same where the database may refuse; gives its error then.
     pub(crate) fn try_sql(&self, statements: &str) -> Result<(), String> {
         let statements = sqlx::AssertSqlSafe(statements.to_owned());
         self.on_database(async move |database| {
@@ -24,7 +24,7 @@ impl Served {
     }
 
     /// The first column of all rows, as text.
-    pub(crate) fn ask_sql(&self, query: &str) -> Vec<String> {
+    pub(crate) fn query_sql(&self, query: &str) -> Vec<String> {
         let query = sqlx::AssertSqlSafe(query.to_owned());
         self.on_database(async move |database| {
             let rows = sqlx::query(query).fetch_all(database).await.expect("the query runs");

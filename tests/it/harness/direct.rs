@@ -17,8 +17,8 @@ impl Served {
     pub(crate) fn control(&self, daemon: &str, lines: &str) -> String {
         let end = "zz-direct";
         eventually("the daemon takes a direct caller", || {
-            let said = self.control_once(daemon, &format!("{lines}\n{end}\n"));
-            said.strip_suffix(&format!("Unknown command \"{end}\"\n")).map(|reply| reply.trim().to_owned())
+            let output = self.control_once(daemon, &format!("{lines}\n{end}\n"));
+            output.strip_suffix(&format!("Unknown command \"{end}\"\n")).map(|reply| reply.trim().to_owned())
         })
     }
 

@@ -107,8 +107,8 @@ impl Foreign {
         eventually("the foreign daemon takes its owner's lines", || {
             let input = fs::File::open(&input).expect("readable");
             let output = self.program("nvidia-cuda-mps-control").stdin(input).output().expect("it runs");
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            said.strip_suffix(&format!("Unknown command \"{end}\"\n")).map(|reply| reply.trim().to_owned())
+            let message = String::from_utf8_lossy(&output.stdout).into_owned();
+            message.strip_suffix(&format!("Unknown command \"{end}\"\n")).map(|reply| reply.trim().to_owned())
         })
     }
 

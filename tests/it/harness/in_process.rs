@@ -10,7 +10,7 @@ use std::sync::{Arc, Once};
 
 use mps_manager::app::{App, Prepared};
 use mps_manager::config::Config;
-use mps_manager::domain::listening::Listening;
+use mps_manager::domain::listening::HostListening;
 use mps_manager::http::server::Listeners;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -51,7 +51,7 @@ impl Manager for ThisProcess {
             let prepared = if self.stopped { prepared.stopped() } else { prepared };
             let listeners = Listeners::bind(config.listen, &config.socket()).await.expect("sockets");
             let address = listeners.address().expect("an address");
-            let listening = Listening { address: address.to_string(), tls: None, insecure: false };
+            let listening = HostListening { address: address.to_string(), tls: None, insecure: false };
             let stop = CancellationToken::new();
             let app = App::build(&config, prepared, address, listening, stop.clone()).await;
             let app = app.expect("a manager");

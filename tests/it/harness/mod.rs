@@ -27,7 +27,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) use api::{Answer, Api};
-pub(crate) use client::{Client, said};
+pub(crate) use client::{Client, stderr_of};
 pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
@@ -54,7 +54,7 @@ pub(crate) fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     eventually_or(ask, || what.to_owned())
 }
 
-/// The same, with what is said at the end of the patience.
+/// The same, with the message of the timeout.
 fn eventually_or<T>(mut ask: impl FnMut() -> Option<T>, what: impl FnOnce() -> String) -> T {
     let deadline = Instant::now() + PATIENCE;
     // Each question costs the host something, and most are answered soon or after one of its pauses.

@@ -84,18 +84,18 @@ impl<M: Manager> Simulated<M> {
         self.manager.start(&self.served);
     }
 
-    /// A host whose idle daemons are looked at once an hour, and which pauses as long as a real one.
+    /// A host whose idle daemons are polled once an hour, and which pauses as long as a real one.
     pub(crate) fn polled_hourly(lines: &str) -> Self {
         let mut host = Self::new(lines);
-        host.look_every(3600);
+        host.poll_every(3600);
         host.take_out_timings();
         host.serve();
         host.await_ready();
         host
     }
 
-    /// Has daemons looked at every so many seconds instead of every second.
-    pub(crate) fn look_every(&self, seconds: u32) {
+    /// Polls daemons every so many seconds instead of every second.
+    pub(crate) fn poll_every(&self, seconds: u32) {
         self.change_config("poll_interval_s = 1\n", &format!("poll_interval_s = {seconds}\n"));
     }
 
@@ -152,8 +152,8 @@ impl Manager for Process {
 impl Process {
     fn start_from(&mut self, program: &Path, host: &Served) {
         let mut process = host.start_manager_from(program);
-        let mut said = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let first = said.next().and_then(Result::ok).unwrap_or_default();
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let first = lines.next().and_then(Result::ok).unwrap_or_default();
         let Some(address) = first.split(' ').find(|word| word.contains("://")).map(str::to_owned) else {
             panic!("the manager does not serve: {}", host.manager_log());
         };
@@ -169,10 +169,10 @@ impl Host {
         let mut all = vec!["serve", "--config", config.to_str().expect("text")];
         all.extend(arguments);
         let output = self.cli(&all);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(output.stdout.is_empty(), "it said that it serves");
-        said
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(output.stdout.is_empty(), "it reported that it serves");
+        message
     }
 
     /// Starts the manager from a binary at another place and waits until it listens.

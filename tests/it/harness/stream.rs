@@ -90,7 +90,7 @@ impl EventStream {
                     return event;
                 }
             }
-            take(&mut self.socket, &mut self.bytes, 1).expect("the stream goes on");
+            take(&mut self.socket, &mut self.bytes, 1).expect("the stream continues");
         }
     }
 }
@@ -123,7 +123,7 @@ impl Served {
     /// Follows events from now on, or from the one after `last`.
     pub(crate) fn stream(&self, query: &str, last: Option<i64>) -> EventStream {
         let opened = EventStream::open(&self.url(), &self.token(), query, last).expect("the manager answers");
-        opened.unwrap_or_else(|(status, said)| panic!("{status}: {said}"))
+        opened.unwrap_or_else(|(status, output)| panic!("{status}: {output}"))
     }
 
     /// Events, the oldest first.

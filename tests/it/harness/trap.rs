@@ -15,13 +15,13 @@ pub(crate) struct Trap {
 /// What happens at the command that springs the trap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spring {
-    /// The session dies before the daemon hears of it.
+    /// The session dies before the daemon receives it.
     Unheard,
     /// The session dies once the daemon has it.
     Unanswered,
     /// The daemon has it, and the session stands still until it is let go.
     Held,
-    /// The manager dies before the daemon hears of the command, any about partitions, counted through all sessions.
+    /// The manager dies before the daemon receives the command, any about partitions, counted through all sessions.
     FatalBefore,
     /// The manager dies once the daemon has it.
     FatalAfter,

@@ -162,19 +162,19 @@ async fn misbehaving_program_is_called_what_it_is() {
         ("head -c 100000000 /dev/zero", "more than 1048576 bytes"),
         ("while read -r line; do head -c 100000000 /dev/zero; done", "more than 1048576 bytes"),
     ];
-    for (script, said) in scripts {
+    for (script, message) in scripts {
         let double = Double::new(script);
         let control = double.control();
         let mut session = control.session(deadline()).expect("a session");
         let error = session.send(&Command::Ps { server: None }).await.expect_err("no answer");
         assert!(matches!(error, SessionError::Misbehaved { .. }), "{script}: {error}");
-        assert!(error.to_string().contains(said), "{script}: {error}");
+        assert!(error.to_string().contains(message), "{script}: {error}");
         eventually("its process is gone", || double.running().is_empty()).await;
     }
 }
 
 #[tokio::test]
-async fn a_program_that_says_nothing_was_sent_nothing() {
+async fn silent_program_was_sent_nothing() {
     let double = Double::new(r#"cd "$(dirname "$0")"; cat > received; sleep 600"#);
     let control = double.control();
     let mut session = control.session(soon()).expect("a session");
@@ -193,7 +193,7 @@ async fn interrupted_command_has_unknown_outcome() {
     for (cases, cause) in [
         (
             "start_server*) printf 'half an ans'; echo 'died of it' >&2; exit 3 ;;",
-            NoReplyCause::Ended { said: "exit status: 3, saying \"died of it\"".into() },
+            NoReplyCause::Ended { ending: "exit status: 3, saying \"died of it\"".into() },
         ),
         ("start_server*) exec head -c 3000000 /dev/zero ;;", NoReplyCause::TooLong),
         ("start_server*) echo half; exec sleep 600 ;;", NoReplyCause::Deadline),

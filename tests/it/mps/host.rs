@@ -180,7 +180,7 @@ pub(crate) async fn connected(control: &Control, client: u32) {
     }
 }
 
-/// Waits for a condition; `what` says in words what never came.
+/// Waits for a condition; `what` describes it where it never holds.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = deadline();
     while !condition() {

@@ -8,8 +8,8 @@ use mps_manager::domain::Inode;
 use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
-    Found, How, RecordedProcess, StartError, clean_stale, find, find_recorded, mode, occupant, pipe_inode,
-    servers, start, stop,
+    DaemonStartError, Found, How, RecordedProcess, clean_stale, find, find_recorded, mode, occupant,
+    pipe_inode, servers, start, stop,
 };
 use mps_manager::mps::{Command, InstalledProgram};
 
@@ -48,7 +48,7 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
     assert_eq!(find_recorded(&spec.token, pipe, recorded), Found::Ours(started.identity));
     let holder = occupant(pipe).expect("occupied");
     assert_eq!((holder.pid, holder.ours.as_ref()), (Some(pid), Some(&spec.token)));
-    assert!(matches!(start(&host.program(), &spec).await, Err(StartError::Occupied { .. })));
+    assert!(matches!(start(&host.program(), &spec).await, Err(DaemonStartError::Occupied { .. })));
     assert!(process::is_alive(started.identity));
 
     let control = host.control(&spec);
@@ -164,7 +164,8 @@ async fn foreign_daemon_is_left_alone() {
     let holder = occupant(&spec.pipe_directory).expect("occupied");
     assert_eq!(holder.ours, None);
     assert_eq!(holder.uid, Some(rustix::process::getuid().as_raw()));
-    let Err(StartError::Occupied { occupant: refused, .. }) = start(&host.program(), &spec).await else {
+    let Err(DaemonStartError::Occupied { occupant: refused, .. }) = start(&host.program(), &spec).await
+    else {
         panic!("it is taken")
     };
     assert_eq!(refused, holder);
@@ -184,7 +185,7 @@ async fn a_hanging_daemon_is_killed_with_its_server() {
     let server = process::identify(server(&control).await).expect("a server");
     assert!(crate::harness::send(started.identity, Signal::STOP));
     let stopped = stop(&control, started.identity, 0).await.expect("stopped");
-    // A stopped process takes SIGTERM only when it goes on.
+    // A stopped process handles SIGTERM only when it is continued.
     assert_eq!(stopped.how, How::Killed);
     assert!(!process::is_alive(server) && !process::is_alive(started.identity));
 }
@@ -226,7 +227,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
 
     // What never answers, and what is no daemon: neither is left behind.
     let silent = "gave no answer in time";
-    for (child, said) in [
+    for (child, message) in [
         ("while :; do sleep 600; done", [silent, silent]),
         // Up to its exec it looks like a daemon that says nothing.
         ("exec sleep 600", ["has the daemon's token and is no control daemon", silent]),
@@ -235,7 +236,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
             format!("[ $# = 0 ] && exit 0; [ \"$2\" = child ] && {{ {child}; }}; \"$0\" -d child & exit 0");
         spec.deadline = Duration::from_secs(2);
         let error = start(&program(&script), &spec).await.expect_err("no daemon").to_string();
-        assert!(said.iter().any(|said| error.contains(said)), "{error}");
+        assert!(message.iter().any(|message| error.contains(message)), "{error}");
         eventually("a process of a failed start is left over", || {
             process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
         })
@@ -243,7 +244,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
     }
 
     let missing = InstalledProgram { path: host.dir().join("nothing"), ..host.program() };
-    assert!(matches!(start(&missing, &spec).await, Err(StartError::Spawn(_))));
+    assert!(matches!(start(&missing, &spec).await, Err(DaemonStartError::Spawn(_))));
 }
 
 #[tokio::test]
@@ -276,7 +277,7 @@ async fn static_mode_is_a_daemon_option() {
     spec.mode = Mode::Static;
     let other = program(&host, &format!("[ $# = 0 ] && exec '{0}'; exec '{0}' -d", control.display()));
     let error = start(&other, &spec).await.expect_err("another mode");
-    assert!(matches!(error, StartError::OtherMode { .. }), "{error}");
+    assert!(matches!(error, DaemonStartError::OtherMode { .. }), "{error}");
     eventually("a daemon of a failed start is left over", || {
         process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
     })
@@ -286,5 +287,5 @@ async fn static_mode_is_a_daemon_option() {
     let host = Host::new("h200x2@13.0");
     let mut spec = host.spec("a");
     spec.mode = Mode::Static;
-    assert!(matches!(start(&host.program(), &spec).await, Err(StartError::NoDaemon { .. })));
+    assert!(matches!(start(&host.program(), &spec).await, Err(DaemonStartError::NoDaemon { .. })));
 }

@@ -11,7 +11,7 @@ use mps_manager::host::Signal;
 use mps_manager::mps::log::{self, LogEvent};
 use mps_manager::mps::parse::{self, Clients, LimitReading, Terminated};
 use mps_manager::mps::session::NoReplyCause;
-use mps_manager::mps::{Command, Control, Device, SessionError, capability};
+use mps_manager::mps::{Command, Control, DeviceSelector, SessionError, capability};
 use tokio::time::Instant;
 
 use super::host::{Host, ask, connected, deadline, server};
@@ -38,7 +38,7 @@ async fn commands_share_one_process_in_order() {
     let control = host.control(&spec);
     let mut session = control.session(deadline()).expect("a session");
     let quarter = ThreadPercentage::parse("25").expect("percentage");
-    let device = Device::Ordinal(0);
+    let device = DeviceSelector::Ordinal(0);
     let limit = MemoryLimit::parse("4G").expect("limit");
 
     let reply = session.send(&Command::SetDefaultThreadPercentage(quarter)).await.expect("a reply");
@@ -54,7 +54,7 @@ async fn commands_share_one_process_in_order() {
     assert_eq!(parse::priority(&reply), Ok(Priority::BelowNormal));
     let reply = session.send(&Command::Ps { server: None }).await.expect("a reply");
     assert_eq!(parse::clients(&reply), Ok(Clients::ServerNotFound));
-    // Refusals are replies like any other, and the session goes on.
+    // Refusals are replies like any other, and the session continues.
     let reply = session.send(&Command::Lspart).await.expect("a reply");
     assert!(matches!(parse::lspart(&reply), Err(parse::ParseError::UnknownCommand { .. })));
     session.send(&Command::SetDefaultMemoryLimit { device, limit: None }).await.expect("a reply");
@@ -69,7 +69,7 @@ async fn limit_is_confirmed_by_getter_and_log() {
     let (spec, _) = host.start("a").await;
     let control = host.control(&spec);
     let server = server(&control).await;
-    let device = Device::Uuid(host.gpus[0].clone());
+    let device = DeviceSelector::Uuid(host.gpus[0].clone());
     let limit = MemoryLimit::parse("4G").expect("limit");
     ask(&control, Command::SetMemoryLimit { server, device: device.clone(), limit: Some(limit) }).await;
     let read = parse::memory_limit(&ask(&control, Command::GetMemoryLimit { server, device }).await);
@@ -218,7 +218,10 @@ async fn termination_runs_alone_and_reports_its_result() {
     let mut session = control.session(deadline()).expect("a session");
     session.send(&Command::GetServerList).await.expect("a reply");
     assert!(matches!(session.send(&terminate).await, Err(SessionError::NotAlone { .. })));
-    assert!(session.send(&Command::GetServerList).await.is_ok(), "nothing was sent, so the session goes on");
+    assert!(
+        session.send(&Command::GetServerList).await.is_ok(),
+        "nothing was sent, so the session continues"
+    );
     session.close().await;
 
     let stranger = Command::TerminateClient { server, client: 4_000_000 };

@@ -203,7 +203,7 @@ fn open_stream_keeps_its_session_alive() {
     let watched_at = stream.next()["at"].as_i64().expect("a time");
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     let used: i64 =
-        host.ask_sql("SELECT last_used_at || '' FROM sessions").remove(0).parse().expect("a time");
+        host.query_sql("SELECT last_used_at || '' FROM sessions").remove(0).parse().expect("a time");
     assert!(used >= watched_at, "used last at {used}, and watched at {watched_at}");
 }
 

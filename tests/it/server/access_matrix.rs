@@ -275,7 +275,7 @@ fn every_route_admits_exactly_documented_callers() {
     assert!(cells > 300, "{cells}");
 }
 
-/// Whether an answer tells anything of the tenant that it was not for.
+/// Whether a response reveals anything of another tenant.
 pub(super) fn names_the_other(world: &World, body: &str) -> bool {
     body.contains("\"demo\"")
         || body.contains(&world.names["clients"])

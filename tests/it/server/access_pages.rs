@@ -207,7 +207,7 @@ fn pages_admit_documented_callers_and_are_audited() {
     let (mut cells, mut wrong) = (0, Vec::new());
     // What each caller did: by whom, the action, what it stands for, and whether it was let through.
     let mut deeds: Vec<(&str, String, &str, bool)> = Vec::new();
-    // Looking changes nothing, so it comes first; and last what takes something away from the others.
+    // Reads change nothing, so they come first; last comes what the others could no longer use.
     let mut in_order: Vec<_> = pages.iter().collect();
     in_order.sort_by_key(|(method, page, _)| (*method == "POST").then(|| taken_away(page)));
     for (method, page, stands_for) in in_order {
@@ -223,10 +223,10 @@ fn pages_admit_documented_callers_and_are_audited() {
                 if page.ends_with("/export") { format!("{}?daemon=gpu1", sent.path) } else { sent.path };
             let answer = browser.send(method, &path, &sent.form);
             if !browser.is_answered(method, page, expected, &answer) {
-                let said: String = answer.text.chars().take(300).collect();
+                let message: String = answer.text.chars().take(300).collect();
                 let caller = browser.caller;
                 wrong.push(format!(
-                    "{method} {page} as {caller}: expected {expected}, was {} {said}",
+                    "{method} {page} as {caller}: expected {expected}, was {} {message}",
                     answer.status
                 ));
             }

@@ -1,4 +1,4 @@
-//! What a user bound to a tenant sees: nothing of others, whoever they are and whenever they were.
+//! What a user bound to a tenant sees: nothing of other tenants, present or past.
 
 use std::collections::BTreeMap;
 
@@ -177,7 +177,7 @@ fn answers_to_tenants_reveal_no_outsiders() {
     let message = host.await_reason("gpu0", "SessionHeldOpen");
     assert!(
         has_number(&message, held.pid()) && message.contains(&program),
-        "there is something to tell: {message}"
+        "there is something to redact: {message}"
     );
     let ended = demo.outcome(&demo.post(&format!("/api/v1/clients/{id}/terminate"), &json!({})));
     assert_eq!(ended["state"], "failed", "{ended}");

@@ -74,7 +74,7 @@ fn audit_row_shows_actor_before_and_after() {
     assert_eq!(read(&changed["after"])["sms"], 16);
     assert_eq!(refused["problem"], "urn:mps-manager:problem:invalid-request");
     assert!(deleted["after"].is_null() && !deleted["before"].is_null());
-    // The journal tells of the same, by the same.
+    // The journal has the same changes, by the same actor.
     let events = host.events("&tenant=web&type=tenant.");
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["tenant.created", "tenant.changed", "tenant.deleted"]);
@@ -154,14 +154,14 @@ fn tampered_audit_rows_are_detected() {
     ] {
         host.try_sql(&format!("{free} {change}")).expect("meddled with");
         let output = verify(&host, &[]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let message = String::from_utf8_lossy(&output.stdout).into_owned();
         match first {
             Some(first) => {
-                assert_eq!(output.status.code(), Some(1), "{change}: {said}");
-                assert!(said.contains(&format!("row {first} does not fit")), "{change}: {said}");
+                assert_eq!(output.status.code(), Some(1), "{change}: {message}");
+                assert!(message.contains(&format!("row {first} does not fit")), "{change}: {message}");
             }
-            // Cut off with all that tells of it: only who kept the head elsewhere finds that.
-            None => assert_eq!(output.status.code(), Some(0), "{change}: {said}"),
+            // Cut off with every trace of it: only a head that was kept elsewhere reveals that.
+            None => assert_eq!(output.status.code(), Some(0), "{change}: {message}"),
         }
         let anchored = verify(&host, &["--anchor", &format!("{last}:{hash}")]);
         assert_eq!(anchored.status.code(), Some(1), "{change}");

@@ -60,8 +60,8 @@ fn on_the_socket_another_user_is_refused() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("No valid token") && said.contains("admin.token"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("No valid token") && message.contains("admin.token"), "{message}");
 }
 
 #[test]

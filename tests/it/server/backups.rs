@@ -101,10 +101,10 @@ fn backup_holds_every_answered_write() {
         });
         eventually("there are writes", || (written.load(Ordering::SeqCst) > 3).then_some(()));
         let before = written.load(Ordering::SeqCst);
-        let said = host.kept("backup", &file);
+        let message = host.kept("backup", &file);
         let after = written.load(Ordering::SeqCst);
         over.store(true, Ordering::Relaxed);
-        assert!(said.contains("checked and on the disk") && said.contains("admin.token"), "{said}");
+        assert!(message.contains("checked and on the disk") && message.contains("admin.token"), "{message}");
         (before, after)
     });
     let number = "SELECT json_extract(spec, '$.labels.number') FROM tenants WHERE name = 'busy'";
@@ -146,8 +146,8 @@ fn full_disk_leaves_no_backup() {
     host.serve();
     let small = host.dir().join("small");
     let Some(_disk) = SmallDisk::mount(&small, 2) else { return };
-    let said = host.refuses("backup", &small.join("backup.db"));
-    assert!(said.contains("is full") && said.contains("nothing is left"), "{said}");
+    let message = host.refuses("backup", &small.join("backup.db"));
+    assert!(message.contains("is full") && message.contains("nothing is left"), "{message}");
     assert_eq!(files(&small), Vec::<String>::new());
     assert!(host.api().tenant("new", &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status < 300);
 }
@@ -208,8 +208,8 @@ fn damaged_and_unknown_backups_are_refused() {
     assert!(host.refuses("restore", &busy).contains("write-ahead log beside it"));
     let newer = file("newer.db", &bytes);
     change(&newer, "UPDATE _sqlx_migrations SET version = 9999");
-    let said = host.refuses("restore", &newer);
-    assert!(said.contains("has schema version 9999") && said.contains("or a newer one"), "{said}");
+    let message = host.refuses("restore", &newer);
+    assert!(message.contains("has schema version 9999") && message.contains("or a newer one"), "{message}");
     change(&newer, "UPDATE _sqlx_migrations SET version = 1, checksum = x'00'");
     assert!(host.refuses("restore", &newer).contains("was made by a pre-release"));
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
@@ -243,19 +243,19 @@ fn restore_keeps_daemons_and_clients_running() {
     let token = host.token();
     let newest = |host: &Host| -> i64 {
         let query = "SELECT coalesce(max(id), 0) || '' FROM events WHERE type NOT IN ('database.restored', 'events.lost')";
-        host.ask_sql(query).remove(0).parse().unwrap()
+        host.query_sql(query).remove(0).parse().unwrap()
     };
     host.end_manager(Signal::TERM);
 
     let events = newest(&host);
-    let said = host.kept("restore", &file);
+    let message = host.kept("restore", &file);
     let restored = newest(&host);
     assert!(restored < events, "the journal is the backup's: {restored} and {events}");
     for words in [
         "gpu1 was stopped when the backup was made, and stays running",
         "tenant late was created after the backup",
     ] {
-        assert!(said.contains(words), "{said}");
+        assert!(message.contains(words), "{message}");
     }
     let replaced: Vec<String> =
         files(&host.state("")).into_iter().filter(|name| name.contains("replaced")).collect();
@@ -289,8 +289,8 @@ fn restore_keeps_daemons_and_clients_running() {
     let audited = host.cli(&["audit", "verify", "--state-dir", path(&host.state(""))]);
     assert!(audited.status.success(), "{audited:?}");
     let rows = "SELECT id || hash FROM audit ORDER BY id";
-    let (here, there) = (host.ask_sql(rows), ask(&kept, rows));
-    assert!(there.len() > ask(&file, rows).len() && here.starts_with(&there), "the audit goes on");
+    let (here, there) = (host.query_sql(rows), ask(&kept, rows));
+    assert!(there.len() > ask(&file, rows).len() && here.starts_with(&there), "the audit log continues");
     // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
     host.end_manager(Signal::TERM);
     let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");
@@ -300,17 +300,17 @@ fn restore_keeps_daemons_and_clients_running() {
         "SELECT action || ' ' || target || ' ' || actor || ' ' || origin || ' ' || outcome FROM audit
                   WHERE origin = 'command line' ORDER BY id";
     let row = |action: &str| format!("{action} {} uid {uid} command line done", file.display());
-    assert_eq!(host.ask_sql(record), [row("backup"), row("restore")]);
+    assert_eq!(host.query_sql(record), [row("backup"), row("restore")]);
     let reported = "SELECT type || ' ' || json_extract(cause, '$.subject') FROM events
                 WHERE type GLOB 'database.*' ORDER BY id";
-    assert_eq!(host.ask_sql(reported), [format!("database.restored uid {uid}")]);
+    assert_eq!(host.query_sql(reported), [format!("database.restored uid {uid}")]);
     let reported = ask(&kept, reported);
     assert_eq!(
         reported,
         [format!("database.backed_up uid {uid}")],
         "the backup itself does not know of itself"
     );
-    assert_eq!((host.ask_sql(&between), newest(&host) > events), (vec!["0".to_owned()], true));
+    assert_eq!((host.query_sql(&between), newest(&host) > events), (vec!["0".to_owned()], true));
 }
 
 #[test]
@@ -349,8 +349,8 @@ fn restore_over_lost_database_kills_nothing() {
     let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
     host.end_manager(Signal::TERM);
     fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
-    let said = host.kept("restore", &file);
-    assert!(said.contains("could not be read") && said.contains("blocked until it ends"), "{said}");
+    let message = host.kept("restore", &file);
+    assert!(message.contains("could not be read") && message.contains("blocked until it ends"), "{message}");
     host.serve();
     host.await_phase("gpu0", "ready");
     let blocked = host.await_phase("gpu1", "blocked");
@@ -369,12 +369,12 @@ fn backup_of_another_machine_needs_confirmation() {
     let mut host = Host::ready();
     let file = host.dir().join("backup.db");
     host.end_manager(Signal::TERM);
-    let here = host.ask_sql("SELECT machine_id FROM host").remove(0);
+    let here = host.query_sql("SELECT machine_id FROM host").remove(0);
     host.execute_sql("UPDATE host SET machine_id = '0123456789abcdef0123456789abcdef'");
     host.kept("backup", &file);
     host.execute_sql(&format!("UPDATE host SET machine_id = '{here}'"));
-    let said = host.kept("restore", &file);
-    assert!(said.contains("of another machine") && said.contains("/api/v1/host/confirm"), "{said}");
+    let message = host.kept("restore", &file);
+    assert!(message.contains("of another machine") && message.contains("/api/v1/host/confirm"), "{message}");
     host.serve();
     assert_eq!(host.api().get("/readyz").status, 503);
     assert_eq!(host.api().get("/api/v1/host").ok()["read_only"]["machine_id"], *here);
@@ -406,14 +406,12 @@ fn restore_keeps_revoked_tokens_revoked() {
     host.end_manager(Signal::TERM);
     // As after a thousand others were revoked.
     host.execute_sql(&format!("DELETE FROM tokens WHERE id = '{}'", forgotten.0));
-    let said = host.kept("restore", &file);
+    let message = host.kept("restore", &file);
     assert!(
-        [&of_late.0, &of_again.0]
-            .iter()
-            .all(|id| said
-                .contains(&format!("token {id} (t) is revoked, since its tenant is not in the backup")))
-            && !said.contains(&of_same.0),
-        "{said}"
+        [&of_late.0, &of_again.0].iter().all(|id| message
+            .contains(&format!("token {id} (t) is revoked, since its tenant is not in the backup")))
+            && !message.contains(&of_same.0),
+        "{message}"
     );
     host.serve();
     host.await_ready();
@@ -444,8 +442,11 @@ fn restore_keeps_revoked_tokens_revoked() {
     // Where nobody knows what was revoked, that is said.
     host.end_manager(Signal::TERM);
     fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
-    let said = host.kept("restore", &file);
-    assert!(said.contains("tokens that can be used again") && said.contains(": 4; revoke"), "{said}");
+    let message = host.kept("restore", &file);
+    assert!(
+        message.contains("tokens that can be used again") && message.contains(": 4; revoke"),
+        "{message}"
+    );
 }
 
 /// The entity tag of a thing's revision.
@@ -470,7 +471,7 @@ fn restore_reuses_no_entity_tag() {
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     put(&host, &seen[0]).problem(412, "precondition-failed");
     seen.push(tag(&host, web));
-    // Deleted once more: only what is remembered of the name tells how far it got.
+    // Deleted once more: only the record of the name shows how far it got.
     assert_eq!(host.api().delete(web).status, 204);
 
     let daemon = "/api/v1/daemons/gpu1";
@@ -509,7 +510,7 @@ fn restore_announces_lost_events() {
     }
     host.await_ready();
     host.end_manager(Signal::TERM);
-    let given: i64 = host.ask_sql("SELECT max(id) || '' FROM events").remove(0).parse().unwrap();
+    let given: i64 = host.query_sql("SELECT max(id) || '' FROM events").remove(0).parse().unwrap();
     host.kept("restore", &file);
     host.serve();
     host.await_ready();
@@ -539,7 +540,7 @@ fn pruning_counts_events_across_number_gaps() {
     host.serve();
     host.await_ready();
     let count = |host: &Host, more: &str| -> i64 {
-        host.ask_sql(&format!("SELECT count(*) || '' FROM events {more}")).remove(0).parse().unwrap()
+        host.query_sql(&format!("SELECT count(*) || '' FROM events {more}")).remove(0).parse().unwrap()
     };
     eventually("those that are too many are gone", || (count(&host, "") < 1250).then_some(()));
     host.end_manager(Signal::TERM);
@@ -555,8 +556,8 @@ fn broken_audit_backup_needs_a_flag() {
     host.end_manager(Signal::TERM);
     change(&file, "DROP TRIGGER audit_refuse_update; UPDATE audit SET actor = 'another user' WHERE id = 1");
     let before = fs::read(host.state("mps-manager.db")).unwrap();
-    let said = host.refuses("restore", &file);
-    assert!(said.contains("row 1 does not fit") && said.contains("--broken-audit"), "{said}");
+    let message = host.refuses("restore", &file);
+    assert!(message.contains("row 1 does not fit") && message.contains("--broken-audit"), "{message}");
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
     let config = host.dir().join("config.toml");
     let reported = host.cli(&["restore", path(&file), "--config", path(&config), "--broken-audit"]);

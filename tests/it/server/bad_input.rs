@@ -368,15 +368,15 @@ fn full_disk_is_not_an_internal_error() {
     for turn in 0..50 {
         let answer = host.api().tenant("web", &spec(turn));
         if answer.status >= 300 {
-            let said = answer.problem(503, "unavailable");
-            assert!(said["detail"].as_str().unwrap().contains("is full"), "{said}");
+            let message = answer.problem(503, "unavailable");
+            assert!(message["detail"].as_str().unwrap().contains("is full"), "{message}");
             refused += 1;
             let ready = host.api().get("/readyz");
             named += usize::from(ready.status == 503 && ready.json()["conditions"][0] == "WritesFail");
         }
     }
     assert!(refused > 0, "everything was written");
-    assert!(named > 0, "no answer said that nothing can be written");
+    assert!(named > 0, "no answer reported that nothing can be written");
     std::fs::remove_file(filler).unwrap();
     // By itself: the manager tries to write again.
     host.await_ready();

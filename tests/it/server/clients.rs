@@ -23,7 +23,7 @@ fn client_listing_has_tenant_memory_and_user() {
     let now = jiff::Timestamp::now().as_millisecond();
     let since = listed["since"].as_i64().unwrap();
     assert!(since <= now + 2000 && since > now - 600_000, "{since} against {now}");
-    // Two tenants share the user, so only the environment tells.
+    // Two tenants share the user, so only the environment distinguishes them.
     assert_eq!(listed["attributed_by"], "environment");
 
     let id = listed["id"].as_str().unwrap();
@@ -98,13 +98,13 @@ fn program_outside_mps_is_a_bypass() {
     );
     assert!(String::from_utf8(host.cli(&["status"]).stdout).unwrap().contains("Bypass (ProcessOutsideMps)"));
     let reported = |kind: &str| host.api().get(&format!("/api/v1/events?type={kind}")).ok()["items"].clone();
-    let event = eventually("an event tells of it", || reported("bypass.appeared").get(0).cloned());
+    let event = eventually("it is in the journal", || reported("bypass.appeared").get(0).cloned());
     assert_eq!(
         (&event["details"]["pid"], &event["subject"]["daemon"]),
         (&json!(client.pid()), &json!("gpu0"))
     );
     drop(client);
-    eventually("another tells that it is gone", || reported("bypass.ended").get(0).cloned());
+    eventually("its end is in the journal", || reported("bypass.ended").get(0).cloned());
     assert_eq!(host.condition("gpu0", "Bypass"), None);
     assert_eq!(reported("bypass.appeared").as_array().unwrap().len(), 1, "once");
 }

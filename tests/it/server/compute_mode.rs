@@ -1,4 +1,4 @@
-//! The compute mode: set before a daemon starts, read back, and put back whatever happens in between.
+//! The compute mode: set before a daemon starts, read back, and restored whatever happens in between.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ fn spec(host: &Served, gpu: usize, extra: &Value) {
 
 fn exclusive(host: &Served, gpu: usize) {
     spec(host, gpu, &json!({"compute_mode": "exclusive_process"}));
-    eventually("the mode is set and said to be", || {
+    eventually("the mode is set and reported", || {
         (condition(host, gpu)?["status"] == true && mode(host, gpu) == "exclusive_process").then_some(())
     });
     host.await_ready();
@@ -82,7 +82,7 @@ fn exclusive_mode_excludes_outsiders_and_is_restored() {
     // Taken away again while it runs: the mode goes back, and the daemon stays.
     spec(&host, 0, &json!({}));
     await_mode(&host, 0, "default");
-    eventually("nothing is said of it any more", || {
+    eventually("it is no longer reported", || {
         let status = &host.daemon("gpu0")["status"];
         (status["compute_modes"] == json!([]) && condition(&host, 0).is_none()).then_some(())
     });
@@ -98,7 +98,7 @@ fn stopped_or_deleted_daemon_restores_the_mode() {
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
     assert_eq!(mode(&host, 1), "exclusive_process", "a restart is no end");
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
-    assert_eq!(mode(&host, 1), "prohibited", "put back before it was said to be stopped");
+    assert_eq!(mode(&host, 1), "prohibited", "restored before the daemon was reported as stopped");
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/start", &json!({})));
     assert_eq!(mode(&host, 1), "exclusive_process");
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
@@ -156,7 +156,7 @@ fn next_manager_restores_mode_after_a_crash() {
     host.await_phase("gpu0", "stopped");
     await_mode(&host, 0, "default");
 
-    // And one whose daemon is not even known any more.
+    // And one whose daemon was deleted.
     exclusive(&host, 1);
     let daemon = host.daemon_pid("gpu1");
     host.end_manager(Signal::KILL);
@@ -230,7 +230,7 @@ fn maintenance_restores_the_mode_until_its_end() {
     host.await_ready();
     assert_eq!(mode(&host, 0), "exclusive_process");
 
-    // Beside the maintenance of another GPU what was set goes on to hold, and nothing new can be set.
+    // During the maintenance of another GPU the mode that was set stays, and no other can be set.
     host.api()
         .succeeds(&host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1"], "timeout_s": 5})));
     let daemon = host.daemon_pid("gpu0");
@@ -240,7 +240,7 @@ fn maintenance_restores_the_mode_until_its_end() {
         (now["phase"] == "ready" && now["pid"] != daemon).then_some(())
     });
     spec(&host, 0, &json!({}));
-    let condition = eventually("it is said that it cannot be put back now", || {
+    let condition = eventually("it is reported that it cannot be restored now", || {
         condition(&host, 0).filter(|condition| condition["status"] == false)
     });
     assert!(condition["message"].as_str().unwrap().contains("maintenance"), "{condition}");
@@ -275,7 +275,7 @@ fn missing_gpu_gets_its_mode_restored_later() {
     host.api().outcome(&host.api().delete("/api/v1/host/maintenance"));
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     fs::remove_file(device.join("lost")).unwrap();
-    eventually("it is put back", || (mode() == "default").then_some(()));
+    eventually("it is restored", || (mode() == "default").then_some(()));
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn gpu_is_reassigned_only_after_daemon_deletion() {
     assert_eq!(seen["devices"].as_array().unwrap().len(), 1);
     assert!(seen["devices"][0]["memory_free"].as_u64().unwrap() < 2 << 30);
 
-    // One fact about the daemon is said once, however many tenants it has.
+    // One fact about the daemon is reported once, however many tenants it has.
     for name in ["wide", "second"] {
         let tenant = host.api().get(&format!("/api/v1/tenants/{name}")).ok();
         let conditions = tenant["status"]["conditions"].as_array().expect("conditions");
@@ -186,7 +186,7 @@ fn daemon_replacement_waits_for_last_client() {
     let before = host.daemon_pid("gpu0");
     let shared = json!({"gpus": ["0"], "multi_user": true});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &shared).status, 200);
-    let waiting = eventually("a restart is said to be needed", || {
+    let waiting = eventually("a restart is reported as necessary", || {
         let daemon = host.daemon("gpu0");
         let conditions = daemon["status"]["conditions"].as_array()?;
         conditions.iter().find(|condition| condition["type"] == "RestartRequired").cloned()

@@ -19,7 +19,7 @@ fn killed_server_is_replaced_with_same_limits() {
     let host = InProcess::ready();
     let mut client = host.client("demo");
     let (daemon, server) = (host.daemon_pid("gpu0"), host.server_pid("gpu0"));
-    // A daemon that stands still cannot start the next server before readiness was looked at.
+    // A daemon that stands still cannot start the next server before readiness was checked.
     signal(daemon, Signal::STOP);
     signal(server, Signal::KILL);
     eventually("readiness ends", || (host.api().get("/readyz/daemons/gpu0").status == 503).then_some(()));

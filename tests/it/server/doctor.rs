@@ -59,7 +59,7 @@ fn examine(host: &Served) -> Seen {
     Seen::of(&doctor(host, &[]).output().unwrap())
 }
 
-/// Every file below a directory with what would tell a change.
+/// Every file below a directory, with what would reveal a change.
 fn snapshot(directory: &Path) -> BTreeMap<String, (u64, SystemTime, u32)> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap().flatten() {
@@ -221,13 +221,13 @@ fn missing_old_or_unknown_programs_are_reported() {
     let with =
         |host: &Served| Seen::of(&doctor(host, &["--mps-dir", programs.to_str().unwrap()]).output().unwrap());
     with(&host).is("programs", "fail", "nvidia-cuda-mps-control: no such program");
-    for (said, status, words) in [
+    for (message, status, words) in [
         ("echo hello", "fail", "names no version"),
         ("echo 'Binary version: 11040'", "fail", "version 11040"),
         ("echo 'Binary version: 13000'; printf 'COMMAND:\\n  get_server_list\\n'", "ok", "CUDA 13.0"),
     ] {
         for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
-            install_script(&programs.join(name), &format!("#!/bin/sh\n{said}\n"));
+            install_script(&programs.join(name), &format!("#!/bin/sh\n{message}\n"));
         }
         with(&host).is("programs", status, words);
     }
@@ -359,7 +359,7 @@ fn unreachable_manager_and_invalid_config_are_reported() {
     let broken = InProcess::new("colour = \"red\"");
     let seen = examine(&broken);
     seen.is("configuration", "fail", "colour");
-    assert_eq!((seen.code, seen.order.len()), (Some(1), 25), "the rest is looked at all the same");
+    assert_eq!((seen.code, seen.order.len()), (Some(1), 25), "the rest is checked all the same");
 }
 
 #[test]
@@ -430,6 +430,6 @@ fn unknown_simulated_profile_is_refused() {
     let host = InProcess::new("");
     let refused = doctor(&host, &["--sim", "nope"]).output().unwrap();
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()));
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("cannot simulate \"nope\""), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("cannot simulate \"nope\""), "{message}");
 }

@@ -4,7 +4,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, InProcess, Served, SmallDisk, eventually, is_alive, said};
+use crate::harness::{Answer, Client, Host, InProcess, Served, SmallDisk, eventually, is_alive, stderr_of};
 
 fn drain(host: &Served, query: &str) -> Answer {
     host.api().post(&format!("/api/v1/daemons/gpu0/drain?{query}"), &json!({}))
@@ -53,7 +53,7 @@ fn cordoned_daemon_keeps_clients_and_refuses_new() {
     host.await_ready();
     let refused = host.run("batch", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("takes no new clients"), "{}", said(&refused));
+    assert!(stderr_of(&refused).contains("takes no new clients"), "{}", stderr_of(&refused));
     assert!(client.is_running());
 
     let stale = host.api().send(Method::POST, "/api/v1/daemons/gpu0/uncordon", &[("if-match", &tag)], None);
@@ -210,7 +210,7 @@ fn drain_and_its_timeout_survive_manager_death() {
     assert_eq!(first["started_at"], began["steps"][2]["started_at"]);
     assert_eq!(first["finished_at"], json!(null), "the manager died in it");
 
-    // The limit counts from the first waiting: a manager that comes later does not begin anew.
+    // The limit counts from the first waiting: a later manager does not restart it.
     host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
     let client = host.client("demo");
     let short = drain(&host, "timeout_s=2");
@@ -291,7 +291,7 @@ fn client_is_terminated_during_a_drain() {
     host.api().succeeds(&accepted);
     host.api().succeeds(&behind);
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
-    assert_eq!(host.ask_sql("SELECT daemon FROM operation_locks"), [] as [String; 0]);
+    assert_eq!(host.query_sql("SELECT daemon FROM operation_locks"), [] as [String; 0]);
 }
 
 #[test]

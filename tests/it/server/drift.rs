@@ -1,4 +1,4 @@
-//! Settings that another program changes: noticed, reported, and put back or left, by the daemon's policy.
+//! Settings that another program changes: noticed, reported, and restored or left, by the daemon's policy.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ const CHANGE: &str = "set_default_active_thread_percentage 30\nset_default_devic
 
 #[test]
 fn external_change_is_repaired_and_still_shown() {
-    // Nobody looks for an hour: a line of control.log is all there is.
+    // No poll is due for an hour: only a line of control.log can trigger one.
     let host = InProcess::polled_hourly("");
     assert_eq!(host.daemon("gpu0")["status"]["drift"]["count"], 0);
     host.control("gpu0", CHANGE);
@@ -23,8 +23,8 @@ fn external_change_is_repaired_and_still_shown() {
     assert_eq!((&percentage["wanted"], &percentage["read"]), (&json!("50.0"), &json!("30.0")));
     assert!(last.iter().any(|one| one["wanted"] == "8192 MiB" && one["read"] == "1024 MiB"), "{drift}");
     assert!(drift["command"].as_str().unwrap().starts_with("set_default_"), "{drift}");
-    let condition = host.condition("gpu0", "SettingsDrifted").expect("reported after it was put back");
-    assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("PutBack")));
+    let condition = host.condition("gpu0", "SettingsDrifted").expect("reported after it was restored");
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("Restored")));
     assert_eq!(host.control("gpu0", "get_default_active_thread_percentage"), "50.0");
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     // And again.
@@ -50,7 +50,7 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
     let before = host.logged("gpu1", ours);
     let drifted = |change: &str, count: u64| {
         host.control("gpu1", change);
-        eventually(&format!("{change:?} is counted and put back"), || {
+        eventually(&format!("{change:?} is counted and restored"), || {
             let status = host.daemon("gpu1")["status"].clone();
             (status["drift"]["count"] == count && status["phase"] == "ready").then(|| status["drift"].clone())
         })

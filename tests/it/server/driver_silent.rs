@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, Served, eventually, said, signal};
+use crate::harness::{Host, Served, eventually, signal, stderr_of};
 
 /// Longest time for an answer while the driver is silent, on a machine that has much else to do.
 const IN_TIME: Duration = Duration::from_secs(20);
@@ -85,7 +85,7 @@ fn reads_work_while_the_driver_hangs() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text);
     }
     let ran = host.run("demo", &["true"]);
-    assert_eq!(ran.status.code(), Some(0), "{}", said(&ran));
+    assert_eq!(ran.status.code(), Some(0), "{}", stderr_of(&ran));
     for path in ["/api/v1/gpus", "/api/v1/gpus/0"] {
         let problem = host.api().get(path).problem(503, "unavailable");
         assert!(problem["detail"].as_str().unwrap().starts_with(WORDS), "{problem}");

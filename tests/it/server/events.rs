@@ -183,7 +183,7 @@ fn client_connect_and_disconnect_name_its_tenant() {
     let come = await_types(&host, "&type=client.", &["client.connected"]);
     assert_eq!(come[0]["subject"]["tenant"], "demo");
     assert_eq!(come[0]["details"]["attributed_by"], "lease");
-    assert_eq!(come[0]["details"]["known_from"], "look");
+    assert_eq!(come[0]["details"]["known_from"], "poll");
     assert!(come[0]["subject"]["client"].as_str().unwrap().starts_with(&format!("{pid}-")));
     assert!(!come[0].to_string().contains("--spin"), "arguments are nobody else's business: {}", come[0]);
     drop(client);
@@ -265,7 +265,7 @@ fn manager_restart_repeats_no_client_events() {
     let visitor_pid = u64::from(visitor_pid);
     assert_eq!(
         meanwhile,
-        [(visitor_pid, "server_log"), (visitor_pid, "server_log"), (u64::from(gone), "look")]
+        [(visitor_pid, "server_log"), (visitor_pid, "server_log"), (u64::from(gone), "poll")]
     );
     // After an orderly stop it says so, and nothing is reported twice.
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
@@ -300,9 +300,9 @@ fn stream_starts_from_now_or_an_id() {
         let opened = EventStream::open(&host.url(), &host.token(), query, last).expect("an answer");
         opened.err().expect("refused")
     };
-    let (status, said) = refused("", Some(newest + 100_000));
-    assert_eq!(status, 422, "{said}");
-    assert!(said.contains("another database"), "{said}");
+    let (status, message) = refused("", Some(newest + 100_000));
+    assert_eq!(status, 422, "{message}");
+    assert!(message.contains("another database"), "{message}");
     assert_eq!(refused("", Some(-1)).0, 422);
     assert_eq!(refused("?type=nothing", None).0, 422);
     let url = host.url();

@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, Foreign, Host, InProcess, Manager, Served, Simulated, environment, eventually, is_alive, said,
-    signal,
+    Client, Foreign, Host, InProcess, Manager, Served, Simulated, environment, eventually, is_alive, signal,
+    stderr_of,
 };
 
 /// Takes a daemon out of the manager's hands, so that its GPU is free.
@@ -121,7 +121,7 @@ fn adoption_changes_nothing_and_survives_managers() {
         assert_eq!(foreign.changes(), changes, "nothing was written to it");
     }
 
-    // From now on it is one of ours: a limit changed behind our back is put right, a tenant gets its directory.
+    // From now on it is one of ours: a limit changed behind our back is restored, a tenant gets its directory.
     foreign.control("set_default_active_thread_percentage 10");
     eventually("the drift is undone", || {
         (foreign.control("get_default_active_thread_percentage") == "40.0").then_some(())
@@ -329,7 +329,7 @@ fn adopted_daemon_leaves_unsafe_directory_on_restart() {
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let moves =
-        eventually("it is said from the start", || condition(&host.daemon("theirs"), "MovesAtRestart"));
+        eventually("it is reported from the start", || condition(&host.daemon("theirs"), "MovesAtRestart"));
     let message = moves["message"].as_str().unwrap();
     let own = host.runtime("daemons/theirs/pipe");
     assert!(message.contains(own.to_str().unwrap()) && message.contains("outside MPS"), "{message}");
@@ -348,7 +348,7 @@ fn adopted_daemon_leaves_unsafe_directory_on_restart() {
     let directory = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let inode = |path: &std::path::Path| fs::metadata(path).map(|it| it.ino()).ok();
     let linked = inode(&std::path::Path::new(&directory).join("control"));
-    assert!(linked.is_some() && linked == inode(&own.join("control")), "{}", said(&output));
+    assert!(linked.is_some() && linked == inode(&own.join("control")), "{}", stderr_of(&output));
 }
 
 /// Lets a log of it grow past the length at which our own are emptied, and gives the log.
@@ -396,5 +396,5 @@ fn reused_pid_is_no_adopted_daemon() {
     assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "ForeignDaemon", "{blocked}");
     assert!(is_alive(pid) && client.is_running(), "it is nobody of ours, and left alone");
     assert_eq!(foreign.changes(), changes);
-    assert_eq!(host.foreign_daemons()[0]["pid"], pid, "and can be adopted anew");
+    assert_eq!(host.foreign_daemons()[0]["pid"], pid, "and can be adopted again");
 }

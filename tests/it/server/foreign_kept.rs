@@ -217,7 +217,7 @@ fn daemon_made_observed_is_never_written_again() {
         eventually("it is written", || {
             (host.daemon("theirs")["spec"]["management"] == "observed").then_some(())
         });
-        assert!(!letting_go.is_finished(), "the session goes on");
+        assert!(!letting_go.is_finished(), "the session continues");
         signal(pid, Signal::CONT);
         letting_go.join().unwrap()
     });
@@ -238,7 +238,7 @@ fn observed_daemon_is_polled_less_often() {
     let before = [polls("gpu0"), polls("theirs")];
     eventually("ours was polled ten times", || (polls("gpu0") >= before[0] + 10).then_some(()));
     let theirs = polls("theirs") - before[1];
-    assert!(theirs <= 4, "looked at {theirs} times, and each look stays in its control.log");
+    assert!(theirs <= 4, "polled {theirs} times, and each poll stays in its control.log");
 }
 
 #[test]
@@ -258,11 +258,7 @@ fn maintenance_skips_observed_and_refuses_managed_adoption() {
     assert_eq!(host.api().post("/api/v1/daemons/theirs/release", &json!({})).status, 204);
     let refused = host.adopt("theirs", &foreign, "managed").problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("in maintenance"), "{refused}");
-    assert_eq!(
-        host.adopt("theirs", &foreign, "observed").status,
-        201,
-        "looking at it is nothing to wait for"
-    );
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201, "nothing waits for a poll of it");
     host.api().succeeds(&host.api().delete(maintenance));
     host.await_ready();
     assert!(is_alive(pid) && client.is_running());

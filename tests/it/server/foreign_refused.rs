@@ -45,7 +45,7 @@ pub(super) fn adopt(host: &Served, name: &str, process: &str) -> crate::harness:
     host.api().post(&format!("/api/v1/daemons/{name}/adopt"), &body)
 }
 
-/// Adoption as a managed daemon is refused with these words, and the daemon goes on untouched.
+/// Adoption as a managed daemon is refused with these words, and the daemon is not changed.
 pub(super) fn refused(host: &Served, foreign: &Foreign, words: &str) {
     let (pid, changes) = (foreign.pid(), foreign.changes());
     let id = host.foreign_id(foreign);

@@ -35,12 +35,12 @@ fn daemon_beside_foreign_one_needs_share_gpus() {
     let spec = json!({"gpus": ["1"], "share_gpus": true});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
     host.await_ready();
-    let shares = condition(&host.daemon("gpu1"), "SharesGpu").expect("said for as long as it is so");
+    let shares = condition(&host.daemon("gpu1"), "SharesGpu").expect("reported for as long as it is true");
     assert!(shares["message"].as_str().unwrap().contains(&pid.to_string()), "{shares}");
     assert!(is_alive(pid));
     assert_eq!(foreign.changes(), changes, "nothing was sent to it");
     foreign.quit();
-    eventually("it is said no longer", || {
+    eventually("it is no longer reported", || {
         condition(&host.daemon("gpu1"), "SharesGpu").is_none().then_some(())
     });
 }
@@ -54,10 +54,10 @@ fn deleted_daemon_is_not_reported_as_sharing() {
             let name = tenant["name"].as_str().expect("a name");
             assert_eq!(host.api().delete(&format!("/api/v1/tenants/{name}")).status, 204);
         }
-        // The last look for daemons may still have found the one that goes.
+        // The last scan may still have found the daemon that is ending.
         delete(&host, old);
         assert_eq!(host.api().put(&format!("/api/v1/daemons/{new}"), &json!({"gpus": ["1"]})).status, 201);
-        eventually("the new daemon is ready, and nobody is said to be beside it", || {
+        eventually("the new daemon is ready, and no other daemon is reported", || {
             let daemon = host.daemon(new);
             assert_eq!(condition(&daemon, "SharesGpu"), None, "{daemon}");
             assert_ne!(condition(&daemon, "Ready").expect("one")["reason"], "GpuSharedWithForeignDaemon");
@@ -72,12 +72,12 @@ fn waiting_daemon_starts_once_foreign_one_quits() {
     delete(&host, "gpu1");
     // Without CUDA_VISIBLE_DEVICES it serves every GPU.
     let foreign = host.foreign_with("theirs", &[], &["-M"]);
-    let shares = eventually("said of a daemon that runs", || condition(&host.daemon("gpu0"), "SharesGpu"));
+    let shares = eventually("reported for a running daemon", || condition(&host.daemon("gpu0"), "SharesGpu"));
     assert!(
         shares["message"].as_str().unwrap().contains("admission here knows only its own tenants"),
         "{shares}"
     );
-    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready", "it goes on");
+    assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready", "it still serves");
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 201);
     host.await_phase("gpu1", "blocked");
     foreign.quit();
@@ -118,7 +118,7 @@ fn only_one_of_two_managers_starts_daemon() {
     spec["gpus"] = json!(["1"]);
     let refused = second.api().put("/api/v1/daemons/theirs", &spec).problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("another mps-manager"), "{refused}");
-    // The first goes on as if nobody else were there.
+    // The first is not affected.
     assert_eq!(first.api().get("/readyz").status, 200);
     assert_eq!((first.daemon_pid("gpu0"), first.changes("gpu0")), (pid, changes));
     assert_eq!(first.foreign_daemons(), [] as [Value; 0], "the second has started none");

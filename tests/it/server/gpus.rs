@@ -35,7 +35,7 @@ fn stop(host: &Served, daemon: &str) {
 }
 
 #[test]
-fn restart_asks_driver_about_returned_gpu() {
+fn restart_queries_driver_for_returned_gpu() {
     let mut host = Host::polled_hourly("");
     let (gone, before) = (uuid(&host, 1), host.daemon_pid("gpu1"));
     mark(&host, &gone, "lost");
@@ -121,7 +121,7 @@ fn daemon_with_missing_gpu_can_be_deleted() {
     assert_eq!(host.api().delete("/api/v1/tenants/counted").status, 204);
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
     let gpus = host.api().get("/api/v1/gpus").ok();
-    assert_eq!(gpus["items"].as_array().unwrap().len(), 1, "nobody holds the missing one any more");
+    assert_eq!(gpus["items"].as_array().unwrap().len(), 1, "no daemon holds the missing one");
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn waiting_client_is_refused_when_the_manager_dies() {
     assert!(seen["error"] == REFUSED || seen["mps"] == true, "{seen}");
     host.serve();
     host.await_ready();
-    assert!(is_linked(&host, &demo), "the next manager has put it right");
+    assert!(is_linked(&host, &demo), "the next manager has restored it");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn holders_mark_adopted_daemon_but_not_clients() {
     let (control, server) = (foreign.pid(), host.server_pid("theirs"));
     let gpus = host.daemon("theirs")["spec"]["gpus"].clone();
     let begun = host.api().post(PATH, &json!({"gpus": gpus, "timeout_s": 600}));
-    eventually("it is said who is whose", || {
+    eventually("the owners are reported", || {
         let now = holders(&host);
         let known = |pid, ours| now.contains(&(pid, ours));
         (known(control, true) && known(server, true) && known(client.pid(), false)).then_some(())

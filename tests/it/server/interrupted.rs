@@ -11,7 +11,7 @@ use serde_json::json;
 use super::foreign::beside_another;
 use crate::harness::scratch::install_script;
 use crate::harness::{
-    Client, Host, InProcess, command_line, eventually, is_alive, processes_with, said, signal,
+    Client, Host, InProcess, command_line, eventually, is_alive, processes_with, signal, stderr_of,
 };
 
 #[test]
@@ -173,12 +173,12 @@ fn lock_held_by_dying_child_is_awaited() {
         (tries || manager.try_wait().unwrap().is_some()).then_some(())
     });
     drop(lock);
-    let mut said = [0; 18];
-    let heard = manager.stdout.take().unwrap().read_exact(&mut said);
+    let mut first = [0; 18];
+    let read = manager.stdout.take().unwrap().read_exact(&mut first);
     manager.kill().unwrap();
     manager.wait().unwrap();
-    heard.expect("it serves");
-    assert_eq!(&said, b"mps-manager serves");
+    read.expect("it serves");
+    assert_eq!(&first, b"mps-manager serves");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn lease_follows_tenant_changed_while_waiting() {
     }
     host.await_ready();
     let daemon = host.daemon_pid("gpu1");
-    // A lease waits for a look at the daemon, which stands still.
+    // A lease waits for a poll of the daemon, which is stopped.
     signal(daemon, Signal::STOP);
     let spawn = |tenant: &str| {
         let mut command = host.run_command(tenant, &["env"]);
@@ -210,8 +210,8 @@ fn lease_follows_tenant_changed_while_waiting() {
     signal(daemon, Signal::CONT);
     let [gone, moved] = asking.map(|run| run.wait_with_output().unwrap());
     assert_eq!(gone.status.code(), Some(2));
-    assert!(said(&gone).contains("there is no tenant goes"), "{}", said(&gone));
-    assert_eq!(moved.status.code(), Some(0), "{}", said(&moved));
+    assert!(stderr_of(&gone).contains("there is no tenant goes"), "{}", stderr_of(&gone));
+    assert_eq!(moved.status.code(), Some(0), "{}", stderr_of(&moved));
     let environment = String::from_utf8(moved.stdout).unwrap();
     assert!(
         environment.contains("MPS_MANAGER_TENANT=moves\n") && environment.contains("/run/tenants/"),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, apply, host, matches, partitions, post, write};
 use super::verification::verify;
-use crate::harness::{Host, Served, eventually, said, signal};
+use crate::harness::{Host, Served, eventually, signal, stderr_of};
 
 /// Gives the second GPU another die.
 fn swap_die(host: &Served) {
@@ -32,7 +32,7 @@ fn is_closed(host: &Served, when: &str) {
     let environment = host.api().get("/api/v1/tenants/tt/environment");
     environment.problem(409, "conflict");
     let run = host.run("tt", &["true"]);
-    assert_eq!(run.status.code(), Some(2), "{when}: {}", said(&run));
+    assert_eq!(run.status.code(), Some(2), "{when}: {}", stderr_of(&run));
     let tenant = host.api().get("/api/v1/tenants/tt").ok();
     assert_eq!(tenant["status"]["conditions"][0]["status"], false, "{when}: {tenant}");
     let handed_out = &daemon["status"]["layout"]["partitions"];

@@ -99,7 +99,7 @@ fn a_replay(differs: bool) -> PartitionChange {
 }
 
 impl PartitionChange {
-    /// Asks for the change, waits until the manager is dead or all is over, starts another one if it is dead, and looks at what
+    /// Asks for the change, waits until the manager is dead or all is over, starts another one if it is dead, and checks what
     /// there is; then everything is as before.
     fn round(&mut self, what: &str) -> Round {
         let known = self.operations().iter().map(id).collect::<BTreeSet<_>>();
@@ -116,7 +116,7 @@ impl PartitionChange {
         });
         let written = self.host.transactions().into_iter().filter(|end| *end > began).count();
         self.trap.clear();
-        // A look of its own accord may have sprung the trap after all was over. One that begins now comes behind it.
+        // A poll of its own may have sprung the trap after all was over. One that begins now comes behind it.
         let died = died
             || self.host.api().try_send(Method::GET, "/api/v1/daemons/gpu1?fresh=true", &[], None).is_err();
         if died {
@@ -128,12 +128,12 @@ impl PartitionChange {
         } else {
             self.host.die_past(None);
         }
-        self.settled(what);
+        self.wait_until_ready(what);
         let operations = self.operations();
         let news: Vec<&Value> =
             operations.iter().filter(|operation| !known.contains(&id(operation))).collect();
         assert!(news.len() <= 1, "{what}: it was asked for once");
-        self.look(what, news.first().copied());
+        self.check_layout(what, news.first().copied());
         Round { died, written }
     }
 
@@ -149,7 +149,7 @@ impl PartitionChange {
         self.host.api().get("/api/v1/operations?limit=500").ok()["items"].as_array().expect("a list").clone()
     }
 
-    fn settled(&self, what: &str) {
+    fn wait_until_ready(&self, what: &str) {
         eventually(&format!("{what}: the next manager is done"), || {
             let daemon = self.host.daemon("gpu1");
             let status = &daemon["status"];
@@ -162,7 +162,7 @@ impl PartitionChange {
     }
 
     /// The old layout or the new one, whole, with the IDs that it has, and as the operation says.
-    fn look(&mut self, what: &str, operation: Option<&Value>) {
+    fn check_layout(&mut self, what: &str, operation: Option<&Value>) {
         let daemon = self.host.daemon("gpu1");
         let (layout, status) = (&daemon["spec"]["layout"], &daemon["status"]["layout"]);
         let made = partitions(&self.host);
@@ -176,7 +176,7 @@ impl PartitionChange {
         assert_eq!((&layout["name"], &status["name"]), (&json!(name), &json!(name)), "{reported}");
         assert_eq!(made, *expected, "{reported}");
         assert_eq!((&status["drift"], &status["degraded"]), (&json!([]), &json!([])), "{reported}");
-        assert_eq!(self.host.ask_sql("SELECT daemon FROM layout_changes"), [] as [String; 0], "{reported}");
+        assert_eq!(self.host.query_sql("SELECT daemon FROM layout_changes"), [] as [String; 0], "{reported}");
         if let Some(operation) = operation {
             if !succeeded {
                 assert_eq!(operation["state"], "failed", "{reported}");
@@ -185,19 +185,19 @@ impl PartitionChange {
                     "{reported}"
                 );
             }
-            self.look_at_record(&reported, &operation["request"]["replay"], succeeded);
+            self.check_record(&reported, &operation["request"]["replay"], succeeded);
         }
         if succeeded {
             self.went.1 += 1;
             apply(&self.host, "old", &self.back);
             assert_eq!(partitions(&self.host), self.old, "{what}");
-            self.settled(what);
+            self.wait_until_ready(what);
         } else {
             self.went.0 += 1;
         }
     }
 
-    fn look_at_record(&self, reported: &str, replay: &Value, succeeded: bool) {
+    fn check_record(&self, reported: &str, replay: &Value, succeeded: bool) {
         let Some(replay) = replay.as_str() else { return };
         let record = self.host.api().get(&format!("/api/v1/replays/{replay}")).ok();
         let verdict = record["verdict"].as_str().expect("a verdict");

@@ -272,7 +272,7 @@ fn with_a_reply_lost(station: &Station, trap: &Trap, sample: &Sample, document: 
     trap.sprung();
     if operation["state"] == "succeeded" {
         holds(station, sample, &operation, &record);
-        // The log begins anew when it has grown too long.
+        // The log is emptied when it has grown too long.
         if let Some(sent) = station.sent().checked_sub(before) {
             assert_eq!(sent, sample.ids.len(), "none is done twice");
         }
@@ -358,7 +358,7 @@ fn partition_ids_depend_only_on_the_die() {
             let _report = ReportOnPanic(seed, number, &sample);
             let document = recorded(&source, &sample);
             for documents in &documents {
-                // One that is gone has failed, and is heard of below.
+                // One that is gone has failed, which is reported below.
                 if documents.send((number, sample.clone(), document.clone())).is_err() {
                     break 'layouts;
                 }

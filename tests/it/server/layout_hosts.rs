@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use mps_manager::domain::layout;
 
 use super::layouts::{add, partitions, remove, static_host, write};
-use crate::harness::{InProcess, MANAGER, Served, said};
+use crate::harness::{InProcess, MANAGER, Served, stderr_of};
 
 fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
@@ -31,7 +31,7 @@ fn one_command_replays_layout_on_every_host() {
     let other_sku: InProcess = static_host("a100x4@13.1");
     write(&first, "prod", &[add("web", 7), add("gap", 2), add("batch", 5), remove("gap")]);
     let applied = first.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
-    assert!(applied.status.success(), "{}", said(&applied));
+    assert!(applied.status.success(), "{}", stderr_of(&applied));
 
     let replay = |to: &[String]| {
         let to = to.join(",");
@@ -40,7 +40,7 @@ fn one_command_replays_layout_on_every_host() {
     };
     let hosts = [&same, &other_die, &other_sku].map(|host| runtime(host));
     let reported = replay(&hosts);
-    assert_eq!(reported.status.code(), Some(1), "{}", said(&reported));
+    assert_eq!(reported.status.code(), Some(1), "{}", stderr_of(&reported));
     let table = rows(&reported);
     let results: Vec<[&str; 3]> =
         table.iter().take(3).map(|row| [row[0].as_str(), row[1].as_str(), row[2].as_str()]).collect();
@@ -102,7 +102,7 @@ fn replay_works_over_network_and_from_file() {
     assert_eq!(nothing.status.code(), Some(2), "no token says nothing of the layout: {}", printed(&nothing));
     let stray = first.cli(&["layout", "replay", "prod", "-f", &file, "--token-file", "host-x=/dev/null"]);
     assert_eq!(stray.status.code(), Some(2));
-    assert!(said(&stray).contains("host-x, which is neither"), "{}", said(&stray));
+    assert!(stderr_of(&stray).contains("host-x, which is neither"), "{}", stderr_of(&stray));
     assert_eq!(partitions(&second), vec![]);
     let done = words(tokens.to_str().unwrap());
     assert_eq!(done.status.code(), Some(0), "{}", printed(&done));
@@ -112,7 +112,7 @@ fn replay_works_over_network_and_from_file() {
     std::fs::write(&file, edited).unwrap();
     let refused = words(tokens.to_str().unwrap());
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("checksum"), "{}", said(&refused));
+    assert!(stderr_of(&refused).contains("checksum"), "{}", stderr_of(&refused));
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn replay_without_recording_is_refused() {
     std::fs::write(&file, text).unwrap();
     let file = file.display().to_string();
     let refused = host.cli(&["layout", "replay", "prod", "-f", &file, "--daemon", "gpu1", "--gpu", "0=1"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_of(&refused));
     for words in ["no recorded IDs", "layout export prod", "layout apply prod"] {
-        assert!(said(&refused).contains(words), "{}", said(&refused));
+        assert!(stderr_of(&refused).contains(words), "{}", stderr_of(&refused));
     }
     assert_eq!(partitions(&host), vec![]);
     assert_eq!(host.api().get("/api/v1/replays").ok()["items"], serde_json::json!([]));
@@ -145,18 +145,18 @@ fn plan_exit_code_predicts_apply() {
     };
     assert_eq!(on("plan", 7).status.code(), Some(0));
     let applied = on("apply", 7);
-    assert_eq!(applied.status.code(), Some(0), "{}", said(&applied));
+    assert_eq!(applied.status.code(), Some(0), "{}", stderr_of(&applied));
     for verb in ["plan", "apply"] {
         let refused = on(verb, 17);
-        assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
-        assert!(format!("{}{}", printed(&refused), said(&refused)).contains("give at most 15"));
+        assert_eq!(refused.status.code(), Some(1), "{}", stderr_of(&refused));
+        assert!(format!("{}{}", printed(&refused), stderr_of(&refused)).contains("give at most 15"));
     }
     let known = host.api().get("/api/v1/layouts/main").ok()["newest"].clone();
     assert_eq!((&known["version"], &known["note"]), (&serde_json::json!(1), &serde_json::json!("by hand")));
     assert_eq!(on("assert", 7).status.code(), Some(0));
     assert_eq!(on("assert", 6).status.code(), Some(1));
     let repaired = host.cli(&["layout", "apply", "main", "--daemon", "gpu1", "--drift-policy", "repair"]);
-    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    assert_eq!(repaired.status.code(), Some(0), "{}", stderr_of(&repaired));
     assert_eq!(host.daemon("gpu1")["spec"]["layout"]["drift_policy"], "repair");
 }
 
@@ -166,7 +166,7 @@ fn documented_layouts_are_readable() {
     let mut found = 0;
     for block in docs.split("```yaml\n").skip(1) {
         let text = block.split_once("\n```").expect("an end").0;
-        let document = layout::text::read(text, layout::text::Format::Yaml);
+        let document = layout::text::read(text, layout::text::LayoutFormat::Yaml);
         assert!(document.is_ok(), "{document:?}: {text}");
         found += 1;
     }
@@ -181,15 +181,15 @@ fn block(mark: &str) -> String {
 }
 
 #[test]
-fn the_readme_does_what_it_says() {
+fn readme_walkthrough_works() {
     // It serves nothing itself, and ends what the README starts.
     let host = InProcess::new("");
     let here = host.dir().display().to_string();
     let script = block("two hosts").replace("/tmp/mps", &here).replace("/run &\n", "/run 2>>manager.log &\n");
     let programs = Path::new(MANAGER).parent().expect("a directory").display();
     // To a file: a pipe would not end before what it starts in the background.
-    let said = host.dir().join("said");
-    let file = File::create(&said).expect("a file");
+    let printed = host.dir().join("printed");
+    let file = File::create(&printed).expect("a file");
     let status = Command::new("bash")
         .args(["-e", "-c", &script])
         .env("PATH", format!("{programs}:{}", std::env::var("PATH").expect("a path")))
@@ -200,7 +200,7 @@ fn the_readme_does_what_it_says() {
         .stdout(file)
         .status()
         .expect("bash");
-    let text = std::fs::read_to_string(&said).expect("text");
+    let text = std::fs::read_to_string(&printed).expect("text");
     assert!(status.success(), "{text}");
     for words in ["+ web: 7 chunks, 56 SMs", "checksum: sha256:", "/b/run same 5 "] {
         let found =

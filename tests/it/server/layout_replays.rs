@@ -50,7 +50,7 @@ fn ended(host: &Served, accepted: &Answer) -> (Value, Value) {
     (operation, host.api().get(&format!("/api/v1/replays/{id}")).ok())
 }
 
-/// The document with other words in its fingerprint, sealed anew as nobody but a manager does.
+/// The document with other words in its fingerprint and a new checksum, as only a manager makes it.
 fn with_fingerprint(document: &Value, field: &str, value: Value) -> Value {
     let mut document = document.clone();
     document["layouts"]["prod"]["recorded"]["fingerprint"][field] = value;
@@ -106,7 +106,7 @@ fn identical_host_gives_identical_partition_ids() {
     assert!(matches(&first, "prod") && matches(&second, "prod"));
     assert_eq!(second.api().get("/api/v1/replays").ok()["items"], json!([record]));
     assert_eq!(second.api().get("/api/v1/layouts/prod").ok()["newest"]["author"], "admin token");
-    // What was replayed is on record there, and goes on from there.
+    // What was replayed is on record there, and can be changed from there.
     let again = exported(&second);
     assert_eq!(again["layouts"]["prod"]["recorded"]["ids"], recorded["ids"]);
 }

@@ -309,7 +309,7 @@ fn invalid_layout_is_refused_by_pointer() {
         step["add"]["tenants"] = json!(["demo"]);
         step
     };
-    for (layout, pointer, said) in [
+    for (layout, pointer, message) in [
         (json!({"steps": [add("a", 2), add("a", 3)]}), "/layout/steps/1/add/partition", "made twice"),
         (json!({"steps": [bound("a"), bound("b")]}), "/layout/steps/1/add/tenants/0", "one partition a GPU"),
         (json!({"steps": [add("a", 0)]}), "/layout/steps/0/add/chunks", "at least 1"),
@@ -322,7 +322,7 @@ fn invalid_layout_is_refused_by_pointer() {
         let problem = host.api().put("/api/v1/layouts/bad", &json!({"layout": layout}));
         let error = &problem.problem(422, "invalid-request")["errors"][0];
         assert_eq!(error["pointer"], pointer, "{error}");
-        assert!(error["detail"].as_str().unwrap().contains(said), "{error}");
+        assert!(error["detail"].as_str().unwrap().contains(message), "{error}");
     }
     host.api().get("/api/v1/layouts/bad").problem(404, "not-found");
 }
@@ -409,8 +409,8 @@ fn reordered_layout_is_recreated_only_on_request() {
     assert_ne!(before.iter().find(|one| one.0 == "web"), after.iter().find(|one| one.0 == "web"));
     assert!(matches(&host, "prod"));
     // What held for that apply alone is over with it.
-    assert_eq!(host.ask_sql("SELECT daemon FROM layout_changes"), [] as [String; 0]);
-    // The next process of the daemon gives the same IDs again, and would tell if it did not.
+    assert_eq!(host.query_sql("SELECT daemon FROM layout_changes"), [] as [String; 0]);
+    // The next process of the daemon gives the same IDs again, and would report it if it did not.
     let killed = host.daemon_pid("gpu1");
     signal(killed, Signal::KILL);
     eventually("another process is ready", || {

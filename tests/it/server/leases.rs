@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Api, Host, InProcess, Served, command_line, eventually, is_alive, said};
+use crate::harness::{Api, Host, InProcess, Served, command_line, eventually, is_alive, stderr_of};
 
 const LEASES: &str = "/api/v1/tenants/demo/leases";
 
@@ -129,11 +129,11 @@ fn lease_of_old_release_on_init_is_revoked() {
     assert!(kept["detail"].as_str().unwrap().contains("revoke their leases"), "{kept}");
 
     let listed = host.cli(&["lease", "list", "demo"]);
-    assert!(said(&listed).contains(&id) || String::from_utf8_lossy(&listed.stdout).contains(&id));
+    assert!(stderr_of(&listed).contains(&id) || String::from_utf8_lossy(&listed.stdout).contains(&id));
     let page = page(&host, "/tenants/demo");
     assert!(page.contains(&format!("/tenants/demo/leases/{id}/revoke")), "{page}");
     let output = host.cli(&["lease", "revoke", "demo", &id]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_of(&output));
     assert_eq!(host.api().get(LEASES).ok()["items"], json!([]));
     assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
     assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);

@@ -1,4 +1,4 @@
-//! Who lost work: what MPS said at the time of a fault, and who was connected when a server died.
+//! Who lost work: what MPS reported at the time of a fault, and who was connected when a server died.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Client, Host, Served, eventually, is_alive, said, setting, signal};
+use crate::harness::{Client, Host, Served, eventually, is_alive, setting, signal, stderr_of};
 
 /// The first event of a type about a server, once it is reported.
 fn reported(host: &Served, kind: &str, server: u32) -> Value {
@@ -60,7 +60,7 @@ fn killed_server_event_names_all_its_clients() {
             let server = host.server_pid("gpu0");
             signal(server, Signal::KILL);
             let died = reported(&host, "server.died", server);
-            // These tenants share a user, so that the environment tells whose a client is.
+            // These tenants share a user, so that the environment identifies the tenant of a client.
             assert_eq!(affected(&died), pids, "kill {kill} of {count}: {died}");
             for (client, _) in &mut clients {
                 assert_eq!(client.ended().code(), Some(4), "kill {kill} of {count}");
@@ -158,7 +158,7 @@ fn fault_page_follows_the_mps_log() {
     });
     assert_eq!(left["cause"], json!({"by": "event", "id": fault["id"]}), "{left}");
     assert_eq!(own.get(&format!("/api/v1/events/{}", fault["id"])).ok(), events_of_b[0]);
-    let refused = said(&host.run("t_a", &["true"]));
+    let refused = stderr_of(&host.run("t_a", &["true"]));
     assert!(refused.contains("fatal GPU error"), "{refused}");
 
     assert_eq!(d.ended().code(), Some(0), "its GPU is no part of it");

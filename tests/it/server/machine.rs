@@ -147,7 +147,7 @@ fn daemons_survive_a_changed_machine_id() {
 #[test]
 fn failed_adoption_is_retried_by_next_confirmation() {
     let (mut host, daemons) = moved();
-    let spec = host.ask_sql("SELECT spec FROM daemons WHERE name = 'gpu0'").remove(0);
+    let spec = host.query_sql("SELECT spec FROM daemons WHERE name = 'gpu0'").remove(0);
     host.execute_sql("UPDATE daemons SET spec = '[]' WHERE name = 'gpu0'");
     host.serve();
     let body = json!({"machine_id": here(&host)});
@@ -197,8 +197,8 @@ fn read_only_manager_stays_so_after_restart() {
     let (mut host, daemons) = moved();
     host.serve();
     assert_eq!(host.end_manager(Signal::TERM), Some(0), "{}", host.log());
-    assert_eq!(host.ask_sql("SELECT machine_id FROM host"), [ANOTHER]);
-    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM incarnations"), ["2"], "nothing was forgotten");
+    assert_eq!(host.query_sql("SELECT machine_id FROM host"), [ANOTHER]);
+    assert_eq!(host.query_sql("SELECT count(*) || '' FROM incarnations"), ["2"], "nothing was forgotten");
     host.serve();
     assert_eq!(host.api().get("/readyz").status, 503);
     assert!(daemons.into_iter().all(is_alive));
@@ -272,7 +272,7 @@ fn reboot_starts_daemons_and_ignores_reused_pids() {
          UPDATE leases SET boot_id = 'b', pid = {pid};",
         start_time(pid)
     ));
-    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM leases"), ["1"]);
+    assert_eq!(host.query_sql("SELECT count(*) || '' FROM leases"), ["1"]);
     host.serve();
     host.await_ready();
     for (name, token) in ["gpu0", "gpu1"].into_iter().zip(&tokens) {
@@ -288,8 +288,8 @@ fn reboot_starts_daemons_and_ignores_reused_pids() {
     );
     assert!(is_alive(pid) && stranger.0.try_wait().unwrap().is_none(), "the stranger was left alone");
     host.end_manager(Signal::TERM);
-    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM leases WHERE boot_id = 'b'"), ["0"]);
-    assert_eq!(host.ask_sql("SELECT count(*) || '' FROM incarnations WHERE boot_id = 'b'"), ["0"]);
+    assert_eq!(host.query_sql("SELECT count(*) || '' FROM leases WHERE boot_id = 'b'"), ["0"]);
+    assert_eq!(host.query_sql("SELECT count(*) || '' FROM incarnations WHERE boot_id = 'b'"), ["0"]);
 }
 
 #[test]

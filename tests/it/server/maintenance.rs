@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Client, Host, InProcess, MANAGER, Served, eventually, is_alive, pid, said, signal_if_there,
+    Answer, Client, Host, InProcess, MANAGER, Served, eventually, is_alive, pid, signal_if_there, stderr_of,
 };
 
 const PATH: &str = "/api/v1/host/maintenance";
@@ -73,7 +73,7 @@ fn whole_host_maintenance_restores_everything_afterwards() {
     let draining = await_state(&host, "draining");
     assert_eq!((&draining["daemons"], &draining["live"]), (&json!(["gpu0", "gpu1"]), &json!(true)));
     eventually("the client is waited for, and nobody new comes in", || {
-        said(&host.run("batch", &["true"])).contains("in maintenance").then_some(())
+        stderr_of(&host.run("batch", &["true"])).contains("in maintenance").then_some(())
     });
     let daemon = host.daemon("gpu0");
     assert_eq!(
@@ -98,7 +98,7 @@ fn whole_host_maintenance_restores_everything_afterwards() {
     );
     assert_eq!(daemon["status"]["conditions"][0]["reason"], "StoppedForMaintenance");
     assert_eq!(host.api().get("/readyz").status, 200, "down as wanted");
-    // The GPUs are shown as they were, and it is said that they are not looked at.
+    // The GPUs are shown as they were, and are marked as not polled.
     let shown = host.api().get("/api/v1/gpus").ok();
     assert_eq!(shown["items"][1]["uuid"], before["items"][1]["uuid"]);
     assert_eq!((&shown["items"][1]["live"], &before["items"][1]["live"]), (&json!(false), &json!(true)));
@@ -139,7 +139,7 @@ fn one_gpu_is_released_while_another_serves() {
     assert!(client.is_running());
     assert_eq!(host.daemon_pid("gpu1"), daemon);
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
-    assert!(said(&host.run("demo", &["true"])).contains("in maintenance"));
+    assert!(stderr_of(&host.run("demo", &["true"])).contains("in maintenance"));
     // Present clients are still listed, without what only the driver reports.
     let listed = host.listed(client.pid());
     assert_eq!((&listed["tenant"], &listed["memory"]), (&json!("second"), &json!([])));
@@ -326,7 +326,7 @@ fn unlisted_gpu_is_proven_by_device_file() {
     assert!(error.contains(&format!("{} (sleep 600)", clinging.0.id())), "{error}");
     drop(clinging);
 
-    // Without its device file nobody can tell who has it open.
+    // Without its device file it cannot be determined who has it open.
     fs::remove_file(host.runtime("sim/dev/nvidia0")).unwrap();
     let operation = host.api().succeeds(&begin(&host, &body));
     let proof = operation["steps"][5]["outcome"].as_str().unwrap();
@@ -424,7 +424,7 @@ fn interrupted_drain_resumes_after_manager_death() {
     host.end_manager(Signal::KILL);
     host.serve();
     assert_eq!((&now(&host)["state"], &now(&host)["live"]), (&json!("draining"), &json!(true)));
-    assert!(said(&host.run("batch", &["true"])).contains("in maintenance"));
+    assert!(stderr_of(&host.run("batch", &["true"])).contains("in maintenance"));
     drop(client);
     host.api().succeeds(&accepted);
     assert_let_go(&host);
@@ -443,7 +443,7 @@ fn interrupted_quit_resumes_after_manager_death() {
     let accepted = begin(&host, &body);
     await_state(&host, "quitting");
     host.end_manager(Signal::KILL);
-    let state = host.ask_sql("SELECT state FROM maintenance");
+    let state = host.query_sql("SELECT state FROM maintenance");
     assert_eq!((state, is_alive(daemon)), (vec!["quitting".to_owned()], true));
     signal_if_there(daemon, Signal::CONT);
     host.serve();
@@ -491,7 +491,7 @@ fn maintenance_of_other_machine_is_ignored() {
     host.execute_sql("UPDATE host SET machine_id = '0123456789abcdef0123456789abcdef'");
     host.serve();
     let shown = host.api().get("/api/v1/host").ok();
-    assert_eq!(shown["live"], true, "the GPUs are looked at");
+    assert_eq!(shown["live"], true, "the GPUs are polled");
     begin(&host, &json!({})).problem(409, "read-only");
     let confirm = json!({"machine_id": shown["machine_id"]});
     assert_eq!(host.api().post("/api/v1/host/confirm", &confirm).status, 200);

@@ -274,8 +274,8 @@ fn served_metrics_match_documented_catalogue() {
     assert!(open.header("content-type").is_some_and(|kind| kind.starts_with("application/openmetrics-text")));
     assert!(open.text.ends_with("# EOF\n"));
     if let Some(checked) = promtool(&["check", "metrics"], &answer.text) {
-        let said = String::from_utf8_lossy(&checked.stderr);
-        assert!(checked.status.success() && said.trim().is_empty(), "{said}");
+        let message = String::from_utf8_lossy(&checked.stderr);
+        assert!(checked.status.success() && message.trim().is_empty(), "{message}");
     }
 }
 
@@ -286,8 +286,8 @@ fn the_alert_rules_do_what_they_say() {
         let output = Command::new("promtool").args(arguments).current_dir(directory).output();
         match output {
             Ok(output) => {
-                let said = [output.stdout, output.stderr].concat();
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+                let printed = [output.stdout, output.stderr].concat();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
             }
             Err(_) => missing("promtool"),
         }

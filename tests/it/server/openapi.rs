@@ -83,7 +83,7 @@ fn layout_schema_and_reader_accept_same_documents() {
         }
     }
     for value in good {
-        text::read(&value.to_string(), text::Format::Json).expect("the reader takes it too");
+        text::read(&value.to_string(), text::LayoutFormat::Json).expect("the reader takes it too");
     }
 }
 

@@ -165,7 +165,7 @@ fn hung_server_is_ended_once_idle() {
     );
     assert_no_answer(&host, "gpu0", "ServerHangs");
     assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 200, "the other daemon is well");
-    assert!(client.is_running() && is_alive(server), "who is connected goes on");
+    assert!(client.is_running() && is_alive(server), "a connected client continues");
     client.signal(Signal::KILL);
     client.ended();
     host.await_ready();
@@ -198,10 +198,10 @@ fn hung_server_with_unknown_clients_is_kept() {
         message.contains(&format!("server {server} hangs")) && message.contains("is not known"),
         "{message}"
     );
-    // One more look that is in vain changes nothing.
+    // One more failed poll changes nothing.
     let failed = || host.daemon("gpu0")["status"]["sessions"]["failed"].as_u64().unwrap();
     let before = failed();
-    eventually("it was looked at again", || (failed() > before).then_some(()));
+    eventually("it was polled again", || (failed() > before).then_some(()));
     assert!(is_alive(server) && client.is_running());
     signal(server, Signal::KILL);
     host.await_ready();
@@ -320,7 +320,7 @@ fn full_log_disk_is_reported() {
     host.await_ready();
     assert!(host.condition("gpu0", "LogDiskFull").is_none());
     let filler = disk.fill();
-    let condition = eventually("it is said", || host.condition("gpu0", "LogDiskFull"));
+    let condition = eventually("the full disk is reported", || host.condition("gpu0", "LogDiskFull"));
     assert!(condition["message"].as_str().unwrap().contains("make room there"), "{condition}");
     assert!(host.condition("gpu1", "LogDiskFull").is_none(), "the other daemon logs elsewhere");
     let spec = json!({"daemon": "gpu0", "device_memory_limit": "9G", "max_clients": 1});
@@ -360,8 +360,8 @@ fn daemon_low_on_files_is_reported_early() {
     assert!(host.condition("gpu0", "FileDescriptorsLow").is_none());
     // Two to spare: one for a caller, one for a client.
     let before = limit_files(daemon, Some(open_files(daemon) + 2));
-    // While a caller is served one less is left, so that the share is not the same in each look.
-    let low = eventually("it is said", || host.condition("gpu0", "FileDescriptorsLow"));
+    // While a caller is served one less is left, so that the share differs from poll to poll.
+    let low = eventually("the shortage is reported", || host.condition("gpu0", "FileDescriptorsLow"));
     let message = low["message"].as_str().unwrap();
     assert!(
         message.contains(&format!("control daemon {daemon} has")) && message.contains("LimitNOFILE"),

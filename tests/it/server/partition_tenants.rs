@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::foreign::delete;
 use super::layouts::{add, apply, host, partitions, post, remove, trapped_host, uuid, write};
-use super::shares::let_in_while_another_is_written;
+use super::shares::is_admitted_while_another_is_written;
 use crate::harness::{
-    Client, Host, InProcess, Manager, Served, Simulated, Spring, Trap, eventually, said, signal,
+    Client, Host, InProcess, Manager, Served, Simulated, Spring, Trap, eventually, signal, stderr_of,
 };
 
 const VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
@@ -51,10 +51,10 @@ fn refused(host: &Served, tenant: &str, words: &[&str]) {
     );
     let lease = lease.problem(409, "conflict")["detail"].as_str().unwrap().to_owned();
     let run = host.run(tenant, &["true"]);
-    assert_eq!(run.status.code(), Some(2), "{}", said(&run));
-    for said in [environment, lease, said(&run)] {
+    assert_eq!(run.status.code(), Some(2), "{}", stderr_of(&run));
+    for message in [environment, lease, stderr_of(&run)] {
         for word in words {
-            assert!(said.contains(word), "{word} in {said}");
+            assert!(message.contains(word), "{word} in {message}");
         }
     }
 }
@@ -135,7 +135,7 @@ fn give_to_second(host: &Served) {
 #[test]
 fn tenant_connects_while_another_is_written() {
     let host: InProcess = of_first();
-    let_in_while_another_is_written(&host, "gpu1", "first");
+    is_admitted_while_another_is_written(&host, "gpu1", "first");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn lease_belongs_to_one_process_and_boot() {
             again.contains("admitted for tenant first") && again.contains("start a separate process"),
             "{again}"
         );
-        assert_eq!(host.ask_sql("SELECT tenant FROM partition_leases"), ["first"]);
+        assert_eq!(host.query_sql("SELECT tenant FROM partition_leases"), ["first"]);
         drop(holder);
         let holder = Holder::new();
         let lease = json!({"kind": "recorded", "pid": holder.pid()});
@@ -331,7 +331,7 @@ fn lease_belongs_to_one_process_and_boot() {
         host.serve();
         host.await_ready();
         assert_eq!(host.run("first", &["true"]).status.code(), Some(0), "{forget}");
-        let kept = host.ask_sql("SELECT tenant FROM partition_leases");
+        let kept = host.query_sql("SELECT tenant FROM partition_leases");
         assert_eq!(kept, ["first"], "what is over is forgotten: {forget}");
     }
 }
@@ -366,7 +366,7 @@ fn any_process_naming_partition_holds_it() {
     let named = handed_out(&host, "first");
     // The process that was admitted has ended, and its child has not.
     let left = host.run("first", &["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >&2"]);
-    let child: u32 = said(&left).trim().parse().expect("a PID");
+    let child: u32 = stderr_of(&left).trim().parse().expect("a PID");
     let client = host.client("first");
     write(&host, "old", &[bound("old", 7, &["second"])]);
     apply(&host, "old", &json!({}));
@@ -452,8 +452,8 @@ fn lease_granted_during_change_is_noticed() {
         host.end_manager(Signal::KILL);
         // The lease of the process that is gone becomes one of a living process as the step begins.
         host.execute_sql(&format!(
-            "DROP TRIGGER IF EXISTS let_in;
-             CREATE TRIGGER let_in AFTER INSERT ON operation_steps WHEN NEW.name = '{step}' BEGIN
+            "DROP TRIGGER IF EXISTS admission;
+             CREATE TRIGGER admission AFTER INSERT ON operation_steps WHEN NEW.name = '{step}' BEGIN
                UPDATE partition_leases SET pid = {}, start_time = {} WHERE tenant = 'second';
              END;",
             holder.pid(),
@@ -528,7 +528,7 @@ fn deleted_tenants_process_is_not_reattributed() {
     assert_eq!(host.run("second", &["true"]).status.code(), Some(0));
 }
 
-/// A program whose main thread ends while another goes on.
+/// A program whose main thread ends while another thread continues.
 const HEADLESS: &str = "#include <pthread.h>
 #include <unistd.h>
 static void *go_on(void *nothing) { for (;;) sleep(600); return nothing; }
@@ -541,7 +541,7 @@ fn process_without_main_thread_holds_its_partition() {
     let (source, program) = (host.dir().join("headless.c"), host.dir().join("headless"));
     std::fs::write(&source, HEADLESS).unwrap();
     let built = Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).output().unwrap();
-    assert!(built.status.success(), "{}", said(&built));
+    assert!(built.status.success(), "{}", stderr_of(&built));
     let named = handed_out(&host, "first");
     let program = program.to_str().unwrap();
     let by_run = host.run_command("first", &[program]).spawn().unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::foreign::{condition, delete};
 use super::layouts::uuid;
-use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, said, signal};
+use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, signal, stderr_of};
 
 /// `web` 7, `spare` 2, `batch` 3, `spare` removed, `tail` 1: the removal is part of the sequence.
 fn small() -> Value {
@@ -171,12 +171,12 @@ fn partition_drift_is_repaired_only_on_request() {
     assert_eq!(drifted["partitions"][2]["id"], json!(null), "it is not handed out");
     assert_eq!(drifted["partitions"][2]["expected"], json!(tail));
     assert_eq!(drifted["partitions"][0]["id"], made[0].1, "the others are what they were");
-    let said = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("it is said");
-    assert!(said["message"].as_str().unwrap().contains("partition tail"), "{said}");
+    let drifted = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("the drift is reported");
+    assert!(drifted["message"].as_str().unwrap().contains("partition tail"), "{drifted}");
     for _ in 0..3 {
         host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
     }
-    assert_eq!(changes(&host), (4, 2), "nobody asked for it to be put back");
+    assert_eq!(changes(&host), (4, 2), "nobody asked for it to be restored");
     assert_eq!(host.log().matches("a partition was changed by another program").count(), 1, "logged once");
 
     assert_eq!(put(&host, "repair"), 200);
@@ -192,14 +192,14 @@ fn partition_drift_is_repaired_only_on_request() {
     assert_eq!(seen["last"][0]["kind"], "unknown", "{seen}");
     assert!(seen["taken"][0]["command"].as_str().unwrap().starts_with("sm_partition rm"), "{seen}");
     assert_eq!(repaired["taken"].as_array().unwrap().len(), 5, "what made the layout is what it was");
-    let reported = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("it is said");
-    assert_eq!((&reported["status"], &reported["reason"]), (&json!(false), &json!("PutBack")), "{reported}");
+    let reported = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("the drift is reported");
+    assert_eq!((&reported["status"], &reported["reason"]), (&json!(false), &json!("Restored")), "{reported}");
     let log = host.log();
     assert_eq!(log.matches("a partition was changed by another program").count(), 2, "logged once each");
-    assert_eq!(log.matches("partitions that another program changed were put back").count(), 2);
+    assert_eq!(log.matches("partitions that another program changed were restored").count(), 2);
     assert!(!listed(&host).contains(&strange.split_once('/').unwrap().1.to_owned()));
 
-    // Before the others: to put it back where it was, they would have to be made again.
+    // Before the others: to restore it where it was, they would have to be made again.
     let web = made[0].1.as_str().unwrap();
     host.control("gpu1", &format!("sm_partition rm {gpu}/{web}"));
     let drifted = in_state(&host, "drifted", "ready");
@@ -216,7 +216,7 @@ fn repeatedly_undone_repair_backs_off() {
     for (round, pause) in [(1, 0), (2, 0), (3, 0), (4, 1_000), (5, 2_000)] {
         host.control("gpu1", &remove);
         let mut put_off = false;
-        let layout = eventually("it is put back", || {
+        let layout = eventually("it is restored", || {
             let status = host.daemon("gpu1")["status"].clone();
             let layout = &status["layout"];
             if layout["drift_seen"]["next_repair_at"].is_i64() {
@@ -313,7 +313,11 @@ fn other_die_stops_at_first_differing_id() {
     }
     assert!(tenant.text.contains("(PartitionIdDiffers)"), "{}", tenant.text);
     let output = host.run("parts", &["true"]);
-    assert!(!output.status.success() && said(&output).contains("is on record"), "{}", said(&output));
+    assert!(
+        !output.status.success() && stderr_of(&output).contains("is on record"),
+        "{}",
+        stderr_of(&output)
+    );
 
     let replays = host.api().get("/api/v1/replays").ok()["items"].clone();
     assert_eq!(replays.as_array().unwrap().len(), 1, "{replays}");

@@ -54,7 +54,7 @@ fn waiting_clients_are_shown_until_admitted() {
     );
     let now = jiff::Timestamp::now().as_millisecond();
     assert!((now - 60_000..=now).contains(&since), "{since} is not a moment ago");
-    let condition = host.condition("gpu0", "UsersWaiting").expect("said");
+    let condition = host.condition("gpu0", "UsersWaiting").expect("reported");
     let message = condition["message"].as_str().unwrap();
     for part in [
         format!("processes {} of uid 65534", waits.0.id()),
@@ -64,7 +64,7 @@ fn waiting_clients_are_shown_until_admitted() {
         assert!(message.contains(&part), "{message}");
     }
     drop(client);
-    eventually("it is admitted, and waits no more", || {
+    eventually("it is admitted and no longer waits", || {
         let daemon = host.daemon("gpu0");
         let listed = host.api().get("/api/v1/clients").ok()["items"][0]["pid"] == waits.0.id();
         (daemon["status"]["queue"] == json!([]) && listed).then_some(())

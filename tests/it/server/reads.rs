@@ -67,7 +67,7 @@ fn fresh_read_starts_at_most_two_processes() {
     let daemon = host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
     let processes = daemon["status"]["effective"]["control_processes"].as_u64().unwrap();
     assert!((1..=2).contains(&processes), "{processes}");
-    // Others may have looked meanwhile: the manager's own rhythm is a second here.
+    // The manager may have polled meanwhile: its interval is a second here.
     assert!(host.logged("gpu0", "NEW UI") - before <= 4);
 }
 

@@ -13,7 +13,7 @@ struct Before {
 
 fn state(host: &Served) -> Before {
     let daemons = ["gpu0", "gpu1"].map(|name| {
-        // After a look that begins now nothing that a request caused is still under way.
+        // After a poll that begins now nothing that a request caused is still in progress.
         let daemon = host.api().get(&format!("/api/v1/daemons/{name}?fresh=true")).ok();
         (daemon["generation"].clone(), daemon["spec"].clone())
     });

@@ -7,7 +7,7 @@ use super::layouts::{add, apply, partitions, remove, trapped_host, write};
 use super::shares;
 use crate::harness::{Host, InProcess, Served, Spring, Trap, eventually, is_alive, signal};
 
-/// All replays, the newest first, once the newest of so many has come to its end.
+/// All replays, the newest first, once the newest of so many has completed.
 fn replays(host: &Served, count: usize) -> Vec<Value> {
     eventually(&format!("{count} replays have come to their end"), || {
         let items = host.api().get("/api/v1/replays").ok()["items"].as_array().expect("a list").clone();
@@ -88,7 +88,7 @@ fn partition_restart_is_recorded_as_replay() {
         );
         assert_eq!((&newest["operation"], &newest["expected"]), (&json!(null), &json!(ids)), "{what}");
         let steps = newest["steps"].as_array().unwrap();
-        // Before its own, the manager that goes on takes away what comes of steps whose end nobody has seen.
+        // Before its own, the next manager removes the results of steps whose end was not recorded.
         let of_layout = steps.iter().filter(|step| step["step"].is_u64());
         assert_eq!(
             of_layout.map(|step| &step["id"]).collect::<Vec<_>>(),
@@ -107,7 +107,7 @@ fn partition_restart_is_recorded_as_replay() {
     assert_eq!(replays(&host, 4).len(), 4);
 }
 
-/// Something after which nobody wants the layout any more.
+/// Something after which the layout is no longer wanted.
 type Wish = fn(&Served);
 
 #[test]

@@ -52,17 +52,17 @@ fn damaged_database_is_replaced_with_the_reason() {
     ] {
         fs::write(host.state("mps-manager.db"), &whole).unwrap();
         change(&host.state("mps-manager.db"), lacking);
-        let said = host.kept("restore", &file);
-        assert!(said.contains(&format!("could not be read ({words})")), "{said}");
-        assert!(said.contains("The rest of the audit is in that file"), "{said}");
+        let message = host.kept("restore", &file);
+        assert!(message.contains(&format!("could not be read ({words})")), "{message}");
+        assert!(message.contains("The rest of the audit is in that file"), "{message}");
     }
-    // Torn in the middle, where nobody looks before all of it is read.
+    // Damaged in the middle, where nothing reads before the whole file is checked.
     let mut torn = whole.clone();
     let middle = torn.len() / 8192 * 4096;
     torn[middle..middle + 4096].fill(0x5a);
     fs::write(host.state("mps-manager.db"), &torn).unwrap();
-    let said = host.kept("restore", &file);
-    assert!(said.contains("could not be read ("), "{said}");
+    let message = host.kept("restore", &file);
+    assert!(message.contains("could not be read ("), "{message}");
     host.serve();
     host.await_ready();
 }
@@ -75,8 +75,8 @@ fn incomplete_backup_is_refused() {
     host.end_manager(Signal::TERM);
     change(&file, "DROP TABLE operations");
     let before = fs::read(host.state("mps-manager.db")).unwrap();
-    let said = host.refuses("restore", &file);
-    assert!(said.contains("is damaged: its table operations is missing"), "{said}");
+    let message = host.refuses("restore", &file);
+    assert!(message.contains("is damaged: its table operations is missing"), "{message}");
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
 }
 
@@ -92,8 +92,8 @@ fn locked_database_is_not_replaced() {
     let options = SqliteConnectOptions::new().filename(&database);
     let mut holder = runtime.block_on(options.connect()).unwrap();
     runtime.block_on(sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut holder)).unwrap();
-    let said = host.refuses("restore", &file);
-    assert!(said.contains("cannot be read now") && said.contains("move the file away"), "{said}");
+    let message = host.refuses("restore", &file);
+    assert!(message.contains("cannot be read now") && message.contains("move the file away"), "{message}");
     assert_eq!(fs::metadata(&database).unwrap().ino(), before, "the same file");
     runtime.block_on(holder.close()).unwrap();
     host.kept("restore", &file);
@@ -114,13 +114,16 @@ fn forgotten_tenants_processes_lose_their_leases() {
     host.await_ready();
     let (kept, forgotten) = (host.run_client("same"), host.run_client("again"));
     host.end_manager(Signal::TERM);
-    let said = host.kept("restore", &file);
+    let message = host.kept("restore", &file);
     assert!(
-        said.contains("the backup has another tenant of that name, and processes of the forgotten one"),
-        "{said}"
+        message.contains("the backup has another tenant of that name, and processes of the forgotten one"),
+        "{message}"
     );
-    assert!(said.contains("tenant again was created after") && !said.contains("tenant same"), "{said}");
-    assert_eq!(host.ask_sql("SELECT tenant || pid FROM leases"), [format!("same{}", kept.pid())]);
+    assert!(
+        message.contains("tenant again was created after") && !message.contains("tenant same"),
+        "{message}"
+    );
+    assert_eq!(host.query_sql("SELECT tenant || pid FROM leases"), [format!("same{}", kept.pid())]);
     host.serve();
     host.await_ready();
     let by = |pid: u32| host.listed(pid)["attributed_by"].clone();

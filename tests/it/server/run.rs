@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Host, InProcess, eventually, pid, said, signal};
+use crate::harness::{Client, Host, InProcess, eventually, pid, signal, stderr_of};
 
 #[test]
 fn run_replaces_itself_with_the_command() {
@@ -26,11 +26,11 @@ fn failed_command_exits_like_a_shell() {
     let host = InProcess::ready();
     let missing = host.run("demo", &["no-such-command"]);
     assert_eq!(missing.status.code(), Some(127));
-    assert!(said(&missing).contains("no-such-command"), "{}", said(&missing));
+    assert!(stderr_of(&missing).contains("no-such-command"), "{}", stderr_of(&missing));
     assert_eq!(host.run("demo", &["/etc/passwd"]).status.code(), Some(126));
     let unknown = host.run("nobody", &["true"]);
     assert_eq!(unknown.status.code(), Some(2));
-    assert!(said(&unknown).contains("there is no tenant nobody"), "{}", said(&unknown));
+    assert!(stderr_of(&unknown).contains("there is no tenant nobody"), "{}", stderr_of(&unknown));
 }
 
 #[test]
@@ -67,7 +67,11 @@ fn no_more_run_than_max_clients() {
     let first = host.run_client("demo");
     let refused = host.run("demo", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("1 process running and max_clients is 1"), "{}", said(&refused));
+    assert!(
+        stderr_of(&refused).contains("1 process running and max_clients is 1"),
+        "{}",
+        stderr_of(&refused)
+    );
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(host.run_client("batch"));
@@ -89,7 +93,11 @@ fn each_child_of_run_takes_a_place() {
     eventually("all four are listed", || (host.clients().len() == 4).then_some(()));
     let refused = host.run("batch", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("4 processes running and max_clients is 4"), "{}", said(&refused));
+    assert!(
+        stderr_of(&refused).contains("4 processes running and max_clients is 4"),
+        "{}",
+        stderr_of(&refused)
+    );
     for client in host.clients() {
         signal(pid(&client["pid"]), Signal::KILL);
     }
@@ -104,7 +112,7 @@ fn run_is_refused_without_pipe_directory() {
     let daemon = host.daemon_pid("gpu0");
     std::fs::rename(host.runtime("daemons/gpu0/pipe"), host.runtime("daemons/gpu0/elsewhere")).unwrap();
     let refused = host.run("batch", &["true"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr_of(&refused));
     let reported = eventually("it says what is wrong", || {
         let reported = host.daemon("gpu0")["status"]["conditions"][0]["message"].as_str()?.to_owned();
         reported.contains("was removed or replaced").then_some(reported)
@@ -159,14 +167,14 @@ fn stopped_or_cordoned_daemon_runs_nothing() {
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &closed).status, 200);
     let refused = host.run("demo", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("takes no new clients"), "{}", said(&refused));
+    assert!(stderr_of(&refused).contains("takes no new clients"), "{}", stderr_of(&refused));
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"]})).status, 200);
     assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
 
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     let refused = host.run("demo", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("stopped"), "{}", said(&refused));
+    assert!(stderr_of(&refused).contains("stopped"), "{}", stderr_of(&refused));
 }
 
 #[test]

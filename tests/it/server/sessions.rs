@@ -68,7 +68,7 @@ fn session_acts_as_its_token_until_logout() {
     assert_eq!(out.status, 204);
     assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
     whoami(&host, &cookie).problem(401, "unauthorized");
-    assert_eq!(whoami(&host, &cookie_of(&other)).status, 200, "another session of the same token goes on");
+    assert_eq!(whoami(&host, &cookie_of(&other)).status, 200, "another session of the same token continues");
     host.api().get("/api/v1/session").problem(404, "not-found");
 }
 
@@ -156,7 +156,7 @@ fn session_ends_when_idle_or_too_old() {
     assert_eq!(whoami(&host, &fresh).status, 200);
     host.end_manager(Signal::TERM);
     assert_eq!(
-        host.ask_sql("SELECT CAST(count(*) AS TEXT) FROM sessions"),
+        host.query_sql("SELECT CAST(count(*) AS TEXT) FROM sessions"),
         ["1"],
         "those that are over are forgotten"
     );
@@ -295,10 +295,10 @@ fn submit_unfollowed(host: &Served, form: &str) -> Answer {
 
 /// Makes an address as a user of the socket; gives its code.
 fn code_of(host: &Served, uid: u32) -> Result<String, String> {
-    let (code, said) = as_user(host, uid, "", &["login-url"]);
-    match said.trim().split_once("?code=") {
+    let (code, output) = as_user(host, uid, "", &["login-url"]);
+    match output.trim().split_once("?code=") {
         Some((_, text)) if code == Some(0) => Ok(text.to_owned()),
-        _ => Err(said),
+        _ => Err(output),
     }
 }
 
@@ -437,8 +437,8 @@ fn group_admin_logs_in_with_own_token() {
         refused.contains("uid 4343 has its role through a group") && refused.contains("token create"),
         "{refused}"
     );
-    let (_, said) = as_user(&host, 4343, "", &["token", "create", "me", "--grant", "admin"]);
-    let secret = said.lines().find(|line| line.starts_with("mpsm_")).expect("a token");
+    let (_, output) = as_user(&host, 4343, "", &["token", "create", "me", "--grant", "admin"]);
+    let secret = output.lines().find(|line| line.starts_with("mpsm_")).expect("a token");
     assert_eq!(whoami(&host, &cookie(&host, secret)).ok()["grant"], "admin");
 }
 
@@ -473,9 +473,9 @@ fn only_first_start_prints_login_link() {
 /// What the manager prints from its start to its end.
 fn printed(host: &Host) -> Vec<String> {
     let mut manager = host.start_manager();
-    let mut said = BufReader::new(manager.stdout.take().expect("piped")).lines().map_while(Result::ok);
-    let first = said.next().expect("it serves");
+    let mut output = BufReader::new(manager.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let first = output.next().expect("it serves");
     signal(manager.id(), Signal::TERM);
     manager.wait().expect("waited for");
-    std::iter::once(first).chain(said).collect()
+    std::iter::once(first).chain(output).collect()
 }

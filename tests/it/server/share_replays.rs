@@ -11,7 +11,7 @@ fn exported(host: &Served) -> Value {
     host.api().send(reqwest::Method::GET, "/api/v1/layouts/main/export?daemon=gpu0", &json, None).ok()
 }
 
-/// The document changed and sealed anew, as nobody but a manager does.
+/// The document, changed and with a new checksum, as only a manager makes it.
 fn resealed(document: &Value, change: impl FnOnce(&mut Value)) -> Value {
     let mut document = document.clone();
     change(&mut document["layouts"]["main"]["recorded"]);

@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::foreign::condition;
-use crate::harness::{Answer, Client, Host, InProcess, Manager, Served, Simulated, eventually, said, signal};
+use crate::harness::{
+    Answer, Client, Host, InProcess, Manager, Served, Simulated, eventually, signal, stderr_of,
+};
 
 /// Partitions of so many chunks, each with a tenant of its name.
 fn layout(partitions: &[(&str, u32)]) -> Value {
@@ -85,7 +87,7 @@ pub(super) fn sees(host: &Served, tenant: &str) -> u64 {
     client.seen["devices"][0]["sms"].as_u64().unwrap_or_else(|| panic!("{}", client.seen))
 }
 
-/// How many CUDA clients managers have sent to look.
+/// How many CUDA clients managers have started for verification.
 fn sent(host: &Host) -> usize {
     host.log().matches("a CUDA client measures").count()
 }
@@ -126,7 +128,7 @@ fn h200_shares_give_exact_sms_after_restart() {
 }
 
 /// Another tenant's label is written all the time, while this tenant is admitted.
-pub(super) fn let_in_while_another_is_written(host: &Served, daemon: &str, tenant: &str) {
+pub(super) fn is_admitted_while_another_is_written(host: &Served, daemon: &str, tenant: &str) {
     let ended = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -140,16 +142,16 @@ pub(super) fn let_in_while_another_is_written(host: &Served, daemon: &str, tenan
             }
             written
         });
-        let let_in = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let admitted = std::panic::catch_unwind(AssertUnwindSafe(|| {
             for run in 0..20 {
                 let output = host.run(tenant, &["true"]);
-                assert!(output.status.success(), "run {run}: {}", said(&output));
+                assert!(output.status.success(), "run {run}: {}", stderr_of(&output));
                 host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
             }
         }));
         ended.store(true, Ordering::Relaxed);
         let written = writer.join().expect("every label is written");
-        let_in.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
+        admitted.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
         written
     });
     assert!(written >= 20, "{written}");
@@ -158,7 +160,7 @@ pub(super) fn let_in_while_another_is_written(host: &Served, daemon: &str, tenan
 #[test]
 fn tenant_with_share_connects_during_other_writes() {
     let host: InProcess = host_with("h200x1@13.0", &THREE);
-    let_in_while_another_is_written(&host, "gpu0", "five");
+    is_admitted_while_another_is_written(&host, "gpu0", "five");
     assert_eq!(sees(&host, "five"), 40);
 }
 
@@ -289,7 +291,7 @@ fn unmeasured_percentages_are_found_and_reused() {
 fn unproven_share_is_not_handed_out() {
     let mut host: Host = host_with("h200x1@13.0", &THREE);
     applied(&host);
-    // A device has 127 connections: there is none left for a client that looks.
+    // A device has 127 connections: there is none left for a verifying client.
     let busy = ["32", "32", "32", "30"].map(|connections| {
         let mut command = host.client_command("seven", &["--spin", "600"]);
         command.env("CUDA_DEVICE_MAX_CONNECTIONS", connections);
@@ -311,10 +313,10 @@ fn unproven_share_is_not_handed_out() {
     assert_ne!(host.run("five", &["true"]).status.code(), Some(0));
 
     drop(busy);
-    // It is looked again without anybody's asking.
+    // It is verified again without a request.
     applied(&host);
     let output = host.run("five", &[crate::harness::MANAGER, "sim", "client", "--json"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr_of(&output));
     let seen: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(seen["devices"][0]["sms"], 40);
 }

@@ -1,4 +1,4 @@
-//! What keeps a manager from starting: said clearly, with nothing touched.
+//! What keeps a manager from starting: reported clearly, with nothing changed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -23,8 +23,11 @@ fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
 fn second_manager_on_same_state_is_refused() {
     let host = Host::ready();
     let daemon = host.daemon_pid("gpu0");
-    let said = host.refused(&[]);
-    assert!(said.contains("another mps-manager is serving from") && said.contains("--state-dir"), "{said}");
+    let message = host.refused(&[]);
+    assert!(
+        message.contains("another mps-manager is serving from") && message.contains("--state-dir"),
+        "{message}"
+    );
     assert_eq!(host.api().get("/readyz").status, 200);
     assert_eq!(host.daemon_pid("gpu0"), daemon);
 }
@@ -33,8 +36,11 @@ fn second_manager_on_same_state_is_refused() {
 fn second_manager_on_same_socket_is_refused() {
     let host = Host::ready();
     let state = host.dir().join("other");
-    let said = host.refused(&["--state-dir", state.to_str().unwrap()]);
-    assert!(said.contains("another mps-manager answers at") && said.contains("--runtime-dir"), "{said}");
+    let message = host.refused(&["--state-dir", state.to_str().unwrap()]);
+    assert!(
+        message.contains("another mps-manager answers at") && message.contains("--runtime-dir"),
+        "{message}"
+    );
     assert_eq!(host.api().over(&host.runtime("api.sock")).get("/api/v1/host").status, 200);
 }
 
@@ -43,24 +49,24 @@ fn port_in_use_is_refused() {
     let host = Host::new("");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let said = host.refused(&["--listen", &address]);
-    assert!(said.contains(&address) && said.contains("--listen"), "{said}");
+    let message = host.refused(&["--listen", &address]);
+    assert!(message.contains(&address) && message.contains("--listen"), "{message}");
     assert!(!host.state("mps-manager.db").exists());
 }
 
 #[test]
 fn public_address_without_tls_is_refused() {
     let host = Host::new("");
-    let said = host.refused(&["--listen", "0.0.0.0:0"]);
-    assert!(said.contains("0.0.0.0:0 is not a loopback address"), "{said}");
+    let message = host.refused(&["--listen", "0.0.0.0:0"]);
+    assert!(message.contains("0.0.0.0:0 is not a loopback address"), "{message}");
     assert!(!host.state("mps-manager.db").exists());
 }
 
 #[test]
 fn unknown_profile_is_refused_with_known_ones() {
     let host = Host::new("");
-    let said = host.refused(&["--sim", "b200x3"]);
-    assert!(said.contains("b200x3") && said.contains("h200x2"), "{said}");
+    let message = host.refused(&["--sim", "b200x3"]);
+    assert!(message.contains("b200x3") && message.contains("h200x2"), "{message}");
     assert!(!host.state("mps-manager.db").exists());
 }
 
@@ -68,8 +74,11 @@ fn unknown_profile_is_refused_with_known_ones() {
 fn overlong_runtime_directory_is_refused_uncreated() {
     let host = Host::new("");
     let long = host.dir().join("x".repeat(80));
-    let said = host.refused(&["--runtime-dir", long.to_str().unwrap()]);
-    assert!(said.contains("is too long") && said.contains("82") && said.contains("--runtime-dir"), "{said}");
+    let message = host.refused(&["--runtime-dir", long.to_str().unwrap()]);
+    assert!(
+        message.contains("is too long") && message.contains("82") && message.contains("--runtime-dir"),
+        "{message}"
+    );
     assert!(!long.exists() && !host.state("").exists());
 }
 
@@ -80,9 +89,9 @@ fn host_without_gpu_suggests_simulation() {
     let arguments = ["serve", "--state-dir", state.to_str().unwrap(), "--runtime-dir", run.to_str().unwrap()];
     // Finds no driver here, and on a machine that has one, no MPS.
     let output = host.command(&arguments).env("PATH", "/nonexistent").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("--sim h200x2") && said.contains("nvidia-cuda-mps-control"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("--sim h200x2") && message.contains("nvidia-cuda-mps-control"), "{message}");
     assert!(!state.exists() && !run.exists());
 }
 
@@ -91,8 +100,8 @@ fn missing_mps_program_is_named() {
     let host = Host::new("");
     let empty = host.dir().join("empty");
     fs::create_dir(&empty).unwrap();
-    let said = host.refused(&["--mps-dir", empty.to_str().unwrap()]);
-    assert!(said.contains("nvidia-cuda-mps-control: no such program"), "{said}");
+    let message = host.refused(&["--mps-dir", empty.to_str().unwrap()]);
+    assert!(message.contains("nvidia-cuda-mps-control: no such program"), "{message}");
     assert!(!host.state("mps-manager.db").exists());
 }
 
@@ -104,8 +113,8 @@ fn programs_that_say_no_version_are_refused() {
     for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
         symlink("/bin/true", programs.join(name)).unwrap();
     }
-    let said = host.refused(&["--mps-dir", programs.to_str().unwrap()]);
-    assert!(said.contains("nvidia-cuda-mps-control"), "{said}");
+    let message = host.refused(&["--mps-dir", programs.to_str().unwrap()]);
+    assert!(message.contains("nvidia-cuda-mps-control"), "{message}");
     assert!(!host.state("mps-manager.db").exists());
 }
 
@@ -128,10 +137,10 @@ fn newer_and_pre_release_databases_are_refused_unchanged() {
     ] {
         host.execute_sql(statements);
         let before = contents(&host.state(""));
-        let said = host.refused(&[]);
+        let message = host.refused(&[]);
         assert!(
-            words.iter().all(|words| said.contains(words)) && said.contains("nothing was changed"),
-            "{said}"
+            words.iter().all(|words| message.contains(words)) && message.contains("nothing was changed"),
+            "{message}"
         );
         let after = contents(&host.state(""));
         let names = |files: &[(String, Vec<u8>)]| -> Vec<String> {
@@ -146,8 +155,8 @@ fn newer_and_pre_release_databases_are_refused_unchanged() {
 #[test]
 fn unknown_configuration_key_is_refused() {
     let host = Host::new("lisen = \"127.0.0.1:1\"");
-    let said = host.refused(&[]);
-    assert!(said.contains("lisen"), "{said}");
+    let message = host.refused(&[]);
+    assert!(message.contains("lisen"), "{message}");
     let config = host.dir().join("config.toml");
     let checked = host.cli(&["config", "check", "--config", config.to_str().unwrap()]);
     assert_eq!(checked.status.code(), Some(2));
@@ -167,8 +176,8 @@ fn commands_say_when_no_manager_answers() {
     {
         let output = host.cli(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("is `mps-manager serve` running?"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("is `mps-manager serve` running?"), "{message}");
     }
 }
 
@@ -176,8 +185,8 @@ fn commands_say_when_no_manager_answers() {
 fn unusable_state_directory_is_refused() {
     let host = Host::new("");
     fs::write(host.dir().join("state"), "a file").unwrap();
-    let said = host.refused(&[]);
-    assert!(said.contains("cannot be used") && said.contains("--state-dir"), "{said}");
+    let message = host.refused(&[]);
+    assert!(message.contains("cannot be used") && message.contains("--state-dir"), "{message}");
 }
 
 #[test]
@@ -186,11 +195,11 @@ fn corrupt_database_or_token_is_refused() {
     fs::create_dir(host.state("")).unwrap();
     fs::write(host.state("admin.token"), "short\n").unwrap();
     fs::set_permissions(host.state("admin.token"), fs::Permissions::from_mode(0o600)).unwrap();
-    let said = host.refused(&[]);
-    assert!(said.contains("admin.token holds no token"), "{said}");
+    let message = host.refused(&[]);
+    assert!(message.contains("admin.token holds no token"), "{message}");
     fs::remove_file(host.state("admin.token")).unwrap();
     fs::write(host.state("mps-manager.db"), "this is no database".repeat(100)).unwrap();
-    let said = host.refused(&[]);
-    assert!(said.contains("mps-manager.db") && said.contains("not a database"), "{said}");
+    let message = host.refused(&[]);
+    assert!(message.contains("mps-manager.db") && message.contains("not a database"), "{message}");
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), "this is no database".repeat(100).as_bytes());
 }

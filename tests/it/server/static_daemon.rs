@@ -21,7 +21,7 @@ fn in_static_mode(host: &Served) -> Value {
     daemon
 }
 
-/// What a look that begins now reads of a daemon's partitions.
+/// The partitions of a daemon, by a poll that begins now.
 fn partitions(host: &Served, daemon: &str) -> Value {
     let daemon = host.api().get(&format!("/api/v1/daemons/{daemon}?fresh=true")).ok();
     daemon["status"]["effective"]["partitions"].clone()
@@ -65,7 +65,7 @@ fn partitions_are_listed_with_their_clients() {
     let named = host.listed(client.pid())["id"].clone();
     assert_eq!(partitions(&host, "gpu1"), with(true, json!([named])));
     let threads = &host.api().get("/api/v1/tenants/parts").ok()["status"]["effective"]["threads"];
-    assert_eq!(threads["predicted_sms"], json!(null), "no percentage tells what a client sees");
+    assert_eq!(threads["predicted_sms"], json!(null), "no percentage predicts what a client sees");
     drop(client);
     eventually("nobody is in it", || (partitions(&host, "gpu1") == with(false, json!([]))).then_some(()));
 }

@@ -39,14 +39,14 @@ fn status_reports_effective_settings() {
         assert_eq!(cell(&table, tenant, "PRIORITY"), "below_normal", "the daemon's default: {table}");
     }
 
-    // Cordoned, the daemon takes no clients, which is said of it and not of each tenant.
+    // Cordoned, the daemon takes no clients, which is reported for it and not for each tenant.
     host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
     let table = printed(&host, &["status"]);
     let cordoned = host.condition("gpu0", "Schedulable").expect("a condition");
     let line = format!("gpu0: Schedulable (Cordoned): {}", cordoned["message"].as_str().unwrap());
     assert_eq!(attention(&table), [line], "{table}");
 
-    // Stopped, nothing is in force, whatever the specs say; and why is said once, of the daemon.
+    // Stopped, nothing is in force, whatever the specs say; the reason is shown once, for the daemon.
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     let output = host.cli(&["status"]);
     let table = String::from_utf8(output.stdout).expect("text");

@@ -5,14 +5,14 @@ use serde_json::json;
 use super::layouts::{apply, host, post, write};
 use super::log_pages::page;
 use super::partition_tenants::{bound, tenants};
-use crate::harness::{InProcess, Served, eventually, said};
+use crate::harness::{InProcess, Served, eventually, stderr_of};
 
 /// No process of the tenant `jobs` is started, and the refusal has these words.
 fn refused(host: &Served, words: &[&str]) {
     let run = host.run("jobs", &["true"]);
-    assert_eq!(run.status.code(), Some(2), "{}", said(&run));
+    assert_eq!(run.status.code(), Some(2), "{}", stderr_of(&run));
     for word in words {
-        assert!(said(&run).contains(word), "{word} in {}", said(&run));
+        assert!(stderr_of(&run).contains(word), "{word} in {}", stderr_of(&run));
     }
 }
 
@@ -72,7 +72,7 @@ fn swapped_tenants_are_planned_and_not_ready() {
     for verb in ["plan", "apply", "assert"] {
         for (name, daemon, code) in [("prod", "gpu0", 1), ("nothing", "gpu1", 2)] {
             let refused = host.cli(&["layout", verb, name, "--daemon", daemon]);
-            assert_eq!(refused.status.code(), Some(code), "{verb} {name}: {}", said(&refused));
+            assert_eq!(refused.status.code(), Some(code), "{verb} {name}: {}", stderr_of(&refused));
         }
     }
 

@@ -86,7 +86,7 @@ fn dry_run_answers_without_writing() {
 
     host.api().get("/api/v1/tenants/web").problem(404, "not-found");
     assert_eq!(host.api().get("/api/v1/tenants/demo").status, 200);
-    // A look that begins now comes after anything that the dry runs could have caused.
+    // A poll that begins now comes after anything that the dry runs could have caused.
     host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
     assert_eq!(host.daemon("gpu1")["generation"], before);
     assert_eq!(host.changes("gpu1"), changes);
@@ -113,7 +113,7 @@ fn effective_status_matches_the_daemon() {
 }
 
 #[test]
-fn the_status_says_what_enforces_each_value() {
+fn status_shows_what_enforces_each_value() {
     let host = InProcess::ready();
     // The server has the largest of its tenants' values; the smaller ones live in the environment.
     let demo = applied(host.api(), "demo");

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::log_pages::page;
-use crate::harness::{Answer, Api, Client, Host, InProcess, Served, eventually, said};
+use crate::harness::{Answer, Api, Client, Host, InProcess, Served, eventually, stderr_of};
 use mps_manager::host::process::is_stopped;
 
 fn id(host: &Served, pid: u32) -> String {
@@ -30,7 +30,7 @@ fn client_is_terminated_without_its_neighbour() {
         .collect();
     assert_eq!(steps[0], ("ask MPS to end its work", "MPS ended its work"));
     assert_eq!(steps[1].0, "end its process");
-    assert_eq!(steps[2], ("look whether it is gone", "its daemon lists it no more"));
+    assert_eq!(steps[2], ("confirm that it is gone", "its daemon lists it no more"));
     assert_eq!(steps.len(), 3, "{operation}");
     ended.ended();
     assert!(neighbour.is_running());
@@ -191,8 +191,8 @@ fn stopped_client_is_not_passed_to_mps() {
         }
     }
     let output = host.cli(&["terminate", &id]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("stopped=continue"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr_of(&output));
+    assert!(stderr_of(&output).contains("stopped=continue"), "{}", stderr_of(&output));
     let page = page(&host, &format!("/clients/{id}/terminate"));
     assert!(page.contains("This client is stopped") && page.contains(r#"value="kill""#), "{page}");
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 0);
@@ -206,7 +206,7 @@ fn stopped_client_is_continued_or_killed_by_choice() {
     let (mut continued, mut killed) = (host.client("demo"), host.client("batch"));
     let id = stopped(&host, &continued);
     let output = host.cli(&["terminate", &id, "--stopped", "continue"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_of(&output));
     continued.ended();
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
 

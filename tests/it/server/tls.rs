@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
 use super::layouts::{add, in_static_mode, write};
-use crate::harness::{Host, eventually, said, signal};
+use crate::harness::{Host, eventually, signal, stderr_of};
 
 /// A private authority and what it signs.
 struct Authority {
@@ -147,7 +147,7 @@ fn cli_verifies_the_api_certificate_authority() {
     assert!(url.starts_with("https://"), "{url}");
     let ca = secured.file("ca.pem").display().to_string();
     let status = secured.cli(&["status", "--url", &url, "--ca-file", &ca]);
-    assert!(status.status.success(), "{}", said(&status));
+    assert!(status.status.success(), "{}", stderr_of(&status));
     let mut command = secured.host.command(&["status", "--url", &url]);
     command.env("MPS_MANAGER_TOKEN", secured.host.token()).env("MPS_MANAGER_CA_FILE", &ca);
     assert!(command.output().expect("it runs").status.success());
@@ -163,7 +163,7 @@ fn cli_verifies_the_api_certificate_authority() {
     ] {
         let refused = secured.cli(&arguments);
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
-        assert!(said(&refused).contains(words), "{arguments:?}: {}", said(&refused));
+        assert!(stderr_of(&refused).contains(words), "{arguments:?}: {}", stderr_of(&refused));
     }
     let listening = secured.listening();
     assert_eq!(listening["insecure"], false);
@@ -188,7 +188,7 @@ fn a_layout_is_replayed_over_tls() {
     }
     write(&first.host, "prod", &[add("web", 3)]);
     let applied = first.host.cli(&["layout", "apply", "prod", "--daemon", "gpu1", "--gpu", "0=1"]);
-    assert!(applied.status.success(), "{}", said(&applied));
+    assert!(applied.status.success(), "{}", stderr_of(&applied));
     let both = first.file("both.pem");
     fs::write(&both, format!("{}{}", first.authority.pem, second.authority.pem)).expect("written");
     let tokens: Vec<String> = [&first, &second]
@@ -217,7 +217,7 @@ fn a_layout_is_replayed_over_tls() {
         both.to_str().expect("text"),
     ]);
     let printed = String::from_utf8_lossy(&replayed.stdout);
-    assert_eq!(replayed.status.code(), Some(0), "{printed}{}", said(&replayed));
+    assert_eq!(replayed.status.code(), Some(0), "{printed}{}", stderr_of(&replayed));
     assert!(printed.contains("same"), "{printed}");
 }
 
@@ -234,9 +234,7 @@ fn only_complete_certificate_pair_is_reloaded() {
     assert_eq!(secured.shown(), first, "the one from before is served");
     secured.put("server.key", &key);
     eventually("the new one is served", || (secured.shown() == der(&certificate)).then_some(()));
-    eventually("nothing is wrong any more", || {
-        secured.listening()["tls"]["reload_error"].is_null().then_some(())
-    });
+    eventually("nothing is wrong", || secured.listening()["tls"]["reload_error"].is_null().then_some(()));
     // A key that others may read is as good as none.
     let (another, another_key) = secured.authority.pair();
     secured.put("server.pem", &another);

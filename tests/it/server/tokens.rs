@@ -6,7 +6,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, EventStream, Host, InProcess, Served, eventually, said};
+use crate::harness::{Answer, EventStream, Host, InProcess, Served, eventually, stderr_of};
 
 /// Makes a token; gives its text.
 pub(super) fn create(host: &Served, name: &str, grant: &str) -> String {
@@ -163,7 +163,7 @@ fn malformed_authorization_headers_are_refused() {
     let strange = b"GET /api/v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer gr\xfcn\r\n\r\n";
     let strange = Answer::to_bytes(&host.url(), strange);
     assert!(strange.status == 401 && strange.text.contains("not printable ASCII"), "{}", strange.text);
-    // A query is in logs and histories: a token in one is not even looked at.
+    // A query is in logs and histories: a token in one is ignored.
     for path in [format!("/api/v1/host?token={secret}"), format!("/api/v1/host?access_token={secret}")] {
         nobody.get(&path).problem(401, "unauthorized");
     }
@@ -271,7 +271,7 @@ fn process_of_another_user_gets_no_lease() {
     let local = host.api().over(&host.runtime("api.sock")).with_token(Some(&secret));
     assert_eq!(local.post(path, &json!({})).status, 201);
     let full = host.run("demo", &["true"]);
-    assert!(said(&full).contains("1 process running and max_clients is 1"), "{}", said(&full));
+    assert!(stderr_of(&full).contains("1 process running and max_clients is 1"), "{}", stderr_of(&full));
 }
 
 /// A process of another user, gone with the test.
@@ -395,7 +395,7 @@ pub(super) fn as_user(host: &Served, uid: u32, groups: &str, arguments: &[&str])
     let output =
         command.arg(program).args(arguments).env("MPS_MANAGER_RUNTIME_DIR", host.runtime("")).output();
     let output = output.expect("setpriv runs");
-    (output.status.code(), format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output)))
+    (output.status.code(), format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr_of(&output)))
 }
 
 #[test]
@@ -430,8 +430,11 @@ fn supplementary_group_counts_while_held() {
 #[test]
 fn unknown_user_in_configuration_refuses_start() {
     let host = Host::new("[access]\nusers = { no_such_user_here = \"viewer\" }");
-    let said = host.refused(&[]);
-    assert!(said.contains("access.users.no_such_user_here") && said.contains("knows no user"), "{said}");
+    let message = host.refused(&[]);
+    assert!(
+        message.contains("access.users.no_such_user_here") && message.contains("knows no user"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -439,7 +442,7 @@ fn the_command_line_makes_lists_and_revokes_tokens() {
     let host = InProcess::ready();
     let made = host.cli(&["token", "create", "ci", "--grant", "operator", "--expires-in", "3600"]);
     let secret = String::from_utf8(made.stdout.clone()).unwrap().trim().to_owned();
-    assert!(made.status.success() && secret.starts_with("mpsm_"), "{}", said(&made));
+    assert!(made.status.success() && secret.starts_with("mpsm_"), "{}", stderr_of(&made));
     assert_eq!(whoami(&host, &secret).ok()["grant"], "operator");
     let listed = host.cli(&["token", "list"]);
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -448,6 +451,6 @@ fn the_command_line_makes_lists_and_revokes_tokens() {
     assert!(host.cli(&["token", "revoke", id]).status.success());
     whoami(&host, &secret).problem(401, "unauthorized");
     assert!(String::from_utf8_lossy(&host.cli(&["token", "list"]).stdout).contains("revoked"));
-    let wrong = said(&host.cli(&["token", "revoke", &secret]));
+    let wrong = stderr_of(&host.cli(&["token", "revoke", &secret]));
     assert!(wrong.contains("never the token itself"), "{wrong}");
 }

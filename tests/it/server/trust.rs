@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use rustix::thread::set_thread_res_uid;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, InProcess, Served, eventually, is_root, said, signal_if_there};
+use crate::harness::{Host, InProcess, Served, eventually, is_root, signal_if_there, stderr_of};
 
 const NOBODY: u32 = 65_534;
 
@@ -27,8 +27,11 @@ fn files_that_others_may_change_are_refused() {
     fs::create_dir(&state).unwrap();
     fs::create_dir(&run).unwrap();
     let refused = |path: &Path, word: &str| {
-        let said = host.refused(&[]);
-        assert!(said.contains(path.to_str().unwrap().trim_end_matches('/')) && said.contains(word), "{said}");
+        let message = host.refused(&[]);
+        assert!(
+            message.contains(path.to_str().unwrap().trim_end_matches('/')) && message.contains(word),
+            "{message}"
+        );
         assert!(!host.state("lock").exists() && !host.runtime("api.sock").exists(), "something was made");
     };
     for (name, bad, word) in [
@@ -70,7 +73,7 @@ fn files_that_others_may_change_are_refused() {
     }
 }
 
-/// A server at a runtime directory's socket, run by a user, that gives every request one answer; it tells what it received.
+/// A server at a runtime directory's socket, run by a user, that gives every request one answer; it records what it received.
 fn fake_server(host: &Served, uid: u32, answer: &Value) -> (mpsc::Receiver<String>, JoinHandle<()>) {
     let run = host.runtime("");
     fs::create_dir_all(&run).unwrap();
@@ -125,9 +128,9 @@ fn a_strangers_socket_is_sent_nothing() {
     ] {
         let (received, server) = fake_server(&host, NOBODY, &answer);
         let output = host.cli(arguments);
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("is served by uid 65534") && said.contains("client.toml"), "{said}");
+        let message = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("is served by uid 65534") && message.contains("client.toml"), "{message}");
         assert!(output.stdout.is_empty());
         assert_eq!(received.recv().unwrap(), "", "something was sent");
         server.join().unwrap();
@@ -147,11 +150,19 @@ fn run_takes_only_a_tenants_variables() {
     };
     let good = run(&lease(own, &json!({"CUDA_VISIBLE_DEVICES": "0", "MPS_MANAGER_TENANT": "batch"})));
     let environment = String::from_utf8(good.stdout.clone()).unwrap();
-    assert!(good.status.success() && environment.contains("MPS_MANAGER_TENANT=batch"), "{}", said(&good));
+    assert!(
+        good.status.success() && environment.contains("MPS_MANAGER_TENANT=batch"),
+        "{}",
+        stderr_of(&good)
+    );
     for name in ["LD_PRELOAD", "PATH", "CUDA_INJECTION64_PATH"] {
         let bad = run(&lease(own, &json!({ name: "/tmp/evil.so" })));
         assert_eq!(bad.status.code(), Some(2));
-        assert!(said(&bad).contains(&format!("sets {name}")) && bad.stdout.is_empty(), "{}", said(&bad));
+        assert!(
+            stderr_of(&bad).contains(&format!("sets {name}")) && bad.stdout.is_empty(),
+            "{}",
+            stderr_of(&bad)
+        );
     }
     // `env` is evaluated by a shell.
     for name in ["LD_PRELOAD", "X=1; touch /tmp/evil; Y"] {
@@ -161,7 +172,11 @@ fn run_takes_only_a_tenants_variables() {
         assert!(received.recv().unwrap().starts_with("GET /api/v1/tenants/batch/environment"));
         server.join().unwrap();
         assert_eq!(bad.status.code(), Some(2));
-        assert!(said(&bad).contains(&format!("sets {name}")) && bad.stdout.is_empty(), "{}", said(&bad));
+        assert!(
+            stderr_of(&bad).contains(&format!("sets {name}")) && bad.stdout.is_empty(),
+            "{}",
+            stderr_of(&bad)
+        );
     }
 }
 
@@ -171,8 +186,8 @@ fn a_lost_database_is_refused_at_the_start() {
     host.end_manager(Signal::TERM);
     let database = host.state("mps-manager.db");
     fs::remove_file(&database).unwrap();
-    let said = host.refused(&[]);
-    assert!(said.contains("is missing") && said.contains("restore a backup"), "{said}");
+    let message = host.refused(&[]);
+    assert!(message.contains("is missing") && message.contains("restore a backup"), "{message}");
     assert!(!database.exists());
     fs::write(&database, "").unwrap();
     assert!(host.refused(&[]).contains("is empty"));
@@ -219,7 +234,7 @@ fn lost_audit_rows_are_reported_until_confirmed() {
         host.api().get("/api/v1/tenants/lost").problem(404, "not-found");
         let events = host.api().get("/api/v1/events?type=database.rows_lost").ok();
         assert_eq!(events["items"][0]["severity"], "critical", "{events}");
-        assert!(said(&host.cli(&["status"])).is_empty());
+        assert!(stderr_of(&host.cli(&["status"])).is_empty());
         if known == fs::read_to_string(host.state("audit.head")).unwrap() {
             host.end_manager(Signal::TERM);
         }
@@ -265,14 +280,14 @@ fn a_removed_socket_comes_back() {
         let _ = fs::remove_file(&socket);
         fs::create_dir(&socket).ok()
     });
-    eventually("that is said", || {
+    eventually("it is reported", || {
         let answer = host.api().get("/readyz");
         (answer.status == 503).then(|| assert_eq!(answer.json()["conditions"], json!(["SocketLost"])))
     });
     fs::remove_dir(&socket).unwrap();
     host.await_ready();
     let output = host.run("demo", &["true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_of(&output));
 }
 
 /// A document of many layouts, each with steps that add a partition of one chunk.
@@ -343,7 +358,7 @@ fn doctor_examines_the_manager_that_serves() {
     let checks = |arguments: &[&str]| {
         let output = host.cli(&[&["doctor", "-o", "json"][..], arguments].concat());
         let seen: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr_of(&output)));
         let all = seen["checks"].as_array().unwrap().clone();
         move |id: &str| all.iter().find(|check| check["id"] == id).unwrap().clone()
     };
@@ -382,7 +397,7 @@ fn doctor_examines_the_manager_that_serves() {
 fn usage_names_no_option_that_a_variable_set() {
     let host = InProcess::new("");
     let output = host.cli(&["run", "--", "id"]);
-    let text = said(&output);
+    let text = stderr_of(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("--tenant <TENANT>") && !text.contains("RUNTIME_DIR"), "{text}");
     let help = String::from_utf8(host.cli(&["run", "--help"]).stdout).unwrap();

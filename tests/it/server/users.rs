@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::{Client, Host, InProcess, eventually, said};
+use crate::harness::{Client, Host, InProcess, eventually, stderr_of};
 
 const NOBODY: u32 = 65_534;
 
@@ -19,13 +19,13 @@ fn run_drops_to_tenant_user_and_groups() {
     assert_eq!(host.api().tenant("other", &spec).status, 201);
     host.await_ready();
     let output = host.run("other", &["sh", "-c", "id -u; id -G; id -ru"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_of(&output));
     let groups = Command::new("id").args(["-G", "nobody"]).output().unwrap();
     let groups = String::from_utf8(groups.stdout).unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{NOBODY}\n{groups}{NOBODY}\n"));
     let wrong = host.command(&["run", "--tenant", "other", "-u", "0", "--", "true"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(said(&wrong).contains("has uid 65534"), "{}", said(&wrong));
+    assert!(stderr_of(&wrong).contains("has uid 65534"), "{}", stderr_of(&wrong));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn users_share_daemon_under_their_own_limits() {
         let status = host.api().get(&format!("/api/v1/tenants/{tenant}")).ok()["status"].clone();
         assert_eq!(status["conditions"][0]["status"], true, "{status}");
     }
-    // Without a lease the user tells whose it is.
+    // Without a lease the user identifies the tenant.
     let mut stranger = Command::new(&program);
     let environment = host.client_command("other", &[]);
     let environment = environment.get_envs().filter_map(|(name, value)| Some((name, value?)));
@@ -108,5 +108,5 @@ fn user_who_cannot_reach_pipes_is_refused() {
     close(0o700);
     let refused = host.run("other", &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said(&refused).contains("cannot pass through"), "{}", said(&refused));
+    assert!(stderr_of(&refused).contains("cannot pass through"), "{}", stderr_of(&refused));
 }

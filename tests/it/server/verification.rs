@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, apply, write};
 use super::tokens::create;
-use crate::harness::{Answer, Api, Host, InProcess, Served, eventually, said, signal};
+use crate::harness::{Answer, Api, Host, InProcess, Served, eventually, signal, stderr_of};
 
 /// Asks for a verification and waits for what comes of it.
 pub(super) fn verify(host: &Served, tenant: &str) -> Value {
@@ -18,7 +18,7 @@ fn verify_as(api: &Api, tenant: &str) -> Value {
     assert_eq!(asked.status, 202, "{}", asked.text);
     assert_eq!(asked.header("location"), Some(&*format!("/api/v1/tenants/{tenant}")));
     let since = asked.json()["running_since"].as_i64().expect("it is on its way");
-    eventually("a client has looked", || {
+    eventually("the verification ends", || {
         let last = of(api, tenant)["last"].clone();
         (last["asked_at"].as_i64() >= Some(since)).then_some(last)
     })
@@ -72,7 +72,7 @@ fn verification_confirms_every_configured_setting() {
     eventually("the client is gone", || host.clients().is_empty().then_some(()));
     let audit = host.api().get("/api/v1/audit?limit=1").ok()["items"][0].clone();
     assert_eq!(audit["action"], "POST /api/v1/tenants/{name}/verify");
-    // The list tells of it, too.
+    // The list shows it, too.
     let listed = host.api().get("/api/v1/tenants").ok();
     let tenants = listed["items"].as_array().unwrap();
     assert!(tenants.iter().all(|one| one["status"]["verification"].is_object() == (one["name"] == "demo")));
@@ -105,7 +105,7 @@ fn ineffective_setting_is_named_as_differing() {
     host.control("gpu0", &format!("set_device_pinned_mem_limit {server} 0 1G"));
     host.await_reason("gpu0", "SettingsDrifted");
     let output = host.cli(&["verify", "demo"]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr_of(&output));
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         printed.starts_with("differs\n") && printed.contains("sms: the client has fewer SMs"),
@@ -128,7 +128,7 @@ fn ineffective_setting_is_named_as_differing() {
     host.await_ready();
     assert_eq!(of(host.api(), "demo")["last"]["stale"], "daemon_changed");
     let output = host.cli(&["verify", "demo", "-o", "json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr_of(&output));
     let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&printed["outcome"], &printed["stale"]), (&json!("verified"), &Value::Null));
 }
@@ -191,8 +191,8 @@ fn failed_verification_is_explained_without_results() {
     host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=0", &json!({})));
     let output = host.cli(&["verify", "demo"]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("daemon gpu0 is stopped: start it first"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr_of(&output));
+    assert!(stderr_of(&output).contains("daemon gpu0 is stopped: start it first"), "{}", stderr_of(&output));
     last(&of(host.api(), "demo")["last"], "daemon_not_ready");
     let reported = host.api().get("/api/v1/events?type=tenant.verification_failed").ok();
     assert_eq!(reported["items"].as_array().unwrap().len(), 2, "{reported}");
@@ -300,12 +300,12 @@ fn interrupted_verification_is_reported_as_such() {
 fn verification_is_deleted_with_its_tenant() {
     let host = InProcess::ready();
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
-    assert_eq!(host.ask_sql("SELECT tenant FROM verifications"), ["demo"]);
+    assert_eq!(host.query_sql("SELECT tenant FROM verifications"), ["demo"]);
     let spec = host.api().get("/api/v1/tenants/demo").ok()["spec"].clone();
     eventually("no process of it is left", || {
         (host.api().delete("/api/v1/tenants/demo").status == 204).then_some(())
     });
-    assert!(host.ask_sql("SELECT tenant FROM verifications").is_empty());
+    assert!(host.query_sql("SELECT tenant FROM verifications").is_empty());
     host.api().tenant("demo", &spec).ok();
     assert!(of(host.api(), "demo").is_null(), "of another tenant of that name");
 }

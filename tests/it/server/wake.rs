@@ -21,7 +21,7 @@ fn polls(host: &Served) -> u64 {
     host.daemon("gpu0")["status"]["sessions"]["polls"].as_u64().unwrap()
 }
 
-/// The clients as they are known without a look.
+/// The clients as they are known without a poll.
 fn known(host: &Served) -> Vec<Value> {
     host.api().get("/api/v1/clients").ok()["items"].as_array().unwrap().clone()
 }
@@ -42,22 +42,22 @@ fn clients_are_seen_between_hourly_polls() {
 #[test]
 fn read_only_sessions_cause_no_poll() {
     let host = InProcess::polled_hourly("");
-    // What woke it at its start is over once a change by another program is put back and nothing follows.
-    let settled = |change: &str| {
+    // What woke it at its start is over once a change by another program is restored and nothing follows.
+    let polls_after = |change: &str| {
         let before = host.daemon("gpu0")["status"]["drift"]["count"].as_u64().unwrap();
         host.control("gpu0", change);
-        eventually("it is put back", || {
+        eventually("it is restored", || {
             let status = host.daemon("gpu0")["status"].clone();
             (status["drift"]["count"].as_u64() > Some(before) && status["phase"] == "ready").then_some(())
         });
         polls(&host)
     };
-    let before = settled("set_default_active_thread_percentage 30");
+    let before = polls_after("set_default_active_thread_percentage 30");
     for _ in 0..50 {
         host.control("gpu0", "get_server_list\nget_default_active_thread_percentage\nps\nlspart\nnonsense");
     }
-    let after = settled("set_default_active_thread_percentage 30");
-    // One look finds the change, and one puts it right; a late one of the first change may come in between.
+    let after = polls_after("set_default_active_thread_percentage 30");
+    // One poll detects the change, and one restores it; a late one of the first change may come in between.
     assert!(after - before <= 4, "{} polls", after - before);
 }
 
@@ -79,14 +79,14 @@ fn lines(host: &Served) -> Lines {
 #[test]
 fn idle_daemons_log_grows_by_few_lines() {
     let mut host = Host::new("");
-    host.look_every(60);
+    host.poll_every(60);
     host.serve();
     host.await_ready();
     let is_in_journal = |kind: &str| {
         let events = host.api().get(&format!("/api/v1/events?type={kind}")).ok();
         (!events["items"].as_array().unwrap().is_empty()).then_some(())
     };
-    // A program outside MPS comes and goes, which only readings of the GPU's processes tell: they are the clock here.
+    // A program outside MPS comes and goes, which only reading the GPU's processes shows: these readings are the clock here.
     let before = (polls(&host), lines(&host));
     let mut command = host.client_command("demo", &["--spin", "600"]);
     command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
@@ -117,7 +117,7 @@ fn truncated_or_replaced_log_is_still_watched() {
     }
     let client = crate::harness::Client::start(host.client_command("demo", &["--spin", "600"]));
     await_clients(&host, 1);
-    // The daemon keeps the deleted file; the server's own log still tells.
+    // The daemon keeps the deleted file; the server's own log still shows it.
     fs::remove_file(log(&host, "control.log")).unwrap();
     drop(client);
     await_clients(&host, 0);
@@ -135,11 +135,11 @@ fn many_commands_keep_both_logs_bounded() {
     let lines = "get_default_active_thread_percentage\n".repeat(10_000);
     let mut largest = 0;
     for _ in 0..4 {
-        let said = eventually("the daemon takes the commands", || {
-            let said = host.control_once("gpu0", &lines);
-            (said.lines().count() == 10_000).then_some(said)
+        let replies = eventually("the daemon takes the commands", || {
+            let replies = host.control_once("gpu0", &lines);
+            (replies.lines().count() == 10_000).then_some(replies)
         });
-        assert!(said.starts_with("50.0\n50.0\n"));
+        assert!(replies.starts_with("50.0\n50.0\n"));
         largest = largest.max(size("control.log"));
     }
     eventually("both are under their bound", || {
@@ -150,7 +150,7 @@ fn many_commands_keep_both_logs_bounded() {
     let kept = fs::read_to_string(log(&host, "control.log.kept")).unwrap();
     assert!(kept.len() as u64 <= BOUND && kept.contains("Cmd:get_default_active_thread_percentage"));
     assert!(!kept.contains("Cmd:zz-"), "no session of ours");
-    // A session of ten thousand commands is one held open, so a look may have failed meanwhile.
+    // A session of ten thousand commands is one held open, so a poll may have failed meanwhile.
     host.await_ready();
     assert_eq!(host.api().get("/api/v1/daemons/gpu0?fresh=true").status, 200);
 }

@@ -233,7 +233,7 @@ fn unread_http_2_response_ends_its_connection() {
         let mut body = response.await.expect("an answer").into_body();
         let mut taken = Vec::new();
         while let Some(piece) = body.data().await {
-            let piece = piece.expect("it goes on");
+            let piece = piece.expect("the stream continues");
             taken.extend_from_slice(&piece);
             tokio::time::sleep(Duration::from_millis(40)).await;
             body.flow_control().release_capacity(piece.len()).expect("a window");
@@ -302,7 +302,7 @@ fn http_2_has_bounds_of_its_own() {
         let (response, _) = client.send_request(request(), true).expect("sent");
         assert_eq!(response.await.expect("an answer").status(), 200);
         assert_eq!(client.current_max_send_streams(), 7);
-        // Rapid reset: each is taken back before it was looked at.
+        // Rapid reset: each is cancelled before it was processed.
         let began = Instant::now();
         while let Ok(mut ready) = client.clone().ready().await {
             assert!(began.elapsed() < PATIENCE, "it may reset for ever");

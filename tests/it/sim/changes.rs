@@ -55,10 +55,13 @@ fn recording_12_busy_server_shutdown_backs_off() {
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
     let server = host.ready().as_raw_nonzero().to_string();
-    let look = "get_server_list\nps";
-    let before = host.ask(look);
+    let queries = "get_server_list\nps";
+    let before = host.ask(queries);
     assert_eq!(before.lines().count(), 3);
-    assert_eq!(host.ask(&format!("{look}\nstart_server -uid {NOBODY}\n{look}")), format!("{before}{before}"));
+    assert_eq!(
+        host.ask(&format!("{queries}\nstart_server -uid {NOBODY}\n{queries}")),
+        format!("{before}{before}")
+    );
 
     let recorded = attempts(&transcript::hardware(RECORDING), "450");
     assert_eq!(recorded.len(), 15);
@@ -68,7 +71,7 @@ fn recording_12_busy_server_shutdown_backs_off() {
     let busy =
         host.log("server.log").matches("] Server was unable to shutdown due to 2 active clients\n").count();
     assert!(busy >= 4);
-    assert_eq!(host.ask(look), before);
+    assert_eq!(host.ask(queries), before);
 
     client.signal(Signal::KILL);
     client.finish(DEADLINE);

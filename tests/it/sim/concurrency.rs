@@ -94,7 +94,7 @@ fn send(conn: &OwnedFd, packet: &[u8]) {
     rustix::net::send(conn, packet, SendFlags::NOSIGNAL).unwrap();
 }
 
-fn hear(conn: &OwnedFd) -> Vec<u8> {
+fn receive(conn: &OwnedFd) -> Vec<u8> {
     let mut bytes = [0; 256];
     let (read, _) = rustix::net::recv(conn, &mut bytes, RecvFlags::empty()).unwrap();
     bytes[..read].to_vec()
@@ -112,9 +112,9 @@ fn connecting_client_beside_waiting_command_blocks_nobody() {
     host.signal(server, Signal::STOP);
     assert_eq!(host.ask(&format!("get_server_status {name}")), "INITIALIZING\n");
     let session = connect(&host, "control_privileged");
-    assert_eq!(hear(&session), b"OUTBHELL\0");
+    assert_eq!(receive(&session), b"OUTBHELL\0");
     send(&session, b"\"Ui\"");
-    assert_eq!(hear(&session), b"G");
+    assert_eq!(receive(&session), b"G");
     // While it stands still, both come.
     host.signal(host.daemon(), Signal::STOP);
     send(&session, format!("Cget_active_thread_percentage {name}").as_bytes());
@@ -125,7 +125,7 @@ fn connecting_client_beside_waiting_command_blocks_nobody() {
         host.log("control.log").contains(&format!("Cmd:get_active_thread_percentage {name}"))
     });
     host.signal(server, Signal::CONT);
-    assert_eq!((hear(&session), hear(&session)), (b"T100.0\n".to_vec(), b"E".to_vec()));
+    assert_eq!((receive(&session), receive(&session)), (b"T100.0\n".to_vec(), b"E".to_vec()));
     drop(session);
     assert_eq!(host.ask("get_server_list"), list);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::host::{Busy, DEADLINE, Host, NOBODY, can_be_nobody, eventually, finish, uid};
+use super::host::{Busy, DEADLINE, Host, NOBODY, can_become_nobody, eventually, finish, uid};
 use super::replay::Replay;
 use super::transcript;
 
@@ -179,7 +179,7 @@ fn recording_03_argument_grammar_and_users() {
     r.name("965", &name(host.ready()));
     r.end();
     let mut command = host.client_command(&[], &[]);
-    let mut second = Busy::spawn(if can_be_nobody() { nobody(&mut command) } else { return });
+    let mut second = Busy::spawn(if can_become_nobody() { nobody(&mut command) } else { return });
     eventually("the second user waits", || {
         host.log("control.log").contains("from user 65534: Server is not ready, push client to pending list")
     });
@@ -195,7 +195,7 @@ fn nobody(command: &mut std::process::Command) -> &mut std::process::Command {
 
 /// Runs a command as nobody, or as oneself where that cannot be.
 fn as_nobody(command: &mut std::process::Command) {
-    let command = if can_be_nobody() { nobody(command) } else { command };
+    let command = if can_become_nobody() { nobody(command) } else { command };
     let done = finish(command, b"", DEADLINE);
     assert_eq!(done.rc, 0, "{done:?}");
 }
@@ -236,7 +236,7 @@ fn recording_04_faults_across_four_gpus() {
     assert_eq!((second.rc, third.rc), (4, 4));
     assert!(second.stderr.contains("cudaErrorIllegalAddress"), "{}", second.stderr);
     assert!(third.stderr.contains("cudaErrorLaunchFailure"), "{}", third.stderr);
-    // A stays for a while after its fault; here, for as long as it takes to look.
+    // A stays for a while after its fault; here, for as long as a query takes.
     culprit.signal(Signal::STOP);
     eventually("B and C are gone", || host.ask("ps").lines().count() == 3);
     r.one();

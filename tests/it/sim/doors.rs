@@ -13,7 +13,7 @@ use rustix::net::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::host::{Busy, DEADLINE, Host, NOBODY, can_be_nobody, eventually, finish};
+use super::host::{Busy, DEADLINE, Host, NOBODY, can_become_nobody, eventually, finish};
 
 /// A directory with the daemon's socket under a second name, and nothing else.
 fn view(host: &Host) -> PathBuf {
@@ -148,7 +148,7 @@ fn linked_socket_grants_no_operator_rights() {
 
 #[test]
 fn closed_pipe_directory_ends_servers_without_multi_user() {
-    if !can_be_nobody() {
+    if !can_become_nobody() {
         return;
     }
     for (options, works) in [(&["-d"][..], false), (&["-d", "-M"][..], true)] {

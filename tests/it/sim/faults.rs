@@ -30,9 +30,12 @@ fn fill(host: &Host) -> (usize, String) {
 fn a_device_takes_48_clients_on_13_0() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
-    let (count, said) = fill(&host);
+    let (count, message) = fill(&host);
     assert_eq!(count, 48);
-    assert!(said.ends_with("cuDevicePrimaryCtxRetain(&ctx,d) -> CUDA_ERROR_DEVICE_UNAVAILABLE\n"), "{said}");
+    assert!(
+        message.ends_with("cuDevicePrimaryCtxRetain(&ctx,d) -> CUDA_ERROR_DEVICE_UNAVAILABLE\n"),
+        "{message}"
+    );
     assert!(
         host.log("server.log")
             .contains("Failed to accept new client. Maximum number of clients (48) reached.")

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use super::host::{Busy, DEADLINE, Done, Host, NOBODY, can_be_nobody, eventually, finish};
+use super::host::{Busy, DEADLINE, Done, Host, NOBODY, can_become_nobody, eventually, finish};
 use super::transcript;
 
 /// How long nothing is waited for.
@@ -28,7 +28,7 @@ fn hung() -> (Host, Pid) {
     (host, server)
 }
 
-fn ask_in_vain(host: &Host, line: &str) {
+fn assert_unanswered(host: &Host, line: &str) {
     let done = finish(&mut host.control_program(), format!("{line}\n").as_bytes(), SILENCE);
     assert_eq!(done, Done { stdout: String::new(), stderr: String::new(), rc: 124 }, "{line}");
 }
@@ -51,8 +51,8 @@ fn client_killed_during_server_start_hangs_it() {
         assert_eq!(host.ask("get_server_list\nget_server_list"), format!("{name}\n{name}\n"));
         let command =
             if command == "get_server_status" { format!("{command} {name}") } else { command.into() };
-        ask_in_vain(&host, &command);
-        ask_in_vain(&host, "get_server_list");
+        assert_unanswered(&host, &command);
+        assert_unanswered(&host, "get_server_list");
         host.signal(server, Signal::KILL);
         if first == 2 {
             eventually("the daemon quits", || host.control("ps").stderr.starts_with("Cannot find"));
@@ -84,7 +84,7 @@ fn hung_server_outlives_its_daemon() {
 
 #[test]
 fn client_killed_behind_other_user_hangs_server() {
-    if !can_be_nobody() {
+    if !can_become_nobody() {
         return;
     }
     let recorded = transcript::hardware("10-h200-x1-probe.txt");
@@ -109,7 +109,7 @@ fn client_killed_behind_other_user_hangs_server() {
     first.finish(DEADLINE);
     eventually("the next server hangs", || host.log("server.log").ends_with(&format!("{LAST_WORDS}\n")));
     assert_ne!(host.ask("get_server_list").trim(), server.as_raw_nonzero().to_string());
-    ask_in_vain(&host, "ps");
+    assert_unanswered(&host, "ps");
 }
 
 /// Recorded in 17-h200-x1-killed-connecting.txt: with the process's own connection (its hang 1) and that of a context
@@ -146,9 +146,9 @@ fn client_killed_while_connecting_hangs_server() {
         let accepted = format!("NEW CLIENT {} from user", waits.pid().as_raw_nonzero());
         eventually("the daemon hands it over", || host.log("control.log").contains(&accepted));
         for line in &unanswered {
-            ask_in_vain(&host, &line.replace(server_there, &name.to_string()));
+            assert_unanswered(&host, &line.replace(server_there, &name.to_string()));
         }
-        assert!(busy.running(), "who is connected goes on");
+        assert!(busy.running(), "a connected client continues");
 
         host.signal(server, Signal::KILL);
         eventually("the daemon is back", || host.ask("get_server_list").is_empty());
@@ -203,13 +203,13 @@ fn connecting_hang_heals_with_the_server() {
     let status = format!("get_server_status {}", server.as_raw_nonzero());
     let commands = ["get_server_list", status.as_str(), "ps"];
     for command in commands {
-        ask_in_vain(&host, command);
+        assert_unanswered(&host, command);
     }
     let another = Busy::spawn(&mut host.client_command(&["--json"], &[]));
     waits.signal(Signal::KILL);
     waits.finish(DEADLINE);
     for command in commands {
-        ask_in_vain(&host, command);
+        assert_unanswered(&host, command);
     }
     host.signal(server, Signal::KILL);
     eventually("the daemon answers", || host.ask("get_server_list").is_empty());

@@ -94,7 +94,7 @@ impl Host {
         command
     }
 
-    /// Starts a daemon; panics unless the start is said to have succeeded.
+    /// Starts a daemon; panics unless the start is reported as successful.
     pub(super) fn start(&self, args: &[&str], env: &[(&str, &str)]) {
         let done = finish(self.control_program().args(args).envs(env.iter().copied()), b"", DEADLINE);
         assert_eq!(done.rc, 0, "{done:?}");
@@ -302,7 +302,7 @@ pub(super) fn uid() -> u32 {
 }
 
 /// Whether a test can act as another user: it needs root, and a binary that everybody can reach.
-pub(super) fn can_be_nobody() -> bool {
+pub(super) fn can_become_nobody() -> bool {
     let reachable = Path::new(PROGRAMS)
         .ancestors()
         .skip(1)

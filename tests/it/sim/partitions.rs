@@ -55,14 +55,14 @@ fn version_13_2_has_other_replies() {
     let host = Host::new("h200x1@13.2");
     host.start(&["-d", "-S"], &[]);
     let uuid = &host.uuids()[0];
-    let said = host.ask("sm_partition add 0 10");
-    assert!(said.starts_with("Partition GPU-") && said.ends_with(" created\n"), "{said}");
+    let reply = host.ask("sm_partition add 0 10");
+    assert!(reply.starts_with("Partition GPU-") && reply.ends_with(" created\n"), "{reply}");
     let too_many = "Failed to fulfill the requested SM partition of 20 chunks, error \
                     CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION\n";
     assert_eq!(host.ask("sm_partition add 0 20"), too_many);
     let listed = host.ask("lspart");
     let rows: Vec<Vec<&str>> = listed.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
-    let name = id(&said);
+    let name = id(&reply);
     let (_, local) = name.split_once('/').unwrap();
     assert_eq!(rows, [vec![&uuid[..12], "5", "10", "52", "80"], vec![&uuid[..12], local, "10", "80", "No"]]);
 }

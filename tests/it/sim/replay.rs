@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::host::{DEADLINE, Done, Host, NOBODY, can_be_nobody, finish, uid};
+use super::host::{DEADLINE, Done, Host, NOBODY, can_become_nobody, finish, uid};
 use super::transcript::{self, Item, What};
 
 /// Where the simulated host does not do what a recording shows, and why. `docs/simulated-host.md` repeats it.
@@ -124,7 +124,7 @@ impl<'a> Replay<'a> {
         let line = item.line;
         match item.what {
             What::Command { nobody, text, reply, rc } => {
-                if nobody && !can_be_nobody() {
+                if nobody && !can_become_nobody() {
                     return;
                 }
                 let command = self.translate(&text).replace("-uid 0", &format!("-uid {}", uid()));

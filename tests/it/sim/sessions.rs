@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use super::host::{Busy, DEADLINE, Host, NOBODY, can_be_nobody, eventually, finish, uid};
+use super::host::{Busy, DEADLINE, Host, NOBODY, can_become_nobody, eventually, finish, uid};
 use super::replay::replace_word;
 use super::terminal::Terminal;
 use super::transcript;
@@ -197,7 +197,7 @@ fn quit_without_a_server_answers_nothing_more() {
 #[test]
 fn a_long_line_kills_the_daemon() {
     let host = Host::new("h200x1@13.0");
-    let users: &[bool] = if can_be_nobody() { &[false, true] } else { &[false] };
+    let users: &[bool] = if can_become_nobody() { &[false, true] } else { &[false] };
     for &nobody in users {
         host.start(&["-d"], &[]);
         let say = |length: usize| {

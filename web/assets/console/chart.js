@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const drawn = new Map();
+  const plots = new Map();
 
   const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit" });
 
@@ -16,27 +16,27 @@
   function steps(unit, most) {
     if (unit === "clients") {
       const step = Math.max(1, Math.ceil(most / 4));
-      return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, place) => place * step);
+      return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, index) => index * step);
     }
     const step = 2 ** Math.max(20, Math.ceil(Math.log2(Math.max(most, 2 ** 20) / 4)));
-    return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, place) => place * step);
+    return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, index) => index * step);
   }
 
   // Lines share their poll times; a line that did not exist yet has no value there.
   function table(lines) {
     const moments = [...new Set(lines.flatMap((line) => line.points.map(([at]) => at)))].sort((a, b) => a - b);
-    const place = new Map(moments.map((at, index) => [at, index]));
+    const rows = new Map(moments.map((at, index) => [at, index]));
     const columns = lines.map((line) => {
       const column = new Array(moments.length).fill(null);
-      for (const [at, value] of line.points) column[place.get(at)] = value;
+      for (const [at, value] of line.points) column[rows.get(at)] = value;
       return column;
     });
     return [moments.map((at) => at / 1000), ...columns];
   }
 
-  function options(figure, place, answer, panel) {
+  function options(figure, element, history, panel) {
     // Colours are the style sheet's, light or dark.
-    const ink = getComputedStyle(place).color;
+    const ink = getComputedStyle(element).color;
     const grid = getComputedStyle(figure).borderTopColor;
     const most = Math.max(1, ...panel.lines.flatMap((line) => line.points.map(([, value]) => value)));
     const splits = steps(panel.unit, most);
@@ -45,13 +45,13 @@
     const swatches = figure.querySelectorAll(".key .swatch");
     const colour = (index) => swatches[index] ? getComputedStyle(swatches[index]).stroke : ink;
     return {
-      width: place.clientWidth,
-      height: place.clientHeight,
+      width: element.clientWidth,
+      height: element.clientHeight,
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      hooks: { setCursor: [(plot) => read(plot, place, panel)] },
+      hooks: { setCursor: [(plot) => showReadout(plot, element, panel)] },
       scales: {
-        x: { range: [(answer.now - answer.span_ms) / 1000, answer.now / 1000] },
+        x: { range: [(history.now - history.span_ms) / 1000, history.now / 1000] },
         y: { range: [0, splits[splits.length - 1]] },
       },
       axes: [
@@ -71,7 +71,7 @@
 
   const exact = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
   // Most lines in the readout; the table below has them all.
-  const READ = 8;
+  const READOUT_LINES = 8;
 
   function amount(unit, value) {
     if (unit === "bytes") return bytes(value);
@@ -79,19 +79,19 @@
   }
 
   // The values of all lines at the cursor, shown beside it.
-  function read(plot, place, panel) {
-    const reading = place.querySelector(".reading");
+  function showReadout(plot, element, panel) {
+    const readout = element.querySelector(".readout");
     const { idx, left } = plot.cursor;
-    if (!reading) return;
-    reading.hidden = idx === null || idx === undefined || left < 0 || panel.lines.length === 0;
-    if (reading.hidden) return;
+    if (!readout) return;
+    readout.hidden = idx === null || idx === undefined || left < 0 || panel.lines.length === 0;
+    if (readout.hidden) return;
     const at = exact.format(new Date(plot.data[0][idx] * 1000));
     const lines = panel.lines.map((line, index) => [line.name, plot.data[index + 1][idx]])
       .filter(([, value]) => value !== null && value !== undefined)
       .sort(([, one], [, other]) => other - one);
-    const rows = lines.slice(0, READ).map(([name, value]) => [name, amount(panel.unit, value)]);
-    if (lines.length > READ) rows.push([`and ${lines.length - READ} more`, ""]);
-    reading.replaceChildren(...[[at, ""], ...rows].map(([name, value]) => {
+    const rows = lines.slice(0, READOUT_LINES).map(([name, value]) => [name, amount(panel.unit, value)]);
+    if (lines.length > READOUT_LINES) rows.push([`and ${lines.length - READOUT_LINES} more`, ""]);
+    readout.replaceChildren(...[[at, ""], ...rows].map(([name, value]) => {
       const row = document.createElement("p");
       const amount = document.createElement("b");
       amount.textContent = value;
@@ -100,16 +100,16 @@
     }));
     // On the side with more room.
     const x = left + plot.over.offsetLeft;
-    const isRight = x > place.clientWidth / 2;
-    reading.style.left = isRight ? "" : `${x + 12}px`;
-    reading.style.right = isRight ? `${place.clientWidth - x + 12}px` : "";
-    place.setAttribute("aria-valuenow", idx);
-    place.setAttribute("aria-valuetext", [at, ...rows.map((row) => row.join(" "))].join(", "));
+    const isRight = x > element.clientWidth / 2;
+    readout.style.left = isRight ? "" : `${x + 12}px`;
+    readout.style.right = isRight ? `${element.clientWidth - x + 12}px` : "";
+    element.setAttribute("aria-valuenow", idx);
+    element.setAttribute("aria-valuetext", [at, ...rows.map((row) => row.join(" "))].join(", "));
   }
 
   // By keyboard: one time after another.
-  function move(place, key) {
-    const plot = drawn.get(place);
+  function moveCursor(element, key) {
+    const plot = plots.get(element);
     const last = plot.data[0].length - 1;
     const now = plot.cursor.left < 0 ? last : plot.cursor.idx ?? last;
     const next = { ArrowLeft: now - 1, ArrowRight: now + 1, ArrowDown: now - 1, ArrowUp: now + 1, PageDown: now - 60,
@@ -120,68 +120,68 @@
     return true;
   }
 
-  function prepare(place, panel) {
+  function prepare(element, panel) {
     const moments = panel.lines.length ? Math.max(...panel.lines.map((line) => line.points.length)) : 0;
     if (moments === 0) {
-      place.setAttribute("aria-hidden", "true");
-      for (const name of ["role", "tabindex", "aria-label"]) place.removeAttribute(name);
+      element.setAttribute("aria-hidden", "true");
+      for (const name of ["role", "tabindex", "aria-label"]) element.removeAttribute(name);
       return;
     }
-    place.removeAttribute("aria-hidden");
-    place.setAttribute("role", "slider");
-    place.tabIndex = 0;
-    place.setAttribute("aria-label", `${panel.title} in the last hour, moment by moment`);
-    place.setAttribute("aria-valuemin", 0);
-    place.setAttribute("aria-valuemax", table(panel.lines)[0].length - 1);
-    if (!place.hasAttribute("aria-valuenow")) place.setAttribute("aria-valuenow", table(panel.lines)[0].length - 1);
-    if (place.querySelector(".reading")) return;
-    const reading = document.createElement("div");
-    reading.className = "reading";
-    reading.hidden = true;
-    place.append(reading);
-    place.addEventListener("keydown", (event) => { if (move(place, event.key)) event.preventDefault(); });
-    place.addEventListener("focus", () => { if (place.matches(":focus-visible")) move(place, ""); });
-    place.addEventListener("blur", () => drawn.get(place).setCursor({ left: -10, top: -10 }));
+    element.removeAttribute("aria-hidden");
+    element.setAttribute("role", "slider");
+    element.tabIndex = 0;
+    element.setAttribute("aria-label", `${panel.title} in the last hour, moment by moment`);
+    element.setAttribute("aria-valuemin", 0);
+    element.setAttribute("aria-valuemax", table(panel.lines)[0].length - 1);
+    if (!element.hasAttribute("aria-valuenow")) element.setAttribute("aria-valuenow", table(panel.lines)[0].length - 1);
+    if (element.querySelector(".readout")) return;
+    const readout = document.createElement("div");
+    readout.className = "readout";
+    readout.hidden = true;
+    element.append(readout);
+    element.addEventListener("keydown", (event) => { if (moveCursor(element, event.key)) event.preventDefault(); });
+    element.addEventListener("focus", () => { if (element.matches(":focus-visible")) moveCursor(element, ""); });
+    element.addEventListener("blur", () => plots.get(element).setCursor({ left: -10, top: -10 }));
   }
 
-  function draw(answer) {
-    for (const panel of answer.panels) {
+  function draw(history) {
+    for (const panel of history.panels) {
       const figure = document.getElementById(`chart-${panel.id}`);
-      const place = document.getElementById(`drawn-${panel.id}`);
-      if (!place?.clientWidth) continue;
-      prepare(place, panel);
-      const before = drawn.get(place);
+      const element = document.getElementById(`plot-${panel.id}`);
+      if (!element?.clientWidth) continue;
+      prepare(element, panel);
+      const before = plots.get(element);
       const { left, top } = before?.cursor ?? { left: -10, top: -10 };
       before?.destroy();
-      const plot = new uPlot(options(figure, place, answer, panel), table(panel.lines), place);
-      drawn.set(place, plot);
+      const plot = new uPlot(options(figure, element, history, panel), table(panel.lines), element);
+      plots.set(element, plot);
       // The cursor stays at its time.
       if (left >= 0) plot.setCursor({ left, top });
     }
-    for (const [place, plot] of drawn) {
-      if (!place.isConnected) { plot.destroy(); drawn.delete(place); }
+    for (const [element, plot] of plots) {
+      if (!element.isConnected) { plot.destroy(); plots.delete(element); }
     }
   }
 
   let last = null;
-  let asking = false;
+  let loading = false;
 
-  async function ask() {
+  async function loadHistory() {
     const charts = document.querySelector("[data-history]");
-    if (!charts || asking) return;
-    asking = true;
+    if (!charts || loading) return;
+    loading = true;
     try {
-      const answer = await fetch(charts.dataset.history, { headers: { Accept: "application/json" } });
-      if (answer.ok) { last = await answer.json(); draw(last); }
+      const response = await fetch(charts.dataset.history, { headers: { Accept: "application/json" } });
+      if (response.ok) { last = await response.json(); draw(last); }
     } catch {
       // Not connected: the page shows that, and retries.
     } finally {
-      asking = false;
+      loading = false;
     }
   }
 
-  const again = () => { if (last) draw(last); };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  window.addEventListener("resize", again);
-  window.mpsConsole.improve(ask);
+  const redraw = () => { if (last) draw(last); };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  window.addEventListener("resize", redraw);
+  window.mpsConsole.enhance(loadHistory);
 })();

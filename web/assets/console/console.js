@@ -32,14 +32,14 @@
     for (const element of root.querySelectorAll("time[datetime]")) formatTime(element);
   }
 
-  // Run on the page, and again after each new part of it.
-  const improvements = [formatTimes];
+  // Functions that complete the page; they run at first, and after each new part of it.
+  const enhancements = [formatTimes];
 
-  const following = document.getElementById("following");
+  const connection = document.getElementById("connection");
 
   function showConnection(word, kind) {
-    if (following.textContent !== word) following.textContent = word;
-    following.dataset.is = kind;
+    if (connection.textContent !== word) connection.textContent = word;
+    connection.dataset.is = kind;
   }
 
   // Why a request failed; without a status there was no response.
@@ -50,7 +50,7 @@
   }
 
   // Marks a part of a page beside a form as outdated until it is replaced.
-  function outdated(part, status) {
+  function markOutdated(part, status) {
     let note = part.querySelector(":scope > .outdated");
     if (!note) {
       note = document.createElement("p");
@@ -62,28 +62,28 @@
     showConnection(status === 401 ? "session ended" : "not connected", "lost");
   }
 
-  function upToDate() {
+  function markUpToDate() {
     showConnection("", "");
-    delete following.dataset.is;
+    delete connection.dataset.is;
   }
 
   // Other scripts of the console add theirs.
   window.mpsConsole = {
-    outdated,
-    upToDate,
-    improve(improvement) {
-      improvements.push(improvement);
-      improvement(document);
+    markOutdated,
+    markUpToDate,
+    enhance(enhancement) {
+      enhancements.push(enhancement);
+      enhancement(document);
     },
   };
 
-  function improve(root) {
-    for (const improvement of improvements) improvement(root);
+  function enhance(root) {
+    for (const enhancement of enhancements) enhancement(root);
   }
 
   // A part with data-hold does not change while it is being read; the button it names shows that there is more.
-  let moved = 0;
-  document.addEventListener("pointermove", () => { moved = Date.now(); }, { passive: true });
+  let pointerMovedAt = 0;
+  document.addEventListener("pointermove", () => { pointerMovedAt = Date.now(); }, { passive: true });
 
   function isReading(part) {
     // A log starts at its end, unscrolled.
@@ -91,7 +91,7 @@
     const selection = getSelection();
     return part.getBoundingClientRect().top < 0
       || part.querySelector("a:focus-visible") !== null
-      || (part.matches(":hover") && Date.now() - moved < 10_000)
+      || (part.matches(":hover") && Date.now() - pointerMovedAt < 10_000)
       || (!selection.isCollapsed && part.contains(selection.anchorNode));
   }
 
@@ -101,7 +101,7 @@
       ?? Array.from(line.childNodes, (node) => node.dateTime ?? node.textContent).join(""));
   }
 
-  function holds(part, next) {
+  function keepsShown(part, next) {
     if (!isReading(part)) {
       document.getElementById(part.dataset.hold).hidden = true;
       return false;
@@ -116,168 +116,168 @@
     if (!part) return;
     button.hidden = true;
     if (part.matches(".log")) part.scrollTop = 0;
-    else { getSelection().removeAllRanges(); moved = 0; window.scrollTo(0, 0); }
+    else { getSelection().removeAllRanges(); pointerMovedAt = 0; window.scrollTo(0, 0); }
     (part.matches("[tabindex]") ? part : document.getElementById("page")).focus({ preventScroll: true });
-    follower?.refresh();
+    liveUpdates?.refresh();
   });
   document.addEventListener("scroll", (event) => {
     const part = event.target;
     if (!part.matches?.(".log[data-hold]") || isReading(part)) return;
-    if (!document.getElementById(part.dataset.hold).hidden) follower?.refresh();
+    if (!document.getElementById(part.dataset.hold).hidden) liveUpdates?.refresh();
   }, { capture: true, passive: true });
 
   // The times of a new part are converted before it is compared with what is shown.
   htmx.registerExtension("console", {
     htmx_before_morph_node(_, { oldNode, newNode }) {
       if (newNode instanceof HTMLTimeElement) formatTime(newNode);
-      return !(oldNode.dataset?.hold && holds(oldNode, newNode));
+      return !(oldNode.dataset?.hold && keepsShown(oldNode, newNode));
     },
   });
 
   const page = document.getElementById("page");
 
-  document.addEventListener("htmx:after:swap", () => improve(document));
+  document.addEventListener("htmx:after:swap", () => enhance(document));
 
   // A refused reload of a part does not replace it; the page shows the error.
-  let follower = null;
+  let liveUpdates = null;
 
-  function answered(part, status) {
-    if (part.id === "page") follower?.answered(status);
-    else if (status === undefined || status >= 400) outdated(part, status);
-    else upToDate();
+  function handleResponse(part, status) {
+    if (part.id === "page") liveUpdates?.showStatus(status);
+    else if (status === undefined || status >= 400) markOutdated(part, status);
+    else markUpToDate();
   }
 
   document.addEventListener("htmx:before:response", (event) => {
     const { target, response: { status } } = event.detail.ctx;
     if (status >= 400) event.preventDefault();
-    answered(target, status);
+    handleResponse(target, status);
   });
   document.addEventListener("htmx:error", (event) => {
     const ctx = event.detail.ctx;
-    if (ctx?.target && !ctx.response) answered(ctx.target);
+    if (ctx?.target && !ctx.response) handleResponse(ctx.target);
   });
 
   // Live pages. The server reports that the page is stale, and the page reloads itself.
-  const standing = document.getElementById("standing");
+  const notice = document.getElementById("stale-notice");
 
   // Longest silence of a healthy manager, which marks pages stale every 5 s.
   const SILENCE_MS = 15_000;
 
-  function follow() {
+  function startLiveUpdates() {
     let source = null;
-    let asking = false;
-    let again = false;
+    let loading = false;
+    let isPending = false;
     let timer = null;
-    let isOver = false;
-    // How the page is followed, and since when its content is valid.
-    let how = ["", ""];
-    let good = new Date();
+    let isStopped = false;
+    // How the page is kept up to date, and since when its content is valid.
+    let label = ["", ""];
+    let validSince = new Date();
     // The time of the last response, whatever its status.
-    let heard = Date.now();
+    let respondedAt = Date.now();
 
     function showNotice(text) {
-      if (standing.dataset.text === text) return;
-      standing.dataset.text = text;
-      standing.textContent = `${text} `;
+      if (notice.dataset.text === text) return;
+      notice.dataset.text = text;
+      notice.textContent = `${text} `;
       const link = document.createElement("a");
       link.href = window.location.href;
       link.textContent = "Reload";
-      standing.append(link);
-      standing.hidden = false;
+      notice.append(link);
+      notice.hidden = false;
     }
 
-    function isOld(status) {
-      showNotice(`This page is as of ${today.format(good)}: ${reason(status)}.`);
+    function showStale(status) {
+      showNotice(`This page is as of ${today.format(validSince)}: ${reason(status)}.`);
       showConnection(status === undefined ? "not connected" : "not up to date", "lost");
     }
 
-    function end() {
-      isOver = true;
+    function stop() {
+      isStopped = true;
       source?.close();
       clearInterval(timer);
     }
 
-    function answered(status) {
-      heard = Date.now();
+    function showStatus(status) {
+      respondedAt = Date.now();
       if (status === 401) {
         window.location.reload();
       } else if ([403, 404, 410].includes(status)) {
-        end();
+        stop();
         showNotice("This no longer exists, or you no longer have access. The page is as last seen.");
         showConnection("gone", "lost");
       } else if (status === undefined || status >= 400) {
-        isOld(status);
+        showStale(status);
       } else {
-        good = new Date();
-        standing.hidden = true;
-        delete standing.dataset.text;
-        showConnection(...how);
+        validSince = new Date();
+        notice.hidden = true;
+        delete notice.dataset.text;
+        showConnection(...label);
       }
     }
 
     async function refresh() {
-      if (isOver) return;
-      if (document.hidden) { again = true; return; }
-      if (asking) { again = true; return; }
-      asking = true;
+      if (isStopped) return;
+      if (document.hidden) { isPending = true; return; }
+      if (loading) { isPending = true; return; }
+      loading = true;
       try {
         await htmx.ajax("GET", window.location.href, { target: "#page", select: "#page", swap: "outerMorph" });
       } finally {
-        asking = false;
+        loading = false;
       }
-      if (again) { again = false; refresh(); }
+      if (isPending) { isPending = false; refresh(); }
     }
 
     function connect() {
-      if (isOver) return;
+      if (isStopped) return;
       source = new EventSource("/live");
-      const mine = source;
+      const stream = source;
       let wasLost = false;
-      mine.addEventListener("open", () => {
+      stream.addEventListener("open", () => {
         clearInterval(timer);
         timer = null;
-        how = ["live", "live"];
+        label = ["live", "live"];
         // Events during a disconnection are not sent later.
         if (wasLost) refresh();
-        else if (standing.hidden) showConnection(...how);
+        else if (notice.hidden) showConnection(...label);
         wasLost = false;
       });
-      mine.addEventListener("stale", refresh);
-      mine.addEventListener("error", () => {
-        if (isOver) return;
-        if (mine.readyState === EventSource.CLOSED) {
+      stream.addEventListener("stale", refresh);
+      stream.addEventListener("error", () => {
+        if (isStopped) return;
+        if (stream.readyState === EventSource.CLOSED) {
           // Refused: too many streams, or the session has ended. The page then polls.
-          how = ["every 5 s", "slow"];
-          if (standing.hidden) showConnection(...how);
+          label = ["every 5 s", "slow"];
+          if (notice.hidden) showConnection(...label);
           timer ??= setInterval(refresh, 5000);
-          setTimeout(() => { if (source === mine) connect(); }, 30000);
+          setTimeout(() => { if (source === stream) connect(); }, 30000);
         } else {
           wasLost = true;
-          isOld();
+          showStale();
         }
       });
-      window.addEventListener("pagehide", () => mine.close(), { once: true });
+      window.addEventListener("pagehide", () => stream.close(), { once: true });
     }
 
     // A browser opens a few connections to a host: one for each hidden page would leave none.
     // A hung manager closes no connection, but is silent for longer than the interval of stale messages.
-    let checked = Date.now();
+    let checkedAt = Date.now();
     setInterval(() => {
       const now = Date.now();
       // Nothing was requested while the page was hidden or the machine asleep.
-      if (document.hidden || now - checked > 5000) heard = now;
-      else if (!isOver && now - heard > SILENCE_MS) isOld();
-      checked = now;
+      if (document.hidden || now - checkedAt > 5000) respondedAt = now;
+      else if (!isStopped && now - respondedAt > SILENCE_MS) showStale();
+      checkedAt = now;
     }, 1000);
     document.addEventListener("visibilitychange", () => {
-      if (isOver) return;
+      if (isStopped) return;
       if (document.hidden) { source?.close(); source = null; return; }
-      if (!source) { again = true; connect(); }
-      if (again) { again = false; refresh(); }
+      if (!source) { isPending = true; connect(); }
+      if (isPending) { isPending = false; refresh(); }
     });
     window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
     connect();
-    return { answered, refresh };
+    return { showStatus, refresh };
   }
 
   // Copying: a button with data-copy copies the text of the element that it names.
@@ -311,11 +311,11 @@
   document.documentElement.classList.add("scripted");
   // On a narrow screen the sections are a strip, and the current one may be outside of it.
   // Not scrolled into view as an element: Chromium would continue the Tab order from there.
-  const here = document.querySelector(".places [aria-current]");
+  const here = document.querySelector(".sections [aria-current]");
   if (here) {
-    const [strip, place] = [here.closest(".places"), here.getBoundingClientRect()];
-    strip.scrollLeft += place.left + place.width / 2 - strip.getBoundingClientRect().left - strip.clientWidth / 2;
+    const [strip, link] = [here.closest(".sections"), here.getBoundingClientRect()];
+    strip.scrollLeft += link.left + link.width / 2 - strip.getBoundingClientRect().left - strip.clientWidth / 2;
   }
-  improve(document);
-  if (page.matches("[data-live]")) follower = follow();
+  enhance(document);
+  if (page.matches("[data-live]")) liveUpdates = startLiveUpdates();
 })();

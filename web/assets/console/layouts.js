@@ -16,21 +16,21 @@
 
   const form = document.getElementById("editor");
   if (!form) return;
-  let sending = 0;
+  let requests = 0;
   // Whether the session had ended at the last request: then buttons submit the form as they do without a script, which leads
   // through the login page.
-  let isOver = false;
+  let isSessionEnded = false;
   // Buttons that wait for their response.
-  let pressing = 0;
+  let pendingButtons = 0;
 
-  const typed = () => new URLSearchParams(new FormData(form));
+  const formValues = () => new URLSearchParams(new FormData(form));
 
   // The response to the form; null if there is none, or if a newer request was sent.
-  async function ask(what) {
-    const mine = ++sending;
+  async function submit(extra) {
+    const request = ++requests;
     for (;;) {
-      const before = typed();
-      const body = new URLSearchParams([...before, ...Object.entries(what)]);
+      const before = formValues();
+      const body = new URLSearchParams([...before, ...Object.entries(extra)]);
       let status, text;
       try {
         const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html" } });
@@ -39,25 +39,25 @@
       } catch {
         // No response, or an incomplete one.
       }
-      if (mine !== sending) return null;
-      isOver = status === 401;
-      if (status !== 0) { window.mpsConsole.outdated(document.getElementById("outcome"), status); return null; }
-      window.mpsConsole.upToDate();
-      if (typed().toString() === before.toString()) return new DOMParser().parseFromString(text, "text/html");
+      if (request !== requests) return null;
+      isSessionEnded = status === 401;
+      if (status !== 0) { window.mpsConsole.markOutdated(document.getElementById("outcome"), status); return null; }
+      window.mpsConsole.markUpToDate();
+      if (formValues().toString() === before.toString()) return new DOMParser().parseFromString(text, "text/html");
     }
   }
 
-  const put = (shown, id) => document.getElementById(id).replaceWith(document.adoptNode(shown.getElementById(id)));
+  const replacePart = (response, id) => document.getElementById(id).replaceWith(document.adoptNode(response.getElementById(id)));
 
   // Errors are shown beside each field, and no field is changed.
-  function tell(shown) {
-    put(shown, "outcome");
+  function showErrors(response) {
+    replacePart(response, "outcome");
     for (const errors of document.querySelectorAll(".step-errors")) {
-      const now = shown.getElementById(errors.id);
+      const now = response.getElementById(errors.id);
       if (now) errors.replaceWith(document.adoptNode(now));
     }
     for (const field of form.querySelectorAll("#steps input[id], #sku")) {
-      const now = shown.getElementById(field.id);
+      const now = response.getElementById(field.id);
       field.toggleAttribute("aria-invalid", now?.getAttribute("aria-invalid") === "true");
       if (now?.hasAttribute("aria-invalid")) field.setAttribute("aria-invalid", "true");
     }
@@ -65,23 +65,23 @@
 
   form.addEventListener("submit", async (event) => {
     const pressed = event.submitter?.value;
-    if (!pressed || pressed === "save" || pressed === "check" || isOver) return;
+    if (!pressed || pressed === "save" || pressed === "check" || isSessionEnded) return;
     event.preventDefault();
     const verb = pressed.split("-")[0];
-    pressing += 1;
-    const shown = await ask({ do: pressed, lenient: "yes" });
-    pressing -= 1;
-    if (isOver) form.requestSubmit(event.submitter);
-    if (!shown) return;
-    const next = shown.querySelector("#steps [autofocus]")?.id;
-    put(shown, "steps");
-    put(shown, "messages");
-    put(shown, "outcome");
+    pendingButtons += 1;
+    const response = await submit({ do: pressed, lenient: "yes" });
+    pendingButtons -= 1;
+    if (isSessionEnded) form.requestSubmit(event.submitter);
+    if (!response) return;
+    const next = response.querySelector("#steps [autofocus]")?.id;
+    replacePart(response, "steps");
+    replacePart(response, "messages");
+    replacePart(response, "outcome");
     // The focus follows a moved step, so that it can be moved further with the same key.
     const field = next && document.getElementById(next);
-    const again = field && (verb === "up" || verb === "down")
+    const sameButton = field && (verb === "up" || verb === "down")
       && field.closest(".step").querySelector(`.moves button[value^="${verb}-"]:not(:disabled)`);
-    (again || field || form.querySelector('button[value="add"]')).focus();
+    (sameButton || field || form.querySelector('button[value="add"]')).focus();
   }, true);
 
   let timer = null;
@@ -90,9 +90,9 @@
     clearTimeout(timer);
     timer = setTimeout(async () => {
       // The pressed button has submitted the present text, and its response must not be discarded.
-      if (pressing > 0) return;
-      const shown = await ask({ do: "check", lenient: "yes" });
-      if (shown) tell(shown);
+      if (pendingButtons > 0) return;
+      const response = await submit({ do: "check", lenient: "yes" });
+      if (response) showErrors(response);
     }, 300);
   });
 })();

@@ -1,6 +1,6 @@
 //! Whether a daemon holds a layout of thread percentages.
 
-use super::Share;
+use super::PlannedShare;
 use crate::domain::daemon::DaemonStatus;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::assertion::{DifferenceKind, LayoutDifference, spec_difference};
@@ -11,7 +11,7 @@ use crate::domain::layout::status::PartitionStatus;
 pub fn differences(
     active: &ActiveLayout,
     spec: Option<&ActiveLayout>,
-    shares: &[Share],
+    shares: &[PlannedShare],
     status: &DaemonStatus,
 ) -> Vec<LayoutDifference> {
     let mut found: Vec<LayoutDifference> = spec_difference(active, spec).into_iter().collect();

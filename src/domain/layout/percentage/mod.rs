@@ -20,7 +20,7 @@ use crate::domain::{GpuUuid, InvalidValue, PartitionName, TenantName, ThreadPerc
 
 /// A partition that a percentage makes hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct PlannedShare {
     /// The step of the layout, counted from 0.
     pub step: usize,
     /// The partition.
@@ -42,7 +42,7 @@ pub struct Share {
 /// The shares of a layout on the GPUs of a host.
 ///
 /// Fails where the SMs of a GPU or of its chunks are not known, and where no percentage gives them.
-pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Share>, InvalidValue> {
+pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<PlannedShare>, InvalidValue> {
     let adds = layout.adds().enumerate().map(|(step, add)| {
         let uuid = map.get(&add.gpu).ok_or_else(|| unmapped(add.gpu))?;
         let known = gpus.iter().find(|gpu| gpu.uuid == *uuid);
@@ -60,7 +60,7 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Share>,
                 add.partition
             )));
         }
-        Ok(Share {
+        Ok(PlannedShare {
             step,
             partition: add.partition.clone(),
             gpu: uuid.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Share;
+use super::PlannedShare;
 use crate::domain::GpuUuid;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
@@ -13,9 +13,15 @@ use crate::domain::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, 
 ///
 /// No step is a command: what is added is handed out once a client has seen it, and what is removed to nobody any more.
 /// Clients that run keep what they have, so nothing is in anybody's way but the number of chunks.
-pub fn plan(wanted: &[Share], before: &[Share], census: &BTreeMap<GpuUuid, ChunkCensus>) -> Plan {
-    let same = |a: &Share, b: &Share| (&a.gpu, &a.partition, a.chunks) == (&b.gpu, &b.partition, b.chunks);
-    let stays = |share: &Share| before.iter().any(|earlier| same(earlier, share));
+pub fn plan(
+    wanted: &[PlannedShare],
+    before: &[PlannedShare],
+    census: &BTreeMap<GpuUuid, ChunkCensus>,
+) -> Plan {
+    let same = |a: &PlannedShare, b: &PlannedShare| {
+        (&a.gpu, &a.partition, a.chunks) == (&b.gpu, &b.partition, b.chunks)
+    };
+    let stays = |share: &PlannedShare| before.iter().any(|earlier| same(earlier, share));
     let used =
         |gpu: &GpuUuid| before.iter().filter(|share| share.gpu == *gpu).map(|share| share.chunks).sum();
     let at_first: BTreeMap<&GpuUuid, Chunks> = census
@@ -26,7 +32,7 @@ pub fn plan(wanted: &[Share], before: &[Share], census: &BTreeMap<GpuUuid, Chunk
         })
         .collect();
     let (mut now, mut steps, mut blocked) = (at_first.clone(), Vec::new(), Vec::new());
-    let step = |share: &Share, action, reason, before: Chunks, after: Chunks| PlannedStep {
+    let step = |share: &PlannedShare, action, reason, before: Chunks, after: Chunks| PlannedStep {
         action,
         reason,
         step: (action != Action::Remove).then_some(share.step),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::Share;
+use super::PlannedShare;
 use crate::domain::percentage::percentage_for;
 use crate::domain::{GpuUuid, ThreadPercentage};
 
@@ -42,7 +42,7 @@ pub enum ShareFailure {
     /// No percentage gives the SMs.
     #[error(
         "no thread percentage gives a CUDA client {wanted} SMs of GPU {gpu}: it saw {} below that and {} above; choose another \
-         number of chunks", said(*.below), said(*.above)
+         number of chunks", shown(*.below), shown(*.above)
     )]
     NoPercentage {
         /// The GPU.
@@ -62,7 +62,7 @@ pub enum ShareFailure {
     },
 }
 
-fn said(sms: Option<u32>) -> String {
+fn shown(sms: Option<u32>) -> String {
     sms.map_or_else(|| "nothing".to_owned(), |sms| sms.to_string())
 }
 
@@ -91,7 +91,7 @@ pub struct Proving {
 impl Proving {
     /// Begins with what is `proven` already; what was proven `earlier`, in another control process, is tried first and not
     /// believed.
-    pub fn new(shares: &[Share], proven: &[ProvenShare], earlier: &[ProvenShare]) -> Self {
+    pub fn new(shares: &[PlannedShare], proven: &[ProvenShare], earlier: &[ProvenShare]) -> Self {
         let mut needs: BTreeMap<(u32, u32), Need> = BTreeMap::new();
         for share in shares {
             let before = earlier.iter().find(|before| before.chunks == share.chunks);

@@ -17,7 +17,7 @@ fn layout(json: &str) -> Layout {
 }
 
 /// Partitions a, b, … of so many chunks on GPU 0, each with a tenant of its name.
-fn of(chunks: &[u32]) -> Vec<Share> {
+fn of(chunks: &[u32]) -> Vec<PlannedShare> {
     shares(&partitions(chunks), &GpuMap::from([(0, h200(0).uuid)]), &[h200(0)]).expect("shares")
 }
 
@@ -43,7 +43,7 @@ fn unmeasured(name: &str, sms: u32, major: u32) -> Gpu {
 /// Free and used chunks.
 type Count = (u32, u32);
 
-fn said(step: &PlannedStep) -> (Action, &str, u32, u32, Count, Count) {
+fn summary(step: &PlannedStep) -> (Action, &str, u32, u32, Count, Count) {
     let chunks = |chunks: Chunks| (chunks.free, chunks.used);
     let name = step.partition.as_ref().map_or("", |name| name.as_str());
     (step.action, name, step.chunks, step.sms, chunks(step.before), chunks(step.after))
@@ -57,7 +57,7 @@ fn h200_percentage_gives_exact_sms_per_chunk() {
         assert_eq!((share.sms, sms_for(percentage, 132)), (8 * chunks, 8 * chunks), "{chunks} chunks");
     }
     let [seven, five, three] = &of(&[7, 5, 3])[..] else { panic!("three shares") };
-    let of = |share: &Share| (share.sms, share.percentage.map(|percentage| percentage.to_string()));
+    let of = |share: &PlannedShare| (share.sms, share.percentage.map(|percentage| percentage.to_string()));
     assert_eq!(of(seven), (56, Some("42.5".into())));
     assert_eq!(of(five), (40, Some("30.4".into())));
     assert_eq!(of(three), (24, Some("18.2".into())));
@@ -81,7 +81,7 @@ fn elsewhere_no_percentage_is_claimed() {
 fn percentage_plan_has_no_commands_or_ids() {
     let plan = plan(&of(&[7, 5, 3]), &[], &census());
     assert!(plan.reserves_nothing && plan.blocked.is_empty());
-    let steps: Vec<_> = plan.steps.iter().map(said).collect();
+    let steps: Vec<_> = plan.steps.iter().map(summary).collect();
     assert_eq!(
         steps,
         [
@@ -99,7 +99,7 @@ fn percentage_plan_has_no_commands_or_ids() {
 #[test]
 fn unchanged_shares_are_kept_others_recreated() {
     let plan = plan(&of(&[7, 4]), &of(&[7, 5, 3]), &census());
-    let steps: Vec<_> = plan.steps.iter().map(said).collect();
+    let steps: Vec<_> = plan.steps.iter().map(summary).collect();
     assert_eq!(
         steps,
         [

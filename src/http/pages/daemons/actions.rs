@@ -15,7 +15,7 @@ use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::api::{checked_grace, default_grace};
 use crate::http::extract::Path;
-use crate::http::pages::forms::{Field, Form, Refused, Shape, rehearsal_refusal};
+use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
@@ -142,7 +142,7 @@ struct ConfirmPage {
     clients: Vec<ClientView>,
     tenants: u64,
     form: Form,
-    refused: Refused,
+    refused: FormErrors,
     /// Why it would be refused now.
     blocker: Option<String>,
 }
@@ -227,7 +227,7 @@ async fn confirm(
     form.set("on_timeout", "fail");
     let blocker = done(&app, &ctx, &name, action, &form, WriteOptions::rehearsal()).await;
     let blocker = rehearsal_refusal(&ctx, blocker)?;
-    confirm_page(&app, &ctx, &name, action, form, Refused::default(), blocker).await
+    confirm_page(&app, &ctx, &name, action, form, FormErrors::default(), blocker).await
 }
 
 #[allow(clippy::too_many_arguments, reason = "the contents of the page")]
@@ -237,7 +237,7 @@ async fn confirm_page(
     name: &DaemonName,
     action: ConfirmedAction,
     mut form: Form,
-    refused: Refused,
+    refused: FormErrors,
     blocker: Option<String>,
 ) -> Result<Response, Problem> {
     let daemon = app.service.daemon(ctx, name, false).await?;
@@ -268,7 +268,7 @@ async fn run_confirmed(
             Err(forbidden.into())
         }
         Err(error) => {
-            let refused = Refused::of(Problem::of(error, &ctx.actor), &NAMES);
+            let refused = FormErrors::of(Problem::of(error, &ctx.actor), &NAMES);
             confirm_page(&app, &ctx, &name, action, form, refused, None).await
         }
     }

@@ -12,7 +12,7 @@ use crate::domain::{DaemonName, GpuUuid, Priority};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::pages::format::{self, Amount, Moment};
-use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::page;
@@ -32,7 +32,7 @@ struct ForeignPage {
     daemon: ForeignDaemonView,
     gpus: Vec<(GpuUuid, String)>,
     form: Form,
-    refused: Refused,
+    refused: FormErrors,
 }
 
 impl ForeignPage {
@@ -73,7 +73,7 @@ pub(super) async fn show(
     ctx: RequestContext,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    shown(&app, &ctx, &id, Form::default(), Refused::default()).await
+    shown(&app, &ctx, &id, Form::default(), FormErrors::default()).await
 }
 
 async fn shown(
@@ -81,7 +81,7 @@ async fn shown(
     ctx: &RequestContext,
     id: &str,
     mut form: Form,
-    refused: Refused,
+    refused: FormErrors,
 ) -> Result<Response, Problem> {
     let daemon = app.service.foreign_daemon(ctx, id).await?;
     let gpus: Vec<GpuRow> = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect();
@@ -114,7 +114,7 @@ pub(super) async fn adopt(
                 }
                 error => error,
             };
-            let refused = Refused::of(Problem::of(error, &ctx.actor), &NAMES);
+            let refused = FormErrors::of(Problem::of(error, &ctx.actor), &NAMES);
             shown(&app, &ctx, &id.to_string(), form, refused).await
         }
     }

@@ -11,11 +11,11 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
 use crate::http::extract::Query;
-use crate::http::pages::forms::{FieldDifference, Form, Refused, Shape, SpecField};
+use crate::http::pages::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::rendered;
-use crate::http::pages::spec_form::{Draft, FormSpec, REVISION};
+use crate::http::pages::spec_form::{FormSpec, REVISION, SpecDraft};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
@@ -23,18 +23,18 @@ use crate::service::{ServiceError, WriteOptions};
 
 #[derive(Template)]
 #[template(path = "daemons/form.html")]
-struct FormPage {
+struct DaemonFormPage {
     frame: Frame,
     /// The daemon that is edited; `None` for a new one.
     daemon: Option<DaemonView>,
     gpus: Vec<DaemonGpuChoice>,
     form: Form,
-    refused: Refused,
+    refused: FormErrors,
     conflict: Option<Vec<FieldDifference>>,
 }
 
-impl FormPage {
-    fn says(&self, name: &str, value: &str) -> bool {
+impl DaemonFormPage {
+    fn has_value(&self, name: &str, value: &str) -> bool {
         self.form.text(name) == value
     }
 
@@ -90,7 +90,7 @@ pub(super) async fn new(
     if let Some(index) = chosen.and_then(|row| row.gpu.index) {
         form.set("name", format!("gpu{index}"));
     }
-    Ok(rendered(&DaemonSpec::page(&app, &ctx, Draft::new(None, form)).await?))
+    Ok(rendered(&DaemonSpec::page(&app, &ctx, SpecDraft::new(None, form)).await?))
 }
 
 async fn gpus(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuRow>, Problem> {
@@ -145,9 +145,9 @@ impl FormSpec for DaemonSpec<GpuRef> {
     async fn page(
         app: &AppState,
         ctx: &RequestContext,
-        draft: Draft<DaemonName>,
+        draft: SpecDraft<DaemonName>,
     ) -> Result<impl Template, Problem> {
-        let Draft { edited, form, refused, conflict } = draft;
+        let SpecDraft { edited, form, refused, conflict } = draft;
         let daemon = match &edited {
             Some(name) => Some(app.service.daemon(ctx, name, false).await?),
             None => None,
@@ -165,7 +165,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
             None => "Set up a daemon".to_owned(),
         };
         let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
-        Ok(FormPage { frame, daemon, gpus, form, refused, conflict })
+        Ok(DaemonFormPage { frame, daemon, gpus, form, refused, conflict })
     }
 }
 

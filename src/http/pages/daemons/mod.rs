@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 
-pub(super) use self::rows::{DaemonRow, daemon_names, daemon_rows};
+pub(super) use self::rows::{DaemonSummary, daemon_names, daemon_rows};
 
 use self::rows::{clients, named};
 use self::settings::DaemonSettingRow;
@@ -21,7 +21,7 @@ use super::format::{self, Amount, Badge, Moment, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::lists::ROWS;
-use super::operations::{OperationRow, under_way};
+use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use super::spec_form;
 use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
@@ -74,7 +74,7 @@ struct DaemonsPage {
 
 /// A daemon in the list.
 struct DaemonListRow {
-    row: DaemonRow,
+    row: DaemonSummary,
     tenants: u64,
     /// Memory promised to its tenants on all its GPUs.
     promised: Amount,
@@ -90,7 +90,7 @@ struct ForeignRow {
 #[template(path = "daemons/daemon.html")]
 struct DaemonPage {
     frame: Frame,
-    row: DaemonRow,
+    row: DaemonSummary,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
     tenants: Vec<DaemonTenantRow>,
@@ -98,7 +98,7 @@ struct DaemonPage {
     events: Vec<Event>,
     is_adopted: bool,
     /// Its operations that have not ended.
-    under_way: Vec<OperationRow>,
+    under_way: Vec<OperationSummary>,
 }
 
 /// A tenant of a daemon.
@@ -223,7 +223,7 @@ async fn show(
     let events = service.events(&ctx, about, Order::NewestFirst, &newest).await?.items;
     let is_adopted = service.is_adopted(&ctx, &name).await?;
     let tenants = tenants.collect();
-    let row = DaemonRow::of(daemon, &gpus, clients.len());
+    let row = DaemonSummary::of(daemon, &gpus, clients.len());
     let effective = row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
     let settings = settings::of(desired.as_ref(), effective, |uuid| {
         gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)

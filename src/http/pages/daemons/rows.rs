@@ -12,7 +12,7 @@ use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
 /// A daemon in one line.
-pub(in crate::http::pages) struct DaemonRow {
+pub(in crate::http::pages) struct DaemonSummary {
     pub(in crate::http::pages) daemon: DaemonView,
     pub(in crate::http::pages) badge: Badge,
     /// The display names of its GPUs.
@@ -21,7 +21,7 @@ pub(in crate::http::pages) struct DaemonRow {
     pub(in crate::http::pages) clients: usize,
 }
 
-impl DaemonRow {
+impl DaemonSummary {
     /// A daemon with this number of clients, on a host with these GPUs.
     pub(in crate::http::pages) fn of(daemon: DaemonView, gpus: &[GpuRow], clients: usize) -> Self {
         let called = |uuid: &GpuUuid| {
@@ -50,12 +50,12 @@ pub(in crate::http::pages) async fn daemon_rows(
     ctx: &RequestContext,
     gpus: &[GpuRow],
     page: &Page,
-) -> Result<Vec<DaemonRow>, Problem> {
+) -> Result<Vec<DaemonSummary>, Problem> {
     let daemons = app.service.daemons(ctx, page).await?.items;
     let clients = app.service.clients(ctx, &ClientFilter::default(), false, page).await?.items;
     let row = |daemon: DaemonView| {
         let clients = clients.iter().filter(|client| client.daemon == daemon.name).count();
-        DaemonRow::of(daemon, gpus, clients)
+        DaemonSummary::of(daemon, gpus, clients)
     };
     Ok(daemons.into_iter().map(row).collect())
 }

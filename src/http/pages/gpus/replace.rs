@@ -10,7 +10,7 @@ use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::pages::forms::{Field, Form, Refused, Shape, rehearsal_refusal};
+use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
 use crate::http::pages::{refused_with, rendered};
@@ -27,7 +27,7 @@ struct ReplacePage {
     frame: Frame,
     row: GpuRow,
     choices: Vec<ReplacementChoice>,
-    refused: Refused,
+    refused: FormErrors,
 }
 
 /// A candidate for the replacement, and what it would change.
@@ -44,7 +44,7 @@ pub(super) async fn ask(
     Path(name): Path<String>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    Ok(rendered(&replace_page(&app, &ctx, &name, query.form(), Refused::default()).await?))
+    Ok(rendered(&replace_page(&app, &ctx, &name, query.form(), FormErrors::default()).await?))
 }
 
 pub(super) async fn replace(
@@ -62,7 +62,7 @@ pub(super) async fn replace(
         Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
         Err(error) => {
             let problem = Problem::of(error, &ctx.actor);
-            let refused = Refused::of(problem.clone(), &["with"]);
+            let refused = FormErrors::of(problem.clone(), &["with"]);
             let page = replace_page(&app, &ctx, &name, &form, refused).await?;
             Ok(refused_with(&page, problem))
         }
@@ -74,7 +74,7 @@ async fn replace_page(
     ctx: &RequestContext,
     name: &str,
     form: &Form,
-    refused: Refused,
+    refused: FormErrors,
 ) -> Result<ReplacePage, Problem> {
     ctx.require(Right::Administer)?;
     let row = GpuRow::of(app.service.gpu(ctx, name).await?);

@@ -17,7 +17,7 @@ use crate::domain::{GpuUuid, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::pages::format::Moment;
-use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
 use crate::http::pages::page;
@@ -42,7 +42,7 @@ struct ApplyPage<'a> {
     /// The clients that the plan names, if they are connected.
     clients: Vec<ClientView>,
     form: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
 }
 
 #[derive(Template)]
@@ -158,7 +158,7 @@ async fn planned(
         (_, error) => error.or(refusal),
     };
     let refused = unplanned.map(|error| Problem::of(error, &ctx.actor));
-    let refused = refused.map(|problem| Refused::of(problem, &["note", "version"])).unwrap_or_default();
+    let refused = refused.map(|problem| FormErrors::of(problem, &["note", "version"])).unwrap_or_default();
     let clients = match &plan {
         Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
             app.service.clients(ctx, &ClientFilter::default(), false, &all).await?.items

@@ -13,7 +13,7 @@ const MAX_STEPS: usize = crate::domain::layout::MAX_STEPS + 1;
 
 /// A layout being edited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Draft {
+pub(super) struct LayoutDraft {
     pub(super) percentage: bool,
     pub(super) sku: String,
     pub(super) steps: Vec<DraftStep>,
@@ -83,7 +83,7 @@ impl EditorButton {
     }
 }
 
-impl Draft {
+impl LayoutDraft {
     /// A draft that starts from a layout.
     pub(super) fn of(layout: &Layout) -> Self {
         let step = |step: &LayoutStep| match step {
@@ -321,8 +321,8 @@ pub(super) fn names(tenants: &[TenantName]) -> String {
 mod tests {
     use super::*;
 
-    fn draft(text: &str) -> Draft {
-        Draft::typed(&Form::parse(text.as_bytes()))
+    fn draft(text: &str) -> LayoutDraft {
+        LayoutDraft::typed(&Form::parse(text.as_bytes()))
     }
 
     const TWO: &str = "enforcement=static&sku=&step=0&step-0-kind=add&step-0-gpu=0&step-0-partition=web&step-0-chunks=7\
@@ -333,7 +333,7 @@ mod tests {
         let mut typed = draft(TWO.replace("a,+b", "").as_str());
         let layout = typed.layout().expect("a layout");
         assert_eq!(layout.steps.len(), 2);
-        let mut again = Draft::of(&layout);
+        let mut again = LayoutDraft::of(&layout);
         assert_eq!(again.layout(), Some(layout));
     }
 
@@ -388,7 +388,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_form_is_shown_again(bytes in proptest::collection::vec(0u8.., 0..300), number in 0usize..5) {
-            let mut typed = Draft::typed(&Form::parse(&bytes));
+            let mut typed = LayoutDraft::typed(&Form::parse(&bytes));
             typed.press(EditorButton::Up(number));
             typed.press(EditorButton::Drop(number));
             typed.read(true);

@@ -9,14 +9,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
 
-use super::draft::{Draft, EditorButton};
+use super::draft::{EditorButton, LayoutDraft};
 use super::gpu_kind::{self, GpuKind, LayoutPreview, choose};
 use crate::domain::LayoutName;
 use crate::domain::access::Right;
 use crate::domain::layout::{Layout, VersionRef};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
-use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
@@ -33,11 +33,11 @@ struct EditorPage<'a> {
     /// The layout; `None` for a new one.
     name: Option<&'a LayoutName>,
     form: &'a Form,
-    draft: Draft,
+    draft: LayoutDraft,
     gpu_kinds: Vec<GpuKind>,
     gpu_kind: Option<GpuKind>,
     preview: LayoutPreview,
-    refused: Refused,
+    refused: FormErrors,
     /// The version being edited; empty for a new layout.
     base: String,
     /// A version that someone else saved in between.
@@ -57,8 +57,8 @@ pub(super) struct EditorQuery {
 struct EditorState<'a> {
     name: Option<&'a LayoutName>,
     form: &'a Form,
-    draft: Draft,
-    refused: Refused,
+    draft: LayoutDraft,
+    refused: FormErrors,
     base: String,
     between: Option<u32>,
     status: StatusCode,
@@ -72,7 +72,7 @@ pub(super) async fn new(
     ctx.require(Right::Operate)?;
     let mut form = Form::default();
     form.set("on", begin.daemon.unwrap_or_default());
-    let mut draft = Draft::default();
+    let mut draft = LayoutDraft::default();
     draft.press(EditorButton::Add);
     draft.steps[0].focus = false;
     let shown = EditorState::first(None, &form, draft, String::new());
@@ -97,7 +97,9 @@ pub(super) async fn edit(
     let mut form = Form::default();
     let holder = view.daemons.first().map(ToString::to_string);
     form.set("on", begin.daemon.or(holder).unwrap_or_default());
-    EditorState::first(Some(&name), &form, Draft::of(&layout), base.to_string()).answer(&app, &ctx).await
+    EditorState::first(Some(&name), &form, LayoutDraft::of(&layout), base.to_string())
+        .answer(&app, &ctx)
+        .await
 }
 
 pub(super) async fn write_new(
@@ -128,7 +130,7 @@ async fn written(
     form: &Form,
 ) -> Result<Response, Problem> {
     let pressed = EditorButton::of(form.text("do"));
-    let mut draft = Draft::typed(form);
+    let mut draft = LayoutDraft::typed(form);
     draft.press(pressed);
     let base = form.text("base").to_owned();
     let name = name.as_ref();
@@ -147,7 +149,7 @@ async fn written(
     let (layout, target) = match (layout, target) {
         (Some(layout), Ok(target)) => (layout, target),
         (_, Err(why)) => {
-            shown.refused = Refused::of(ServiceError::field("/name", why), &["name"]);
+            shown.refused = FormErrors::of(ServiceError::field("/name", why), &["name"]);
             return shown.answer(app, ctx).await;
         }
         (None, Ok(_)) => return shown.answer(app, ctx).await,
@@ -176,8 +178,8 @@ async fn put(
 }
 
 impl<'a> EditorState<'a> {
-    fn first(name: Option<&'a LayoutName>, form: &'a Form, draft: Draft, base: String) -> Self {
-        let (refused, between, status) = (Refused::default(), None, StatusCode::OK);
+    fn first(name: Option<&'a LayoutName>, form: &'a Form, draft: LayoutDraft, base: String) -> Self {
+        let (refused, between, status) = (FormErrors::default(), None, StatusCode::OK);
         Self { name, form, draft, refused, base, between, status }
     }
 
@@ -193,7 +195,7 @@ impl<'a> EditorState<'a> {
             ServiceError::PreconditionFailed(_) if self.name.is_none() => {
                 let why =
                     format!("there is a layout {target} already: choose another name, or edit that one");
-                self.refused = Refused::of(ServiceError::field("/name", why), &["name"]);
+                self.refused = FormErrors::of(ServiceError::field("/name", why), &["name"]);
             }
             ServiceError::PreconditionFailed(_) => {
                 // The user has been informed of the other version, so the next save is based on it.
@@ -206,7 +208,7 @@ impl<'a> EditorState<'a> {
                     Err(ServiceError::NotFound { .. }) => {
                         self.name = None;
                         self.base = String::new();
-                        self.refused = Refused::whole_form(&format!(
+                        self.refused = FormErrors::whole_form(&format!(
                             "Someone deleted layout {target} while you were editing it. Your draft is kept: saving it creates a new \
                              layout."
                         ));
@@ -223,9 +225,9 @@ impl<'a> EditorState<'a> {
                     error
                 };
                 let others = others.into_iter().map(by_name).collect();
-                self.refused = Refused::of(ServiceError::Invalid(others), &["name", "note"]);
+                self.refused = FormErrors::of(ServiceError::Invalid(others), &["name", "note"]);
             }
-            ServiceError::Conflict(_) => self.refused = Refused::of(Problem::of(error, &ctx.actor), &[]),
+            ServiceError::Conflict(_) => self.refused = FormErrors::of(Problem::of(error, &ctx.actor), &[]),
             other => return Err(other.into()),
         }
         self.answer(app, ctx).await

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 
 use crate::domain::layout::VersionRef;
-use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::{Path, Query};
@@ -55,8 +55,8 @@ pub(super) async fn download(
         }
     };
     let (mime, ending, format) = match wanted.format {
-        ExportFormat::Yaml => ("application/yaml", "yaml", Format::Yaml),
-        ExportFormat::Json => ("application/json", "json", Format::Json),
+        ExportFormat::Yaml => ("application/yaml", "yaml", LayoutFormat::Yaml),
+        ExportFormat::Json => ("application/json", "json", LayoutFormat::Json),
     };
     let disposition = format!("attachment; filename=\"{called}.{ending}\"");
     let headers = [(header::CONTENT_TYPE, mime.to_owned()), (header::CONTENT_DISPOSITION, disposition)];

@@ -13,9 +13,9 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use crate::domain::LayoutName;
 use crate::domain::access::Right;
 use crate::domain::layout::document::Document;
-use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::text::{self, LayoutFormat};
 use crate::http::AppState;
-use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
@@ -27,19 +27,19 @@ use crate::service::{ServiceError, WriteOptions};
 struct ImportPage<'a> {
     frame: Frame,
     form: &'a Form,
-    refused: Refused,
+    refused: FormErrors,
 }
 
 pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
-    Ok(import_page(&app, &ctx, &Form::default(), Refused::default(), StatusCode::OK).await)
+    Ok(import_page(&app, &ctx, &Form::default(), FormErrors::default(), StatusCode::OK).await)
 }
 
 async fn import_page(
     app: &AppState,
     ctx: &RequestContext,
     form: &Form,
-    refused: Refused,
+    refused: FormErrors,
     status: StatusCode,
 ) -> Response {
     let frame = Frame::of(&app.service, ctx, Section::Layouts, "Import layouts").await;
@@ -60,7 +60,7 @@ pub(super) async fn import(
         Ok(_) => Ok(Redirect::to("/layouts").into_response()),
         Err(error @ (ServiceError::Invalid(_) | ServiceError::Conflict(_))) => {
             let refused =
-                Refused::of(Problem::of(in_its_place(error.clone()), &ctx.actor), &["text", "name"]);
+                FormErrors::of(Problem::of(in_its_place(error.clone()), &ctx.actor), &["text", "name"]);
             Ok(import_page(&app, &ctx, &form, refused, StatusCode::UNPROCESSABLE_ENTITY).await)
         }
         Err(other) => Err(other.clone().into()),
@@ -68,7 +68,7 @@ pub(super) async fn import(
 }
 
 /// The document to import, with its layout renamed if requested.
-fn read(form: &Form) -> Result<(String, Format), ServiceError> {
+fn read(form: &Form) -> Result<(String, LayoutFormat), ServiceError> {
     let text = form.typed("text").replace("\r\n", "\n");
     if text.trim().is_empty() {
         return Err(ServiceError::field(
@@ -80,14 +80,14 @@ fn read(form: &Form) -> Result<(String, Format), ServiceError> {
     let name = name.map_err(|error| ServiceError::field("/name", error.to_string()))?;
     match name {
         // JSON is YAML.
-        None => Ok((text, Format::Yaml)),
-        Some(name) => Ok((renamed(&text, name)?, Format::Json)),
+        None => Ok((text, LayoutFormat::Yaml)),
+        Some(name) => Ok((renamed(&text, name)?, LayoutFormat::Json)),
     }
 }
 
 /// Renames the only layout of a document and returns it as JSON; a valid checksum is computed again.
 fn renamed(text: &str, name: LayoutName) -> Result<String, ServiceError> {
-    let read = text::read(text, Format::Yaml)
+    let read = text::read(text, LayoutFormat::Yaml)
         .map_err(|error| ServiceError::field(&error.pointer, error.reason.to_string()))?;
     let sealed = read.checksum.is_some();
     let several = read.layouts.len();
@@ -102,7 +102,7 @@ fn renamed(text: &str, name: LayoutName) -> Result<String, ServiceError> {
     } else {
         Document { version: read.version, layouts, checksum: None }
     };
-    Ok(text::write(&document, Format::Json))
+    Ok(text::write(&document, LayoutFormat::Json))
 }
 
 /// Moves an error to the text field, with the pointer as part of its message.
@@ -148,9 +148,9 @@ mod tests {
     fn errors_name_the_position_in_the_text() {
         let errors =
             vec![crate::service::FieldError { pointer: "/layouts/web/sku".into(), detail: "no".into() }];
-        let refused = Refused::of(in_its_place(ServiceError::Invalid(errors)), &["text", "name"]);
+        let refused = FormErrors::of(in_its_place(ServiceError::Invalid(errors)), &["text", "name"]);
         assert_eq!(refused.field("text"), Some("/layouts/web/sku: no"));
         let name = read(&form(&[("text", "x"), ("name", "NOT A NAME")])).expect_err("no name");
-        assert_eq!(Refused::of(in_its_place(name), &["text", "name"]).field("text"), None);
+        assert_eq!(FormErrors::of(in_its_place(name), &["text", "name"]).field("text"), None);
     }
 }

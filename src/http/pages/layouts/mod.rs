@@ -22,9 +22,9 @@ use self::diff::{DiffRow, line, rows};
 use self::gpu_kind::{GpuKind, LayoutPreview, choose};
 use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
-use super::forms::{Form, Refused};
+use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Listing, Ways};
+use super::lists::{ListQuery, Listing, PageLinks};
 use super::{listed, page, rendered};
 use crate::domain::LayoutName;
 use crate::domain::daemon::Mode;
@@ -66,17 +66,17 @@ struct ListPage {
 
 struct ListRow {
     layout: LayoutView,
-    holders: Vec<Holder>,
+    holders: Vec<LayoutDaemon>,
 }
 
 /// A daemon that has a version of a layout, or will.
-struct Holder {
+struct LayoutDaemon {
     daemon: DaemonView,
     version: u32,
     badge: Badge,
 }
 
-impl Holder {
+impl LayoutDaemon {
     fn of(daemon: DaemonView, name: &LayoutName) -> Option<Self> {
         let active = daemon.spec.layout.as_ref().filter(|active| active.name == *name)?;
         let version = active.version;
@@ -110,7 +110,8 @@ async fn list(
     let daemons = holders(&app, &ctx).await?;
     let row = |layout: LayoutView| {
         let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
-        let holders = own.filter_map(|daemon| Holder::of(daemon.clone(), &layout.newest.name)).collect();
+        let holders =
+            own.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &layout.newest.name)).collect();
         ListRow { layout, holders }
     };
     let list = found.map(row);
@@ -128,10 +129,10 @@ struct LayoutPage {
     newest: u32,
     gpu_kind: Option<GpuKind>,
     preview: LayoutPreview,
-    holders: Vec<Holder>,
+    holders: Vec<LayoutDaemon>,
     places: Places,
     versions: Vec<Version>,
-    ways: Ways,
+    page_links: PageLinks,
 }
 
 impl LayoutPage {
@@ -177,7 +178,8 @@ async fn shown(
     let paged = app.service.layout_versions(ctx, &name, &paging.page()?).await?;
     let places = Places::of(app, ctx).await?;
     let holders = places.daemons.iter().filter(|daemon| daemons.contains(&daemon.name));
-    let holders: Vec<Holder> = holders.filter_map(|daemon| Holder::of(daemon.clone(), &name)).collect();
+    let holders: Vec<LayoutDaemon> =
+        holders.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &name)).collect();
     let gpu_kinds = gpu_kind::all(app, ctx).await?;
     let number = newest.version;
     let version = version.unwrap_or(newest);
@@ -186,7 +188,7 @@ async fn shown(
     let preview = preview_of(&version.layout, gpu_kind.as_ref());
     let title = format!("Layout {name}");
     let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await.live();
-    let ways = paging.ways(paged.next_cursor.as_deref());
+    let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
         frame,
@@ -197,7 +199,7 @@ async fn shown(
         holders,
         places,
         versions,
-        ways,
+        page_links,
     }))
 }
 
@@ -262,7 +264,7 @@ struct LayoutDeletePage {
     frame: Frame,
     newest: Version,
     daemons: Vec<crate::domain::DaemonName>,
-    refused: Refused,
+    refused: FormErrors,
 }
 
 /// What would be deleted, and whether it can be.
@@ -286,7 +288,7 @@ async fn delete_page(
         Some(other) => return Err(other.into()),
         None => None,
     };
-    let refused = error.map(|error| Refused::of(Problem::of(error, &ctx.actor), &[])).unwrap_or_default();
+    let refused = error.map(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[])).unwrap_or_default();
     let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
     let frame = Frame::of(&app.service, ctx, Section::Layouts, &format!("Delete layout {name}")).await;
     let status =

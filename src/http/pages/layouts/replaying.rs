@@ -9,12 +9,12 @@ use super::diff::line;
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::access::Right;
 use crate::domain::layout::document::{Document, Provenance};
-use crate::domain::layout::text::{self, Format};
+use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, Layout, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::pages::format::Moment;
-use crate::http::pages::forms::{Form, Refused};
+use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::Problem;
@@ -34,7 +34,7 @@ struct ReplayingPage<'a> {
     places: Places,
     roles: Vec<RoleChoice>,
     preview: Option<ReplayPreview>,
-    refused: Refused,
+    refused: FormErrors,
     /// How the GPUs here differ from those of the document.
     fingerprint: Vec<FieldError>,
 }
@@ -49,7 +49,7 @@ struct ReplayPreview {
 }
 
 /// The layout to replay, as far as it can be read.
-struct ReplaySource {
+struct ReplayedLayout {
     name: LayoutName,
     layout: Layout,
     document: Option<Document>,
@@ -63,7 +63,7 @@ pub(super) async fn ask(
     ctx.require(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
     let places = Places::of(&app, &ctx).await?;
-    answer(&app, &ctx, &form, places, Attempt::default()).await
+    answer(&app, &ctx, &form, places, ReplayFormOutcome::default()).await
 }
 
 pub(super) async fn begin(
@@ -74,7 +74,7 @@ pub(super) async fn begin(
     ctx.require(Right::Operate)?;
     let places = Places::of(&app, &ctx).await?;
     let only_preview = form.text("do") != "start";
-    let mut outcome = Attempt::default();
+    let mut outcome = ReplayFormOutcome::default();
     let tried = attempt(&app, &ctx, &form, &places, only_preview, &mut outcome).await;
     match tried {
         Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
@@ -88,7 +88,7 @@ pub(super) async fn begin(
 }
 
 #[derive(Default)]
-struct Attempt {
+struct ReplayFormOutcome {
     roles: Vec<RoleChoice>,
     preview: Option<ReplayPreview>,
     error: Option<ServiceError>,
@@ -101,7 +101,7 @@ async fn attempt(
     form: &Form,
     places: &Places,
     only_preview: bool,
-    outcome: &mut Attempt,
+    outcome: &mut ReplayFormOutcome,
 ) -> Result<Option<uuid::Uuid>, ServiceError> {
     let subject = source(app, ctx, form).await?;
     let daemon = places.daemon(form.text("daemon"), subject.layout.enforcement);
@@ -142,7 +142,7 @@ async fn attempt(
     Ok(None)
 }
 
-async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<ReplaySource, ServiceError> {
+async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<ReplayedLayout, ServiceError> {
     if !is_document(form) {
         let name = form.text("layout");
         let name = LayoutName::parse(name)
@@ -153,7 +153,7 @@ async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<Rep
             }
             None => app.service.layout(ctx, &name).await?.newest.layout,
         };
-        return Ok(ReplaySource { name, layout, document: None });
+        return Ok(ReplayedLayout { name, layout, document: None });
     }
     let typed = form.typed("text");
     if typed.trim().is_empty() {
@@ -162,7 +162,7 @@ async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<Rep
             "there is nothing to replay: paste a document, or choose a file",
         ));
     }
-    let document = text::read(typed, Format::Yaml).map_err(|error| {
+    let document = text::read(typed, LayoutFormat::Yaml).map_err(|error| {
         let place = if error.pointer.is_empty() { String::new() } else { format!("{}: ", error.pointer) };
         ServiceError::field("/text", format!("{place}{}", error.reason))
     })?;
@@ -175,7 +175,7 @@ async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<Rep
     let several = format!("choose a layout of the document, which has {}", names.join(", "));
     let name = name.cloned().ok_or_else(|| ServiceError::field("/entry", several))?;
     let layout = document.layouts[&name].layout();
-    Ok(ReplaySource { name, layout, document: Some(document) })
+    Ok(ReplayedLayout { name, layout, document: Some(document) })
 }
 
 async fn answer(
@@ -183,9 +183,9 @@ async fn answer(
     ctx: &RequestContext,
     form: &Form,
     places: Places,
-    outcome: Attempt,
+    outcome: ReplayFormOutcome,
 ) -> Result<Response, Problem> {
-    let Attempt { roles, preview, error } = outcome;
+    let ReplayFormOutcome { roles, preview, error } = outcome;
     let all = Page::first(MAX_LIMIT);
     let layouts = app.service.layouts(ctx, &all).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
@@ -193,10 +193,10 @@ async fn answer(
     let status =
         problem.and_then(|problem| StatusCode::from_u16(problem.status).ok()).unwrap_or(StatusCode::OK);
     let (refused, fingerprint) = match error {
-        Some(ServiceError::OtherHardware { errors, .. }) => (Refused::default(), errors),
+        Some(ServiceError::OtherHardware { errors, .. }) => (FormErrors::default(), errors),
         Some(error @ (ServiceError::Internal(_) | ServiceError::Forbidden(_))) => return Err(error.into()),
-        Some(error) => (Refused::of(Problem::of(error, &ctx.actor), &FIELDS), Vec::new()),
-        None => (Refused::default(), Vec::new()),
+        Some(error) => (FormErrors::of(Problem::of(error, &ctx.actor), &FIELDS), Vec::new()),
+        None => (FormErrors::default(), Vec::new()),
     };
     let frame = Frame::of(&app.service, ctx, Section::Replays, "Replay a layout").await;
     Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint }))

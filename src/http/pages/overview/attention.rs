@@ -5,7 +5,7 @@ use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
-use crate::http::pages::daemons::DaemonRow;
+use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
@@ -56,14 +56,14 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
 pub(super) async fn all(
     app: &AppState,
     ctx: &RequestContext,
-    daemons: &[DaemonRow],
+    daemons: &[DaemonSummary],
     gpus: &[GpuRow],
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
     found.extend(of_host(&app.service.host(ctx).await?, app.service.clock().unix_ms()));
     let maintenance = app.service.maintenance(ctx).await?;
     found.extend(maintenance.state.map(of_maintenance));
-    let rests = |row: &DaemonRow| maintenance.daemons.contains(&row.daemon.name);
+    let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
     found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
     found.extend(gpus.iter().flat_map(of_gpu));
     let failures = failures(app, ctx).await?;
@@ -129,7 +129,7 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
 }
 
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
-fn of_daemon(row: &DaemonRow, rests: bool) -> Vec<Attention> {
+fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
     let place = |below: &str, label: &str| RemedyLink::new(format!("/daemons/{name}{below}"), label);

@@ -7,11 +7,11 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use self::attention::Attention;
-use super::daemons::{DaemonRow, daemon_rows};
+use super::daemons::{DaemonSummary, daemon_rows};
 use super::format::Tone;
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
-use super::operations::{OperationRow, under_way};
+use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::http::AppState;
@@ -28,8 +28,8 @@ const EVENTS: u32 = 8;
 struct OverviewPage {
     frame: Frame,
     attention: Vec<Attention>,
-    under_way: Vec<OperationRow>,
-    daemons: Vec<DaemonRow>,
+    under_way: Vec<OperationSummary>,
+    daemons: Vec<DaemonSummary>,
     gpus: Vec<GpuRow>,
     events: Vec<Event>,
 }
@@ -41,7 +41,7 @@ impl OverviewPage {
     }
 
     /// Everything that needs attention, in one line.
-    fn in_short(&self) -> String {
+    fn summary(&self) -> String {
         let urgent = self.attention.iter().filter(|one| one.tone != Tone::Quiet).count();
         match (urgent, self.attention.len()) {
             (0, 1) => "No problems, 1 note".to_owned(),

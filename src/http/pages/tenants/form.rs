@@ -5,11 +5,11 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::super::daemons::daemon_names;
-use super::super::forms::{FieldDifference, Form, Refused, Shape, SpecField};
+use super::super::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use super::super::frame::{Frame, Section};
 use super::super::gpus::GpuRow;
 use super::super::rendered;
-use super::super::spec_form::{self, Draft, FormSpec, REVISION};
+use super::super::spec_form::{self, FormSpec, REVISION, SpecDraft};
 use super::prediction::PredictionView;
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
@@ -21,24 +21,24 @@ use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
-/// The ways to state a share of the SMs.
+/// The page_links to state a share of the SMs.
 const SHARES: [(&str, &str); 2] = [("sms", "sms"), ("percentage", "active_thread_percentage")];
 
 #[derive(Template)]
 #[template(path = "tenant_form.html")]
-struct FormPage {
+struct TenantFormPage {
     frame: Frame,
     /// The tenant that is edited; `None` for a new one.
     edited: Option<TenantName>,
     form: Form,
-    refused: Refused,
+    refused: FormErrors,
     conflict: Option<Vec<FieldDifference>>,
     daemons: Vec<DaemonName>,
     gpus: Vec<GpuRow>,
     outcome: PredictionView,
 }
 
-impl FormPage {
+impl TenantFormPage {
     fn action(&self) -> String {
         self.edited.as_ref().map_or_else(|| "/tenants".to_owned(), |name| format!("/tenants/{name}/edit"))
     }
@@ -75,7 +75,7 @@ pub(super) async fn new(
     form.set("uid", "0");
     form.set("max_clients", "1");
     form.set("daemon", chosen.daemon);
-    let mut page = form_page(&app, &ctx, Draft::new(None, form)).await?;
+    let mut page = form_page(&app, &ctx, SpecDraft::new(None, form)).await?;
     page.outcome.is_untouched = true;
     Ok(rendered(&page))
 }
@@ -94,8 +94,8 @@ pub(super) async fn predict(
 async fn form_page(
     app: &AppState,
     ctx: &RequestContext,
-    Draft { edited, mut form, refused, conflict }: Draft<TenantName>,
-) -> Result<FormPage, Problem> {
+    SpecDraft { edited, mut form, refused, conflict }: SpecDraft<TenantName>,
+) -> Result<TenantFormPage, Problem> {
     let title = match &edited {
         Some(name) => format!("Edit {name}"),
         None => "New tenant".to_owned(),
@@ -110,7 +110,7 @@ async fn form_page(
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
     let gpus = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).filter(held).collect();
     let outcome = outcome(app, ctx, &form, edited.is_none()).await?;
-    Ok(FormPage { frame, edited, form, refused, conflict, daemons, gpus, outcome })
+    Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, outcome })
 }
 
 /// The prediction for a form, or its errors.
@@ -207,7 +207,7 @@ impl FormSpec for TenantSpec<GpuRef> {
     async fn page(
         app: &AppState,
         ctx: &RequestContext,
-        draft: Draft<TenantName>,
+        draft: SpecDraft<TenantName>,
     ) -> Result<impl Template, Problem> {
         form_page(app, ctx, draft).await
     }

@@ -25,7 +25,7 @@ pub(in crate::http::pages) fn kind(kind: LeaseKind) -> &'static str {
 
 #[derive(Template)]
 #[template(path = "lease_revoke.html")]
-struct RevokePage {
+struct LeaseRevokePage {
     frame: Frame,
     tenant: TenantName,
     lease: HeldLease,
@@ -40,7 +40,7 @@ pub(super) async fn confirm_revoke(
     let lease = app.service.held_lease(&ctx, &tenant, id).await?;
     let title = format!("Revoke the lease of process {}", id.pid);
     let frame = Frame::of(&app.service, &ctx, Section::Tenants, &title).await;
-    Ok(rendered(&RevokePage { frame, tenant, lease }))
+    Ok(rendered(&LeaseRevokePage { frame, tenant, lease }))
 }
 
 pub(super) async fn revoke(

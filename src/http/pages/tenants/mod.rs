@@ -67,7 +67,7 @@ const EVENTS: u32 = 10;
 #[template(path = "tenants.html")]
 struct TenantsPage {
     frame: Frame,
-    list: Listing<TenantRow>,
+    list: Listing<TenantSummary>,
     q: String,
     daemon: String,
     daemons: Vec<DaemonName>,
@@ -82,12 +82,12 @@ impl TenantsPage {
 }
 
 /// A tenant in one line.
-struct TenantRow {
+struct TenantSummary {
     tenant: TenantView,
     badge: Badge,
 }
 
-impl TenantRow {
+impl TenantSummary {
     fn of(tenant: TenantView) -> Self {
         Self { badge: format::ready(&tenant.status.conditions), tenant }
     }
@@ -133,7 +133,7 @@ async fn all(
     ctx: RequestContext,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &ctx, &query).await, &["q", "daemon"])?.map(TenantRow::of);
+    let list = query.listing(found(&app, &ctx, &query).await, &["q", "daemon"])?.map(TenantSummary::of);
     let frame = Frame::of(&app.service, &ctx, Section::Tenants, "Tenants").await;
     let of_host = frame.may(Role::Viewer);
     let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };

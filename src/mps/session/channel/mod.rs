@@ -34,9 +34,9 @@ pub(super) struct Channel {
     complaint: Vec<u8>,
 }
 
-/// What reading up to a delimiter came to.
+/// The result of reading up to a delimiter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ReadOutcome {
     Reply(Vec<u8>),
     /// The output ended first.
     Ended,
@@ -94,22 +94,22 @@ impl Channel {
     ///
     /// The echo need not begin a line: a reply whose last line is cut short is still distinguished from it, since nobody
     /// else knows the nonce.
-    pub(super) async fn read_to(&mut self, delimiter: &str) -> Reading {
+    pub(super) async fn read_to(&mut self, delimiter: &str) -> ReadOutcome {
         let echo = format!("Unknown command \"{delimiter}\"");
         let mut searched = 0;
         loop {
             if let Some((start, end)) = find_line(&self.held, searched, echo.as_bytes()) {
                 let mut reply: Vec<u8> = self.held.drain(..end).take(start).collect();
                 reply.retain(|b| *b != b'\r');
-                return Reading::Reply(reply);
+                return ReadOutcome::Reply(reply);
             }
             // The echo may have come in part, its end of line included.
             searched = self.held.len().saturating_sub(echo.len() + 2);
             if self.held.len() > LONGEST_REPLY {
-                return Reading::TooLong;
+                return ReadOutcome::TooLong;
             }
             if !self.read_some().await {
-                return Reading::Ended;
+                return ReadOutcome::Ended;
             }
         }
     }
@@ -220,10 +220,10 @@ impl Ending {
             let name = if signal == Signal::SEGV.as_raw() { " (SIGSEGV)" } else { "" };
             return Some(format!("the control program crashed: signal {signal}{name}"));
         }
-        let said = String::from_utf8_lossy(&self.output);
-        let said: String = said.trim().chars().take(SHOWN).collect();
-        if !said.is_empty() {
-            return Some(format!("the control program wrote something else than an answer: {said:?}"));
+        let message = String::from_utf8_lossy(&self.output);
+        let message: String = message.trim().chars().take(SHOWN).collect();
+        if !message.is_empty() {
+            return Some(format!("the control program wrote something else than an answer: {message:?}"));
         }
         match self.status {
             Some(status) if !status.success() => Some(format!("the control program failed: {self}")),
@@ -235,7 +235,7 @@ impl Ending {
     pub(super) fn says(&self, words: &str) -> bool {
         [&self.output, &self.complaint]
             .iter()
-            .any(|said| said.windows(words.len()).any(|window| window == words.as_bytes()))
+            .any(|part| part.windows(words.len()).any(|window| window == words.as_bytes()))
     }
 }
 
@@ -245,9 +245,9 @@ impl fmt::Display for Ending {
             Some(status) => write!(f, "{status}")?,
             None => f.write_str("it had to be killed")?,
         }
-        let said = String::from_utf8_lossy(&self.complaint);
-        let said: String = said.trim().chars().take(200).collect();
-        if said.is_empty() { f.write_str(", without a word") } else { write!(f, ", saying {said:?}") }
+        let message = String::from_utf8_lossy(&self.complaint);
+        let message: String = message.trim().chars().take(200).collect();
+        if message.is_empty() { f.write_str(", without a word") } else { write!(f, ", saying {message:?}") }
     }
 }
 

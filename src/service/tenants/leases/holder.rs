@@ -173,17 +173,17 @@ mod tests {
         let of = |pid| LeaseRequest { pid, ..LeaseRequest::default() };
         assert_eq!(holder_of(of(None), local, uid).expect("its own"), id);
         assert_eq!(holder_of(of(Some(id.pid)), local, uid).expect("its own"), id);
-        let said = detail(holder_of(of(Some(id.pid)), LeaseCaller::Remote, uid));
-        assert!(said.starts_with("/pid: ") && said.contains("came over TCP"), "{said}");
-        let said = detail(holder_of(of(None), LeaseCaller::Remote, uid));
-        assert!(said.starts_with("/kind: ") && said.contains("mps-manager run"), "{said}");
-        let said = detail(holder_of(of(Some(1)), local, uid));
-        assert!(said.contains("process 1 is not the caller"), "{said}");
-        let said = detail(holder_of(of(None), LeaseCaller::Local(None), uid));
-        assert!(said.contains("PID namespace"), "{said}");
+        let message = detail(holder_of(of(Some(id.pid)), LeaseCaller::Remote, uid));
+        assert!(message.starts_with("/pid: ") && message.contains("came over TCP"), "{message}");
+        let message = detail(holder_of(of(None), LeaseCaller::Remote, uid));
+        assert!(message.starts_with("/kind: ") && message.contains("mps-manager run"), "{message}");
+        let message = detail(holder_of(of(Some(1)), local, uid));
+        assert!(message.contains("process 1 is not the caller"), "{message}");
+        let message = detail(holder_of(of(None), LeaseCaller::Local(None), uid));
+        assert!(message.contains("PID namespace"), "{message}");
         end(child);
-        let said = detail(holder_of(of(None), local, uid));
-        assert!(said.contains("it has ended"), "{said}");
+        let message = detail(holder_of(of(None), local, uid));
+        assert!(message.contains("it has ended"), "{message}");
     }
 
     #[test]
@@ -193,10 +193,10 @@ mod tests {
         assert_eq!(holder_of(recorded(id.pid), tcp, uid).expect("a process"), id);
         let reused = LeaseRequest { start_time: Some(id.start_time + 1), ..recorded(id.pid) };
         assert!(detail(holder_of(reused, tcp, uid)).contains("was reused"));
-        let said = detail(holder_of(recorded(id.pid), tcp, uid + 1));
-        assert!(said.contains(&format!("runs as uid {uid}")), "{said}");
-        let said = detail(holder_of(recorded(std::process::id()), tcp, uid));
-        assert!(said.contains("is the manager itself"), "{said}");
+        let message = detail(holder_of(recorded(id.pid), tcp, uid + 1));
+        assert!(message.contains(&format!("runs as uid {uid}")), "{message}");
+        let message = detail(holder_of(recorded(std::process::id()), tcp, uid));
+        assert!(message.contains("is the manager itself"), "{message}");
         assert!(detail(holder_of(recorded(1), tcp, uid)).contains("is PID 1"));
         let missing = LeaseRequest { pid: None, ..recorded(1) };
         assert!(detail(holder_of(missing, tcp, uid)).contains("pid is missing"));
@@ -213,8 +213,11 @@ mod tests {
             let _ = stopped.recv();
         });
         let tid = receiver.recv().expect("a thread");
-        let said = detail(holder_of(recorded(tid), LeaseCaller::Remote, 0));
-        assert!(said.contains(&format!("{tid} is a thread of process {}", std::process::id())), "{said}");
+        let message = detail(holder_of(recorded(tid), LeaseCaller::Remote, 0));
+        assert!(
+            message.contains(&format!("{tid} is a thread of process {}", std::process::id())),
+            "{message}"
+        );
         drop(stop);
         thread.join().expect("ended");
     }

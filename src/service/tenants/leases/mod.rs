@@ -207,7 +207,7 @@ impl Service {
                 let status = handle.observed().status;
                 let (reason, why) = match status.conditions.first() {
                     Some(ready) => (ready.reason.as_str(), ready.message.as_str()),
-                    None => ("NotLookedAt", "it has not been polled yet"),
+                    None => ("NotPolled", "it has not been polled yet"),
                 };
                 let what = match reason {
                     "ServerFault" => "takes no clients",

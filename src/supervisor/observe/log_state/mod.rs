@@ -31,9 +31,9 @@ pub(crate) struct LogState {
     intake: BTreeMap<u32, ClientIntake>,
     /// Processes on their way in, and since when: handed to a server, or known to it by their process alone (context 0).
     arriving: BTreeMap<u32, DateTime>,
-    /// Processes that have a context and that their server, which is the value, has not said to be gone.
+    /// Processes that have a context and that their server, which is the value, has not logged as gone.
     connected: BTreeMap<u32, u32>,
-    /// Processes that a server has said to be gone.
+    /// Processes that a server has logged as gone.
     left: BTreeSet<u32>,
     /// The processes that a fatal GPU error affects, by server, until that takes clients again.
     affected: BTreeMap<u32, BTreeSet<u32>>,
@@ -278,7 +278,7 @@ impl LogState {
         }
     }
 
-    /// Lines may have been missed: who is connected is not known any more, before the next poll.
+    /// Lines may have been missed: who is connected is no longer known, before the next poll.
     pub(crate) fn missed(&mut self) {
         self.followed.clear();
     }
@@ -293,7 +293,7 @@ impl LogState {
         self.followed.iter().copied()
     }
 
-    /// Processes that a server has said to be gone, and not admitted again.
+    /// Processes that a server has logged as gone, and not admitted again.
     pub(crate) fn left(&self) -> impl Iterator<Item = u32> {
         self.left.iter().copied()
     }
@@ -303,7 +303,7 @@ impl LogState {
         self.intake.iter().filter(|(_, intake)| **intake == ClientIntake::Hung).map(|(pid, _)| *pid)
     }
 
-    /// Processes with a context that their server, which is given beside each, has not said to be gone; some may be dead.
+    /// Processes with a context that their server, which is given beside each, has not logged as gone; some may be dead.
     pub(crate) fn connected(&self) -> impl Iterator<Item = (u32, u32)> {
         self.connected.iter().map(|(pid, server)| (*pid, *server))
     }
@@ -381,13 +381,13 @@ pub(crate) fn died_in_session(records: &[LogRecord], may_be_ours: bool) -> Optio
     if commands.first().is_some_and(|line| is_own_delimiter(line)) {
         return None;
     }
-    let said = match commands.last() {
+    let message = match commands.last() {
         None if may_be_ours => return None,
         None => "before its first command was logged".to_owned(),
         Some(line) => format!("after the command {:?}", line.chars().take(120).collect::<String>()),
     };
     Some(format!(
-        "it died while a session of another program was open, {said}: a line of 4100 bytes kills it, no matter who sends it, so look \
+        "it died while a session of another program was open, {message}: a line of 4100 bytes kills it, no matter who sends it, so look \
          for who reaches its socket"
     ))
 }

@@ -61,11 +61,11 @@ fn waiting_client_is_tracked_until_admitted_or_gone() {
 #[test]
 fn daemon_death_in_external_session_is_recognised() {
     let died = |texts: &[&str]| died_in_session(&log::read(lines(texts).as_bytes()), false);
-    let said =
+    let message =
         died(&["NEW UI", "Cmd:ps", "UI closed", "Accepting connection...", "NEW UI"]).expect("in a session");
-    assert!(said.contains("before its first command") && said.contains("4100"), "{said}");
-    let said = died(&["NEW UI", "Cmd:get_server_list", "511"]).expect("in a session");
-    assert!(said.contains("after the command \"get_server_list\""), "{said}");
+    assert!(message.contains("before its first command") && message.contains("4100"), "{message}");
+    let message = died(&["NEW UI", "Cmd:get_server_list", "511"]).expect("in a session");
+    assert!(message.contains("after the command \"get_server_list\""), "{message}");
     assert_eq!(died(&["NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "Cmd:ps"]), None, "ours");
     assert_eq!(died(&["NEW UI", "Cmd:ps", "UI closed"]), None);
     assert_eq!(died(&["NEW UI", "Cmd:quit", "Exit with status 0"]), None);

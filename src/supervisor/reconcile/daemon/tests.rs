@@ -1,9 +1,13 @@
 //! The decisions of [`DaemonReconciler`], one by one.
 
+use super::decide::{EAGER_WRITES, SERVER_LISTED_MS};
 use super::*;
-use crate::domain::daemon::{Management, MemoryReading, Mode};
+use crate::domain::daemon::{Management, MemoryReading, Mode, Phase, Server};
+use crate::domain::difference::SettingDifference;
+use crate::domain::drift::DriftPolicy;
 use crate::domain::wedge::WedgeSettings;
 use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
+use crate::supervisor::observe::poll_outcome::PollOutcome;
 
 const INTERVAL: PollInterval = PollInterval(8_000);
 
@@ -96,7 +100,7 @@ fn defaults_are_written_before_first_server_starts() {
     let (desired, mut state) = (desired(), running());
     assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![]));
     state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 0, INTERVAL);
-    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![Difference::DefaultMemory(0)]));
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Sync(vec![SettingDifference::DefaultMemory(0)]));
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), true, &desired, 0, INTERVAL);
     assert_eq!(state.phase(&desired, 0), Phase::Applying);
     assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::StartServer(0));
@@ -156,12 +160,15 @@ fn daemon_without_gpu_is_only_read() {
     let lost = Blocker { reason: "GpuMissing", message: String::new() };
     state.gpus_lost(Some(lost));
     assert_eq!(state.phase(&desired, 1), Phase::Blocked);
-    // Its server died of it, and its settings differ: neither is put right.
+    // Its server died of it, and its settings differ: neither is restored.
     state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 1, INTERVAL);
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_001));
     assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![]));
     state.gpus_lost(None);
-    assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![Difference::DefaultMemory(0)]));
+    assert_eq!(
+        state.decide(&desired, 0, 8_001),
+        ReconcileStep::Sync(vec![SettingDifference::DefaultMemory(0)])
+    );
 }
 
 #[test]
@@ -309,11 +316,11 @@ fn changed_effective_settings_are_drift_and_repaired() {
     assert_eq!(state.phase(&desired, 2), Phase::Applying);
     assert!(matches!(state.decide(&desired, 0, 2), ReconcileStep::Sync(wrong) if wrong.len() == 2));
     state.polled(right(), true, &desired, 3, INTERVAL);
-    assert_eq!((state.drift.count, state.drift.present), (1, false), "put back, and still shown");
+    assert_eq!((state.drift.count, state.drift.present), (1, false), "restored, and still shown");
     assert_eq!(state.phase(&desired, 3), Phase::Ready);
     state.polled(drifted(), false, &desired, 4, INTERVAL);
     state.polled(drifted(), true, &desired, 5, INTERVAL);
-    assert_eq!(state.drift.count, 3, "again, and again after it was put back");
+    assert_eq!(state.drift.count, 3, "again, and again after it was restored");
 }
 
 #[test]

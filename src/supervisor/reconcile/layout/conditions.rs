@@ -31,7 +31,7 @@ impl LayoutReconciler {
     }
 }
 
-/// What is to be said of the layout.
+/// The conditions of the layout.
 pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(failure) = &layout.failure {
@@ -60,14 +60,14 @@ fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
                 "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
             }
             (None, LayoutState::Failed) => "it is not repaired, since the layout has failed".to_owned(),
-            (None, _) => "it is being put back".to_owned(),
+            (None, _) => "it is being restored".to_owned(),
         };
         let message = say(&layout.drift, &done);
         return Some(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
     }
     let at = seen.last_at.filter(|at| now - at < SHOWN_MS)?;
     let (reason, done) = match seen.repaired_at {
-        Some(repaired_at) if repaired_at >= at => ("PutBack", "it was put back"),
+        Some(repaired_at) if repaired_at >= at => ("Restored", "it was restored"),
         _ => ("Over", "it is so no longer"),
     };
     Some(Condition::new("PartitionsDrifted", false, reason, say(&seen.last, done)))

@@ -1,4 +1,4 @@
-//! What others do to the partitions of one daemon: remembered, and put back ever more slowly while they undo it.
+//! What others do to the partitions of one daemon: remembered, and restored ever more slowly while they undo it.
 
 use crate::domain::layout::record::{ExecutedStep, PartitionDrift};
 use crate::domain::layout::status::DriftSeen;
@@ -26,7 +26,7 @@ impl DriftTracker {
         DriftSeen { taken, ..self.seen.clone() }
     }
 
-    /// What is otherwise, as far as it has not been put back.
+    /// What is otherwise, as far as it has not been restored.
     pub(super) fn present(&self) -> Vec<PartitionDrift> {
         if self.present { self.seen.last.clone() } else { Vec::new() }
     }
@@ -66,7 +66,7 @@ impl DriftTracker {
     pub(super) fn why_postponed(&self) -> Option<String> {
         self.seen.next_repair_at?;
         Some(format!(
-            "it was put back {} times in a row, and changed again each time, so the next repair waits {} s: have that program stopped, \
+            "it was restored {} times in a row, and changed again each time, so the next repair waits {} s: have that program stopped, \
              or set the layout's drift_policy to report",
             self.row,
             self.pause() / 1000
@@ -84,8 +84,8 @@ impl DriftTracker {
         self.seen.next_repair_at = None;
     }
 
-    /// All was put back that was otherwise, if anything was.
-    pub(super) fn put_back(&mut self, now: i64) {
+    /// All was restored that was otherwise, if anything was.
+    pub(super) fn record_repair(&mut self, now: i64) {
         if std::mem::take(&mut self.present) {
             self.row += 1;
             self.seen.repairs += 1;
@@ -93,7 +93,7 @@ impl DriftTracker {
         }
     }
 
-    /// What was otherwise is of no account any more: another process, or another layout.
+    /// Forgets the drift: there is another process, or another layout.
     pub(super) fn over(&mut self) {
         self.present = false;
         self.seen.next_repair_at = None;
@@ -132,7 +132,7 @@ mod tests {
             drifts.end_pause(until);
             assert_eq!(drifts.postponed_until(), None);
             now = until + 10;
-            drifts.put_back(now);
+            drifts.record_repair(now);
         }
         assert_eq!(pauses, [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!((drifts.seen.count, drifts.seen.repairs), (24, 12));
@@ -148,12 +148,12 @@ mod tests {
         drifts.found(vec![gone("1")], 3);
         assert_eq!((drifts.seen.count, drifts.seen.last_at), (1, Some(1)));
         assert_eq!(drifts.present(), [gone("1")]);
-        drifts.put_back(4);
+        drifts.record_repair(4);
         assert_eq!(drifts.present(), []);
         drifts.found(vec![gone("1")], 5);
         assert_eq!((drifts.seen.count, drifts.seen.last_at, drifts.seen.repairs), (2, Some(5), 1));
         drifts.over();
-        drifts.put_back(6);
+        drifts.record_repair(6);
         assert_eq!(
             (drifts.seen.repairs, drifts.seen.repaired_at),
             (1, Some(4)),

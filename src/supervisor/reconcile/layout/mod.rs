@@ -31,7 +31,7 @@ use self::run::LastRun;
 use crate::domain::ThreadPercentage;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::Enforcement;
-use crate::domain::layout::execution::{Cause, Execution, ExecutionOutcome};
+use crate::domain::layout::execution::{Execution, ExecutionOutcome, LayoutFailureCause};
 use crate::domain::layout::percentage::proof::ShareFailure;
 use crate::domain::layout::plan::Plan;
 use crate::domain::layout::record::{ExecutedStep, PartitionRun};
@@ -188,7 +188,7 @@ impl LayoutReconciler {
         self.last.iter().chain(self.partitions.repair()).any(LastRun::is_under_way)
     }
 
-    /// A run may begin by this list: what others did is remembered before it is put back.
+    /// A run may begin by this list: what others did is remembered before it is restored.
     pub fn prepare_run(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
         self.partitions.note_drift(desired, present, now);
         self.partitions.end_pause(now);
@@ -285,7 +285,8 @@ impl LayoutReconciler {
     }
 
     fn fail_proof(&mut self, failure: ShareFailure, desired: &Desired, now: i64) {
-        self.failure = Some(LayoutFailure::new(desired.generation, Cause::NotProven { failure }));
+        self.failure =
+            Some(LayoutFailure::new(desired.generation, LayoutFailureCause::NotProven { failure }));
         if let Some(run) = self.last.as_mut().filter(|run| run.is_under_way()) {
             run.end_at(now);
         }

@@ -1,6 +1,6 @@
 //! The static partitions of a daemon: made by commands, and compared by ID with what is on record.
 //!
-//! What others do is remembered before it is put back, and put back ever more slowly while they undo it (drift.rs).
+//! What others do is remembered before it is restored, and restored ever more slowly while they undo it (drift.rs).
 //!
 //! A partition is proven only by the list that was read last. What this says of IDs is what was given by the steps of the
 //! layout in the control process that runs now, and never what they gave in another.
@@ -12,8 +12,8 @@ use super::progress::LayoutProgress;
 use super::run::LastRun;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::active::{DesiredLayout, PartitionPolicy};
-use crate::domain::layout::execution::{Cause, Execution, ExecutionOutcome};
-use crate::domain::layout::handout::{Evidence, may_hand_out};
+use crate::domain::layout::execution::{Execution, ExecutionOutcome, LayoutFailureCause};
+use crate::domain::layout::handout::{PartitionEvidence, may_hand_out};
 use crate::domain::layout::plan::{Given, Plan, Reason, plan};
 use crate::domain::layout::record::{Degraded, PartitionDrift, PartitionRun, Record};
 use crate::domain::layout::status::{DriftSeen, PartitionStatus};
@@ -29,11 +29,11 @@ pub(super) struct PartitionRuntime {
     pub(super) run: Option<PartitionRun>,
     /// What the steps of a layout gave in an earlier process, which the desired state may not know yet.
     earlier: Option<(VersionRef, Record)>,
-    /// Whether the layout was requested again: then what drifted is put right whatever the policy.
+    /// Whether the layout was requested again: then what drifted is restored whatever the policy.
     requested: bool,
     /// Whether the end of the last run has yet to be written down, without which the next manager would undo it.
     unwritten: bool,
-    /// The run that puts back what others changed, or the last that did.
+    /// The run that restores what others changed, or the last that did.
     repair: Option<LastRun>,
     /// Whether the run under way, or the one that was cut short, is a repair.
     repairing: bool,
@@ -101,7 +101,7 @@ impl PartitionRuntime {
         self.drifts.postponed_until()
     }
 
-    /// The last run that put back what others changed.
+    /// The last run that restored what others changed.
     pub(super) fn repair(&self) -> Option<&LastRun> {
         self.repair.as_ref()
     }
@@ -120,7 +120,7 @@ impl PartitionRuntime {
         if self.is_applied(layout) { self.record().drift(present) } else { Vec::new() }
     }
 
-    /// What is listed otherwise than it was made, as far as it has not been put back.
+    /// What is listed otherwise than it was made, as far as it has not been restored.
     pub(super) fn drift_found(
         &self,
         desired: &Desired,
@@ -186,7 +186,7 @@ impl PartitionRuntime {
         if repairs || refusals.is_empty() {
             LayoutProgress::Drifted(drift, Some(why))
         } else {
-            LayoutProgress::Refused(Cause::Blocked { why })
+            LayoutProgress::Refused(LayoutFailureCause::Blocked { why })
         }
     }
 
@@ -318,9 +318,9 @@ impl PartitionRuntime {
         last: Option<&LastRun>,
         desired: &Desired,
         now: i64,
-    ) -> Option<Cause> {
+    ) -> Option<LayoutFailureCause> {
         let run = self.run.as_mut()?;
-        if matches!(outcome.cause, Some(Cause::Unreachable { .. })) {
+        if matches!(outcome.cause, Some(LayoutFailureCause::Unreachable { .. })) {
             return None;
         }
         self.requested = false;
@@ -331,7 +331,7 @@ impl PartitionRuntime {
         if outcome.cause.is_none() {
             run.layout = static_layout(desired).map(|layout| layout.version.clone());
             run.generation = desired.generation;
-            self.drifts.put_back(now);
+            self.drifts.record_repair(now);
         }
         self.unwritten = true;
         outcome.cause
@@ -390,7 +390,7 @@ impl PartitionRuntime {
             .map(|(number, step)| {
                 let expected = expected.as_ref().and_then(|ids| ids.get(number));
                 let made = live.get(&step.partition).copied();
-                let proven = may_hand_out(&Evidence { step, made, expected, present: listed });
+                let proven = may_hand_out(&PartitionEvidence { step, made, expected, present: listed });
                 let withheld = proven.as_ref().err().filter(|_| complete);
                 PartitionStatus {
                     partition: step.partition.clone(),

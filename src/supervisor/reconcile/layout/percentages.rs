@@ -5,8 +5,8 @@ use crate::domain::ThreadPercentage;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::{DesiredLayout, DesiredShares, ProvenLayout};
-use crate::domain::layout::execution::Cause;
-use crate::domain::layout::percentage::Share;
+use crate::domain::layout::execution::LayoutFailureCause;
+use crate::domain::layout::percentage::PlannedShare;
 use crate::domain::layout::percentage::proof::{ProvenShare, Proving, ShareFailure};
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::plan::Desired;
@@ -20,7 +20,7 @@ pub(super) const RETRIES: u32 = 3;
 #[derive(Debug, Clone, Default)]
 pub(super) struct PercentageRuntime {
     /// What is to be proven, and how far that is.
-    target: Option<(Vec<Share>, Proving)>,
+    target: Option<(Vec<PlannedShare>, Proving)>,
     /// What was proven in the present control process, and in the one before.
     pub(super) proven: Vec<ProvenShare>,
     earlier: Vec<ProvenShare>,
@@ -87,7 +87,7 @@ impl PercentageRuntime {
         if desired.mode == Mode::Static {
             let why = "a daemon in static mode ignores thread percentages: set its mode to shared, or apply a layout of static \
                        partitions";
-            return LayoutProgress::Refused(Cause::Blocked { why: why.to_owned() });
+            return LayoutProgress::Refused(LayoutFailureCause::Blocked { why: why.to_owned() });
         }
         if layout.shares.is_none() {
             return LayoutProgress::Failed;
@@ -165,7 +165,7 @@ impl PercentageRuntime {
     pub(super) fn statuses(&self, desired: &Desired, complete: bool) -> Vec<PartitionStatus> {
         let shares = percentage_layout(desired).and_then(|layout| layout.shares.as_ref());
         let shares = shares.map_or(&[][..], |wanted| &wanted.shares);
-        let status = |share: &Share| {
+        let status = |share: &PlannedShare| {
             let proven = self.proven.iter().filter(|_| complete).find_map(|proven| {
                 let seen = proven.seen.get(&share.gpu).copied();
                 seen.filter(|_| proven.chunks == share.chunks).map(|seen| (proven.percentage, seen))

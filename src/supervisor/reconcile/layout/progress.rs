@@ -2,7 +2,7 @@
 
 use crate::domain::ThreadPercentage;
 use crate::domain::layout::active::ProvenLayout;
-use crate::domain::layout::execution::Cause;
+use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::plan::Plan;
 use crate::domain::layout::record::{PartitionDrift, PartitionRun};
 
@@ -25,7 +25,7 @@ pub enum LayoutProgress {
     /// It has to be written down first that the last run has ended.
     Unwritten,
     /// Something blocks it.
-    Refused(Cause),
+    Refused(LayoutFailureCause),
     /// It failed, and is not tried again by itself.
     Failed,
 }

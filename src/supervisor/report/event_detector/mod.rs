@@ -43,7 +43,7 @@ pub(crate) struct EventDetector {
     died: bool,
     /// Whether the present control process was found and not started: what it has was there before.
     found: bool,
-    /// Whether it was said to be ready, and of which generation last.
+    /// Whether it was reported as ready, and of which generation last.
     ready: bool,
     applied: i64,
     reason: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct EventDetector {
     layout_found: bool,
     /// Each with its server, once it was seen there.
     clients: BTreeMap<ClientId, Option<u32>>,
-    /// Clients that are not listed any more though their server has not said goodbye to them: either it died under them, which
+    /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
     /// the next poll shows, or that line was missed.
     vanished: BTreeSet<ClientId>,
     servers: BTreeMap<(u32, u64), String>,
@@ -156,13 +156,13 @@ impl EventDetector {
     fn detect_phase(&mut self, seen: &Snapshot<'_>) {
         let (status, name) = (seen.status, &seen.desired.name);
         let ready = status.conditions.iter().find(|condition| condition.kind == "Ready");
-        let (reason, said) = ready.map_or(("", ""), |ready| (ready.reason.as_str(), ready.message.as_str()));
+        let (reason, text) = ready.map_or(("", ""), |ready| (ready.reason.as_str(), ready.message.as_str()));
         if self.pid != status.pid {
             self.ready = false;
         }
         let is_new = self.phase != Some(status.phase);
         let daemon = || name.clone();
-        let why = || NotReadyReason { daemon: daemon(), reason: reason.to_owned(), message: said.to_owned() };
+        let why = || NotReadyReason { daemon: daemon(), reason: reason.to_owned(), message: text.to_owned() };
         let other_reason = self.reason.as_deref() != Some(reason);
         match status.phase {
             Phase::Ready if !self.ready => {

@@ -1,6 +1,6 @@
 //! What there is to report servers and control processes that end or fail, and of whom that cost their work.
 //!
-//! Who lost work is what MPS said at the time, and who was connected when a process died; whatever leaves first changes nothing.
+//! Who lost work is what MPS reported at the time, and who was connected when a process died; whatever leaves first changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +95,7 @@ impl EventDetector {
     }
 
     /// Tells that a server is gone: with the clients that were connected to it, whether they are still listed or not, as long
-    /// as it had not said goodbye to them.
+    /// as it had not logged their end.
     fn detect_server_end(
         &mut self,
         seen: &Snapshot<'_>,
@@ -175,7 +175,7 @@ impl EventDetector {
             if is_whole || *waited || !is_faulty {
                 self.faulty.remove(&pid);
                 let fault = server_log.take_fault(pid).unwrap_or_default();
-                self.fault(seen, pid, &fault, KnownFrom::Look);
+                self.fault(seen, pid, &fault, KnownFrom::Poll);
                 self.affected.insert(pid, fault.affected);
             } else {
                 *waited = true;

@@ -5,7 +5,7 @@ use crate::domain::daemon::{
     Condition, Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient,
 };
 use crate::domain::drift::Drifted;
-use crate::domain::event::{Cause, Details, KnownFrom};
+use crate::domain::event::{Details, EventCause, KnownFrom};
 use crate::domain::gpu::GpuUuid;
 use crate::domain::wedge::ReplacedProcess;
 use crate::mps::log;
@@ -226,7 +226,7 @@ fn disconnected_client_lost_no_work() {
     );
 }
 
-/// A server that dies under client 6 after client 5 and this many others have said goodbye.
+/// A server that dies under client 6 after client 5 and this many others are logged as gone.
 fn death_after_goodbyes(others: u32) -> Vec<Observation> {
     let (mut event_detector, mut server_log) = (EventDetector::default(), ServerLogEvents::default());
     detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)], &mut server_log);
@@ -339,7 +339,7 @@ fn external_quit_is_attributed_to_outsider() {
     let observations =
         detect(&mut event_detector, &status(Phase::Starting, None), &[], &mut ServerLogEvents::default());
     let Observation::Event(died) = &observations[0] else { panic!("{observations:?}") };
-    assert_eq!(died.cause, Cause::Outsider { command: None }.into());
+    assert_eq!(died.cause, EventCause::Outsider { command: None }.into());
     assert_eq!(named(&observations, EventType::DaemonDied), [5]);
 }
 
@@ -484,14 +484,14 @@ fn fault_event_names_its_source() {
     };
     read_record(&mut server_log);
     let faulty = detect(&mut event_detector, &ready(&[(20, "FAULT")]), &[], &mut server_log);
-    assert_eq!(from(&faulty), (KnownFrom::Look, vec![5]));
+    assert_eq!(from(&faulty), (KnownFrom::Poll, vec![5]));
     assert_eq!(
         short(&detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[], &mut server_log)),
         ["server.recovered"]
     );
     read_record(&mut server_log);
-    let heard = detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[], &mut server_log);
-    assert_eq!(from(&heard), (KnownFrom::ServerLog, vec![5]));
+    let logged = detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[], &mut server_log);
+    assert_eq!(from(&logged), (KnownFrom::ServerLog, vec![5]));
 }
 
 #[test]
@@ -517,7 +517,7 @@ fn drift_event_names_the_external_command() {
     );
     let Observation::Event(event) = &changed[0] else { panic!("{changed:?}") };
     assert_eq!(event.event.kind(), EventType::SettingsDrifted);
-    let by = Cause::Outsider { command: Some("set_default_client_priority 1".into()) };
+    let by = EventCause::Outsider { command: Some("set_default_client_priority 1".into()) };
     assert_eq!(event.cause, by.into());
     assert_eq!(
         reported(&mut event_detector, &DaemonStatus { drift: drift(false), ..ready(&[]) }, &[]),

@@ -12,7 +12,7 @@ use crate::domain::percentage::sms_for;
 use crate::domain::plan;
 use crate::domain::tenant::tests::h200;
 use crate::domain::{DaemonName, LayoutName};
-use crate::gpu::report::{Device, Failure, Priorities};
+use crate::gpu::report::{CudaDevice, Failure, Priorities};
 use crate::supervisor::reconcile::layout::percentages::{RETRIES, RETRY_MS};
 
 /// A daemon whose clients see what the formula says, or half of the GPU.
@@ -75,7 +75,7 @@ fn desired(gpu: &Gpu, generation: i64, chunks: &[u32], others: Option<u16>) -> D
 
 /// The report of an MPS client that sees this many SMs.
 fn saw(gpu: &Gpu, sms: u32) -> Report {
-    let device = Device {
+    let device = CudaDevice {
         ordinal: 0,
         uuid: gpu.uuid.clone(),
         name: gpu.name.clone(),

@@ -206,7 +206,7 @@ impl World {
         self.accept();
     }
 
-    /// An operator's version that came to its end is what is accepted from then on, with the IDs that were recorded of it. Those are
+    /// An operator's version that completed is what is accepted from then on, with the IDs that were recorded of it. Those are
     /// of an earlier run where that was cancelled, and an outsider may have removed such a partition for the moment.
     fn accept(&mut self) {
         let (Some(active), Some(run)) = (&self.active, &self.run) else { return };

@@ -217,7 +217,7 @@ fn partitions_are_untouched_without_layout_or_listing() {
     percentage.layout.as_mut().expect("a layout").enforcement = Enforcement::Percentage;
     assert!(matches!(
         progress(&reconciler, &percentage, &Die::default()),
-        LayoutProgress::Refused(Cause::Blocked { .. })
+        LayoutProgress::Refused(LayoutFailureCause::Blocked { .. })
     ));
 }
 
@@ -298,7 +298,10 @@ fn repair_neither_removes_used_nor_recreates_partitions() {
     }
     let mut requested = reconciler;
     requested.request(2);
-    assert!(matches!(progress(&requested, &target, &die), LayoutProgress::Refused(Cause::Blocked { .. })));
+    assert!(matches!(
+        progress(&requested, &target, &die),
+        LayoutProgress::Refused(LayoutFailureCause::Blocked { .. })
+    ));
     assert!(matches!(progress(&requested, &again, &die), LayoutProgress::Due(_)));
 }
 
@@ -318,7 +321,9 @@ fn restarted_daemon_must_give_same_partition_ids() {
     assert!(other.partitions.is_empty(), "it is undone");
     let status = reconciler.status(&target, Some(&other.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Failed);
-    let Some(Cause::OtherId { step: 0, expected, .. }) = status.failure.map(|failure| failure.cause) else {
+    let Some(LayoutFailureCause::OtherId { step: 0, expected, .. }) =
+        status.failure.map(|failure| failure.cause)
+    else {
         panic!("another cause")
     };
     assert_eq!(expected, before[0]);
@@ -382,7 +387,8 @@ fn blocker_is_named_until_it_is_gone() {
     let (reconciler, _, mut die) = applied(&[7, 3]);
     let next = Desired { generation: 2, ..desired(2, &[7]) };
     die.held = vec![die.partitions[1].0.clone()];
-    let LayoutProgress::Refused(Cause::Blocked { why }) = progress(&reconciler, &next, &die) else {
+    let LayoutProgress::Refused(LayoutFailureCause::Blocked { why }) = progress(&reconciler, &next, &die)
+    else {
         panic!("it is in use")
     };
     assert!(why.contains("in use"), "{why}");
@@ -490,9 +496,12 @@ fn repair_is_recorded_before_it_begins() {
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.drift.len()), (LayoutState::Pending, 1));
     assert_eq!((status.drift_seen.count, status.drift_seen.last_at), (1, Some(5)));
-    let said = &conditions(&status, 6)[0];
-    assert_eq!((said.kind.as_str(), said.status), ("PartitionsDrifted", true));
-    assert!(said.message.contains("partition p1") && said.message.contains("being put back"), "{said:?}");
+    let message = &conditions(&status, 6)[0];
+    assert_eq!((message.kind.as_str(), message.status), ("PartitionsDrifted", true));
+    assert!(
+        message.message.contains("partition p1") && message.message.contains("being restored"),
+        "{message:?}"
+    );
 
     // Interrupted, the same repair continues, and the drift is what it was.
     run(&mut reconciler, &target, &mut die, Some(0));

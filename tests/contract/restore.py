@@ -1,4 +1,4 @@
-"""Keeps a host furnished while requests of every kind take it apart: daemons, tenants and a layout are there again soon."""
+"""Recreates the daemons, tenants and layout of a host while requests of every kind delete and change them."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 
 URL, TOKEN = os.environ["HOST_A_URL"], os.environ["HOST_A_TOKEN"]
-THINGS = [
+RESOURCES = [
     ("DELETE", "/api/v1/host/maintenance", None),
     ("PUT", "/api/v1/daemons/gpu0", {"gpus": ["0"]}),
     ("PUT", "/api/v1/daemons/gpu1", {"gpus": ["1"], "mode": "static"}),
@@ -17,7 +17,7 @@ THINGS = [
 ]
 
 
-def ask(method, path, body):
+def send(method, path, body):
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     if method == "PUT":
         headers["If-None-Match"] = "*"
@@ -26,10 +26,10 @@ def ask(method, path, body):
     try:
         urllib.request.urlopen(request, timeout=30).read()
     except urllib.error.HTTPError:
-        pass  # It is there already, or cannot be at the moment: the next round tries again.
+        pass  # It exists already, or cannot be created at the moment: the next round retries.
 
 
 while True:
-    for thing in THINGS:
-        ask(*thing)
+    for thing in RESOURCES:
+        send(*thing)
     time.sleep(0.2)

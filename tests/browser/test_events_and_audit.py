@@ -55,7 +55,7 @@ def test_new_events_appear_without_reload(own_host, visitor, scripted):
     if not scripted:
         return
     page = visitor(own_host).log_in(to="/events")
-    expect(page.locator("#following")).to_have_text("live")
+    expect(page.locator("#connection")).to_have_text("live")
     own_host.api("POST", "/daemons/gpu1/cordon")
     expect(page.locator(".events > li", has_text="daemon.changed")).not_to_have_count(0)
 

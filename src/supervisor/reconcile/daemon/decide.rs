@@ -1,0 +1,145 @@
+//! The next step towards what is desired.
+
+use super::DaemonReconciler;
+use super::phase::serves_another_user;
+use crate::domain::daemon::Effective;
+use crate::domain::difference::{SettingDifference, differences, drifted};
+use crate::domain::drift::DriftPolicy;
+use crate::domain::plan::Desired;
+use crate::supervisor::reconcile::layout::progress::LayoutAction;
+
+/// Longest time for a server to become active before another is requested.
+const SERVER_START_MS: i64 = 30_000;
+/// Longest time for a server that was requested to be listed; a `start_server` sent while the daemon has not
+/// noticed the death of the server before is ignored in silence (seen on 13.0).
+pub(super) const SERVER_LISTED_MS: i64 = 250;
+/// Writes of the same settings in a row before the pause of an idle daemon is kept between them.
+pub(super) const EAGER_WRITES: u32 = 3;
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReconcileStep {
+    /// Search for a process of an earlier manager.
+    Search,
+    /// Start a control process.
+    Start,
+    /// Stop the control process.
+    Stop,
+    /// Write these settings, if any, and read everything.
+    Sync(Vec<SettingDifference>),
+    /// Go on with the layout.
+    Layout(LayoutAction),
+    /// Ask for a server of this user.
+    StartServer(u32),
+    /// Nothing to do before this time, in unix milliseconds.
+    Wait(i64),
+}
+
+impl DaemonReconciler {
+    /// What to do next, given what is wanted; `clients` is how many are connected.
+    pub fn decide(&self, desired: &Desired, clients: usize, now: i64) -> ReconcileStep {
+        if !self.searched {
+            return if now < self.retry_at {
+                ReconcileStep::Wait(self.retry_at)
+            } else {
+                ReconcileStep::Search
+            };
+        }
+        if desired.is_observed() {
+            return self.decide_observed(now);
+        }
+        if self.process.is_none() {
+            if !desired.running {
+                return ReconcileStep::Wait(i64::MAX);
+            }
+            return if now < self.retry_at {
+                ReconcileStep::Wait(self.retry_at)
+            } else {
+                ReconcileStep::Start
+            };
+        }
+        // A daemon that was started otherwise than wanted is replaced once it serves nobody.
+        if !desired.running
+            || self.restart
+            || (self.needs_restart(desired) && clients == 0 && self.seen.is_some())
+        {
+            return ReconcileStep::Stop;
+        }
+        let due = now >= self.next_poll_at() || self.poll_now;
+        let Some(seen) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.poll_failure.is_none())
+        else {
+            // Not read yet, or not answering: nothing but reads.
+            return self.poll_or_wait(due);
+        };
+        // Without its GPUs no server comes up and no setting takes effect.
+        if self.needs_restart(desired) || self.lost.is_some() {
+            return self.poll_or_wait(due);
+        }
+        self.decide_settings(desired, seen, clients, due, now)
+    }
+
+    fn poll_or_wait(&self, due: bool) -> ReconcileStep {
+        if due { ReconcileStep::Sync(Vec::new()) } else { ReconcileStep::Wait(self.next_poll_at()) }
+    }
+
+    /// An observed daemon is only searched for and polled.
+    fn decide_observed(&self, now: i64) -> ReconcileStep {
+        if self.process.is_none() {
+            return if now < self.search_at {
+                ReconcileStep::Wait(self.search_at)
+            } else {
+                ReconcileStep::Search
+            };
+        }
+        let due = now >= self.next_poll_at() || self.poll_now;
+        self.poll_or_wait(due)
+    }
+
+    fn decide_settings(
+        &self,
+        desired: &Desired,
+        seen: &Effective,
+        clients: usize,
+        due: bool,
+        now: i64,
+    ) -> ReconcileStep {
+        let wrong = self.to_write(desired, seen);
+        let patience = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
+        let starting = self.server_requested_at.is_some_and(|requested| now - requested < patience);
+        if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
+            return ReconcileStep::Sync(wrong);
+        }
+        if self.poll_now {
+            // A server that died may have been replaced by MPS itself: nothing is started before it was searched for.
+            return ReconcileStep::Sync(wrong);
+        }
+        let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
+        if wrong.is_empty() && serving && self.applied != desired.generation && self.is_complete(desired) {
+            // The same settings under a new generation: ready only once they were read under it.
+            return ReconcileStep::Sync(wrong);
+        }
+        let wanted = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
+        if wanted && !starting {
+            return ReconcileStep::StartServer(desired.server_uid);
+        }
+        // Last, so that a client admitted to a partition finds its limits.
+        let fits = wrong.is_empty() && serving;
+        let left = fits.then(|| self.layout.next_step(desired, self.listed())).flatten();
+        let at = left.as_ref().map_or(i64::MAX, |(at, _)| *at);
+        match left {
+            Some((at, step)) if now >= at => ReconcileStep::Layout(step),
+            _ if due => ReconcileStep::Sync(Vec::new()),
+            _ => ReconcileStep::Wait(at.min(self.next_poll_at())),
+        }
+    }
+
+    /// The settings to write: all that differ, but what others changed only where the policy is to restore it.
+    fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
+        let mut wrong = differences(desired, seen);
+        if desired.drift_policy == DriftPolicy::Report && self.applied == desired.generation {
+            let theirs = drifted(desired, seen, &wrong);
+            wrong.retain(|difference| theirs.iter().all(|(changed, _)| changed != difference));
+        }
+        wrong
+    }
+}

@@ -1,0 +1,80 @@
+//! The phase of a daemon, and what blocks it.
+
+use super::{Blocker, DaemonReconciler, FAILURE_WINDOW_MS};
+use crate::domain::daemon::{Effective, Phase};
+use crate::domain::difference::differences;
+use crate::domain::plan::Desired;
+use crate::supervisor::report::diagnosis::Diagnosis;
+
+/// Failures in the window from which the state is called a crash loop.
+const CRASH_LOOP: usize = 5;
+impl DaemonReconciler {
+    /// The daemon's phase.
+    pub fn phase(&self, desired: &Desired, now: i64) -> Phase {
+        let window = self.failures.iter().filter(|at| now - **at < FAILURE_WINDOW_MS).count();
+        match (&self.process, &self.blocker) {
+            // A blocked start does not matter when no start is wanted.
+            (None, _) if self.searched && !desired.running && !desired.is_observed() => Phase::Stopped,
+            (_, Some(_)) => Phase::Blocked,
+            _ if !self.searched => Phase::Unknown,
+            (None, _) if desired.is_observed() => Phase::Absent,
+            (Some(_), _) if desired.is_observed() && self.wedged.is_some() => Phase::Wedged,
+            (Some(_), _) if desired.is_observed() => Phase::Observed,
+            (None, _) if window >= CRASH_LOOP => Phase::CrashLoop,
+            (None, _) if now < self.retry_at => Phase::BackOff,
+            (None, _) => Phase::Starting,
+            (Some(_), _) if !desired.running || self.restart => Phase::Stopping,
+            (Some(_), _) if self.lost.is_some() => Phase::Blocked,
+            (Some(_), _) if self.wedged.is_some() => Phase::Wedged,
+            (Some(_), _) if self.layout_failure(desired).is_some() => Phase::Blocked,
+            (Some(_), _) if self.is_ready(desired) => Phase::Ready,
+            (Some(_), _) => Phase::Applying,
+        }
+    }
+
+    /// Whether this generation was read back from this process with a server that takes clients.
+    pub fn is_ready(&self, desired: &Desired) -> bool {
+        self.applied == desired.generation
+            && self.wedged.is_none()
+            && self.poll_failure.is_none()
+            && !self.needs_restart(desired)
+            && self.lost.is_none()
+            && self.is_complete(desired)
+            && self.seen.as_ref().is_some_and(|seen| {
+                seen.servers.iter().any(|server| server.status == "ACTIVE")
+                    && !serves_another_user(desired, seen)
+                    && differences(desired, seen).is_empty()
+            })
+    }
+
+    /// Why it is not known whether there is a process, which is then not to be taken for none.
+    pub fn doubt(&self) -> Option<Diagnosis> {
+        let blocker = self.blocker.clone().filter(|_| !self.searched);
+        blocker.map(|Blocker { reason, message }| Diagnosis { reason, message })
+    }
+
+    /// What blocks the daemon now.
+    pub fn current_blocker(&self, desired: &Desired, phase: Phase) -> Option<Blocker> {
+        let known = self.blocker.clone().or_else(|| self.lost.clone());
+        known.or_else(|| self.layout_failure(desired)).filter(|_| phase == Phase::Blocked)
+    }
+
+    /// Why the layout is not in force in a process that could hold it.
+    fn layout_failure(&self, desired: &Desired) -> Option<Blocker> {
+        if self.process.is_none() || self.needs_restart(desired) {
+            return None;
+        }
+        let progress = self.layout.progress(desired, self.listed());
+        let failure = self.layout.failure(desired, &progress)?;
+        Some(Blocker { reason: failure.reason(), message: failure.message })
+    }
+}
+
+/// Whether a server of another user blocks the desired one: clients of the wanted user would wait until all of its own are
+/// gone (FACTS.md, "Starting, stopping, dying"). Without tenants no user is wanted more than another.
+pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
+    let another = |uid: u32| uid != desired.server_uid;
+    !desired.multi_user
+        && !desired.uids.is_empty()
+        && seen.servers.iter().any(|server| server.uid.is_some_and(another))
+}

@@ -1,0 +1,93 @@
+//! What a poll changes in what is known of a daemon.
+
+use super::phase::serves_another_user;
+use super::{DaemonReconciler, PollInterval, SERVER_POLL_MS};
+use crate::domain::daemon::{Effective, Server};
+use crate::domain::difference::{differences, drifted};
+use crate::domain::drift::Drifted;
+use crate::domain::plan::Desired;
+use crate::supervisor::observe::evidence::DiagnosisEvidence;
+use crate::supervisor::observe::poll_outcome::PollOutcome;
+use crate::supervisor::reconcile::wedge::WedgeDetector;
+use crate::supervisor::report::diagnosis;
+
+impl DaemonReconciler {
+    /// A poll ended; `wrote` is whether it wrote settings first.
+    pub fn polled(
+        &mut self,
+        outcome: PollOutcome,
+        wrote: bool,
+        desired: &Desired,
+        now: i64,
+        interval: PollInterval,
+    ) {
+        self.poll_now = false;
+        self.debounce.polled(now);
+        self.writes = if wrote { self.writes + 1 } else { self.writes };
+        match outcome {
+            PollOutcome::Seen(mut seen) => {
+                self.wedged = None;
+                self.poll_failure = None;
+                self.silence = WedgeDetector::default();
+                self.keep_users(&mut seen);
+                self.note_drift(desired, &seen, wrote, now);
+                let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
+                if serving && !serves_another_user(desired, &seen) {
+                    self.server_requested_at = None;
+                }
+                let settings = desired.is_observed() || (serving && differences(desired, &seen).is_empty());
+                self.seen = Some(seen);
+                if settings {
+                    self.writes = 0;
+                }
+                if settings && self.is_complete(desired) {
+                    self.applied = desired.generation;
+                }
+                let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+                self.layout.polled(desired, present, now);
+                let starting = self.server_requested_at.is_some() && !serving;
+                self.next_poll = now + if starting { SERVER_POLL_MS } else { interval.0 };
+            }
+            failed => {
+                self.poll_failure = diagnosis::name(&failed, &DiagnosisEvidence::default());
+                if let PollOutcome::Unanswered(command) = failed {
+                    self.wedged = Some(command);
+                }
+                self.next_poll = now + i64::from(self.timings.hung_poll_ms);
+            }
+        }
+    }
+
+    /// Counts settings that had been read back in this generation and were changed since; a poll that finds the
+    /// same as the one before finds nothing new, unless they had been restored in between.
+    fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
+        // A daemon that is only observed has no desired value.
+        let found: Vec<Drifted> = if self.applied == desired.generation && !desired.is_observed() {
+            drifted(desired, seen, &differences(desired, seen))
+                .into_iter()
+                .map(|(_, drifted)| drifted)
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let known = self.drift.present && !wrote && self.drift.last == found;
+        self.drift.present = !found.is_empty();
+        if self.drift.present && !known {
+            self.drift.count += 1;
+            self.drift.last_at = Some(now);
+            self.drift.last = found;
+        }
+    }
+
+    /// A server's user stays known when the log no longer shows it.
+    fn keep_users(&self, seen: &mut Effective) {
+        let earlier = self.seen.iter().flat_map(|earlier| &earlier.servers);
+        for known in earlier.filter(|known| known.uid.is_some()) {
+            let same =
+                |server: &&mut Server| (server.pid, server.start_time) == (known.pid, known.start_time);
+            if let Some(server) = seen.servers.iter_mut().find(same) {
+                server.uid = server.uid.or(known.uid);
+            }
+        }
+    }
+}
