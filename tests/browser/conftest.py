@@ -1,16 +1,13 @@
 """What every test of the console has: a browser, a host, a logged-in user, and an eye on the console's faults."""
 
 import os
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host import Host  # noqa: E402
+from host import Host
 
 # As long as visitors wait: several tests at a time share the processors.
 expect.set_options(timeout=15_000)
