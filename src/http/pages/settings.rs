@@ -173,7 +173,7 @@ async fn begin_maintenance(
 ) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
-        Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default(), None).await,
+        Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default()).await,
         Err(refused) => Err(refused),
     };
     match request {

@@ -147,7 +147,8 @@ async fn create(State(app): State<AppState>, ctx: RequestContext, form: Form) ->
     let made = match form.read::<TokenRequest>(&FIELDS) {
         Ok(request) => {
             let key = form.key(&ctx, "/tokens/new", &FIELDS.map(|(name, _)| name));
-            app.service.create_token(&ctx, request, WriteOptions::default(), key).await
+            let ctx = ctx.clone().with_idempotency(key);
+            app.service.create_token(&ctx, request, WriteOptions::default()).await
         }
         Err(refused) => Err(refused),
     };

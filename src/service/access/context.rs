@@ -7,7 +7,7 @@ use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right, Subject};
 use crate::domain::audit::{Attempt, Target};
 use crate::domain::event::Cause;
-use crate::service::ServiceError;
+use crate::service::{IdempotencyKey, ServiceError};
 
 /// Who acts: the first argument of every use case. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -18,18 +18,26 @@ pub struct RequestContext {
     pub clock: Clock,
     /// What the request changes, for the audit log; `None` if it only reads.
     change: Option<Arc<Attempt>>,
+    /// The key of a request that may be repeated; the use case stores its answer under it.
+    pub idempotency: Option<Arc<IdempotencyKey>>,
 }
 
 impl RequestContext {
     /// A request, and what it changes: its ID, its label in the audit log, and its target.
     pub fn new(actor: Actor, clock: Clock, change: Option<(Option<String>, String, Target)>) -> Self {
         let change = change.map(|(request, action, target)| Attempt::of(&actor, request, action, target));
-        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new) }
+        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new), idempotency: None }
     }
 
     /// What the manager changes by itself.
     pub fn of_manager(clock: Clock, action: &str, target: Target) -> Self {
         Self::new(Actor::manager(), clock, Some((None, action.to_owned(), target)))
+    }
+
+    /// The same request with the key that it has, for one use case: a second one would get the answer of the first.
+    #[must_use]
+    pub fn with_idempotency(self, key: Option<IdempotencyKey>) -> Self {
+        Self { idempotency: key.map(Arc::new), ..self }
     }
 
     /// Refuses an actor without this right.
