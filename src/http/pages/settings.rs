@@ -1,7 +1,6 @@
 //! Settings: the user, the host and its addresses, and maintenance.
 
 use askama::Template;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
@@ -10,6 +9,7 @@ use super::format::Moment;
 use super::forms::{Field, Form, Refused, Shape};
 use super::frame::{Frame, Section};
 use super::gpus::{self, GpuRow};
+use super::routes::PageRoutes;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
@@ -29,14 +29,14 @@ use crate::service::{ServiceError, WriteOptions};
 const MAINTENANCE: [Field; 3] =
     [("gpus", Shape::List), ("timeout_s", Shape::Whole), ("on_timeout", Shape::Text)];
 
-pub(super) fn router() -> Router<AppState> {
-    Router::new()
+pub(super) fn router() -> PageRoutes {
+    PageRoutes::default()
         .route("/settings", get(show))
-        .route("/settings/log-out-everywhere", post(log_out_everywhere))
-        .route("/settings/login-url", post(login_url))
-        .route("/settings/confirm-host", post(confirm_host))
-        .route("/settings/maintenance", get(fill_in_maintenance).post(begin_maintenance))
-        .route("/settings/maintenance/end", post(end_maintenance))
+        .form("/settings/log-out-everywhere", "sessions", post(log_out_everywhere))
+        .form("/settings/login-url", "login-urls", post(login_url))
+        .form("/settings/confirm-host", "host/confirm", post(confirm_host))
+        .form("/settings/maintenance", "host/maintenance", get(fill_in_maintenance).post(begin_maintenance))
+        .form("/settings/maintenance/end", "host/maintenance", post(end_maintenance))
 }
 
 #[derive(Template)]

@@ -37,7 +37,7 @@ fn routes() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a file");
-        for call in text.split(".route(").skip(1) {
+        for call in text.replace(".form(", ".route(").split(".route(").skip(1) {
             let path = call.trim_start().strip_prefix('"').and_then(|rest| rest.split_once('"'));
             let (path, _) =
                 path.unwrap_or_else(|| panic!("{}: a route whose path is no literal", file.display()));
