@@ -24,7 +24,7 @@ pub(super) async fn whoami(
     State(app): State<AppState>,
     ctx: RequestContext,
 ) -> Result<axum::Json<WhoamiView>, Problem> {
-    Ok(axum::Json(app.service.whoami(&ctx).await?))
+    Ok(axum::Json(app.service.whoami(&ctx)?))
 }
 
 /// List tokens

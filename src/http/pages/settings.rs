@@ -114,8 +114,8 @@ async fn show(
     ctx: RequestContext,
     CurrentSession(key): CurrentSession,
 ) -> Result<Response, Problem> {
-    let who = app.service.whoami(&ctx).await?;
-    let session = app.service.session(&ctx, key).await.ok();
+    let who = app.service.whoami(&ctx)?;
+    let session = app.service.session(&ctx, key).ok();
     let host = match ctx.actor.may(Right::View) {
         Ok(()) => {
             let (view, maintenance) = (app.service.host(&ctx).await?, app.service.maintenance(&ctx).await?);

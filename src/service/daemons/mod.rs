@@ -221,8 +221,7 @@ impl Service {
     }
 
     /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn daemon_desired(
+    pub fn daemon_desired(
         &self,
         ctx: &RequestContext,
         name: &DaemonName,
