@@ -5,21 +5,10 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::service::access::context::RequestContext;
+use crate::service::access::context::{IdempotencyKey, RequestContext};
 use crate::service::{Service, ServiceError};
 use crate::store::idempotency::{self, Remembered};
 use crate::store::{Fate, StoreError, Transaction};
-
-/// A key that identifies a repeated request, with a digest of the request.
-#[derive(Debug, Clone)]
-pub struct IdempotencyKey {
-    /// The key's owner: equal keys of different owners are different keys, so no caller gets the answer to another's request.
-    pub owner: String,
-    /// The key that the caller chose.
-    pub key: String,
-    /// Digest of method, path and body.
-    pub request_hash: String,
-}
 
 impl Service {
     /// The answer stored under a key; refused when the key belongs to another request.

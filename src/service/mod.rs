@@ -21,8 +21,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+pub use access::context::IdempotencyKey;
 pub use error::{FieldError, ServiceError};
-pub use idempotency::IdempotencyKey;
 
 use crate::clock::Clock;
 use crate::domain::gpu::Gpu;

@@ -33,7 +33,7 @@ impl PageRoutes {
     }
 
     /// A page whose form changes this target, which its path does not name as the API's does.
-    pub(super) fn form(
+    pub(super) fn form_route(
         mut self,
         path: &'static str,
         target: &'static str,

@@ -32,11 +32,15 @@ const MAINTENANCE: [Field; 3] =
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
         .route("/settings", get(show))
-        .form("/settings/log-out-everywhere", "sessions", post(log_out_everywhere))
-        .form("/settings/login-url", "login-urls", post(login_url))
-        .form("/settings/confirm-host", "host/confirm", post(confirm_host))
-        .form("/settings/maintenance", "host/maintenance", get(fill_in_maintenance).post(begin_maintenance))
-        .form("/settings/maintenance/end", "host/maintenance", post(end_maintenance))
+        .form_route("/settings/log-out-everywhere", "sessions", post(log_out_everywhere))
+        .form_route("/settings/login-url", "login-urls", post(login_url))
+        .form_route("/settings/confirm-host", "host/confirm", post(confirm_host))
+        .form_route(
+            "/settings/maintenance",
+            "host/maintenance",
+            get(fill_in_maintenance).post(begin_maintenance),
+        )
+        .form_route("/settings/maintenance/end", "host/maintenance", post(end_maintenance))
 }
 
 #[derive(Template)]

@@ -33,7 +33,7 @@ const LIFETIMES: [(&str, &str); 5] = [
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
         .route("/tokens", get(list))
-        .form("/tokens/new", "tokens", get(fill_in).post(create))
+        .form_route("/tokens/new", "tokens", get(fill_in).post(create))
         .route("/tokens/{id}", get(show))
         .route("/tokens/{id}/revoke", get(confirm_revoke).post(revoke))
         .route("/tokens/{id}/end-sessions", post(end_sessions))

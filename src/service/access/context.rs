@@ -7,7 +7,18 @@ use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Right, Subject};
 use crate::domain::audit::{Attempt, Target};
 use crate::domain::event::Cause;
-use crate::service::{IdempotencyKey, ServiceError};
+use crate::service::ServiceError;
+
+/// A key that identifies a repeated request, with a digest of the request.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The key's owner: equal keys of different owners are different keys, so no caller gets the answer to another's request.
+    pub owner: String,
+    /// The key that the caller chose.
+    pub key: String,
+    /// Digest of method, path and body.
+    pub request_hash: String,
+}
 
 /// Who acts: the first argument of every use case. Cheap to clone.
 #[derive(Debug, Clone)]

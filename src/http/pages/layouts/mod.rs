@@ -43,7 +43,7 @@ pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
         .route("/layouts", get(list))
         .route("/layouts/-/new", get(editor::new).post(editor::write_new))
-        .form("/layouts/-/import", "layouts/import", get(import::show).post(import::import))
+        .form_route("/layouts/-/import", "layouts/import", get(import::show).post(import::import))
         .route("/layouts/{name}", get(show))
         .route("/layouts/{name}/edit", get(editor::edit).post(editor::write))
         .route("/layouts/{name}/versions/{version}", get(version))
@@ -52,7 +52,7 @@ pub(super) fn router() -> PageRoutes {
         .route("/layouts/{name}/apply", get(apply::plan).post(apply::apply))
         .route("/layouts/{name}/assert", get(apply::assert))
         .route("/replays", get(replays::list))
-        .form("/replays/new", "replays", get(replaying::ask).post(replaying::begin))
+        .form_route("/replays/new", "replays", get(replaying::ask).post(replaying::begin))
         .route("/replays/{id}", get(replays::show))
         .route("/layouts/{name}/delete", get(confirm).post(delete))
 }
