@@ -20,9 +20,8 @@ const CACHED: &str = "/api/v1/daemons/gpu0";
 pub(crate) fn bare(directory: &Path, table: &mut Table) {
     let cpus = Cpus::two();
     let server = cpus.start(directory);
-    let answer = server.text(CACHED);
-    let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
-    let bare = cpus.on_the_servers(|| serve(Bytes::from(body.to_owned())));
+    let body = server.ask("GET", CACHED, "").text;
+    let bare = cpus.on_the_servers(|| serve(Bytes::from(body)));
     let caller = |address| Caller::of(address, &server.token(), CALLERS, &[CACHED]);
     let (cached, bare) = (caller(server.address), caller(bare));
     let rounds: Vec<(Latency, Latency)> = cpus.call(async {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::server::{BINARY, PATIENCE, Server};
+use crate::host::PATIENCE;
+use crate::server::Server;
 use crate::{Table, median, millis};
 
 /// The size from which a log is emptied.
@@ -130,7 +131,7 @@ fn commands(server: &Server, table: &mut Table) {
     let deadline = Instant::now() + 10 * PATIENCE;
     while answered < 100_000 {
         assert!(Instant::now() < deadline, "the daemon does not take the commands");
-        let mut child = server.control_program().spawn().expect("it starts");
+        let mut child = server.control_program("gpu0").spawn().expect("it starts");
         let mut input = child.stdin.take().expect("piped");
         let text = lines.clone();
         let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
@@ -158,12 +159,7 @@ pub(crate) fn idle(directory: &Path, table: &mut Table) {
         r#"{"daemon":"gpu0","uid":UID,"device_memory_limit":"1G","max_clients":8}"#,
     );
     server.wait_ready();
-    let clients: Vec<Client> = (0..8).map(|_| Client::start(&server, "idle")).collect();
-    let deadline = Instant::now() + PATIENCE;
-    while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
-        assert!(Instant::now() < deadline, "the clients are never listed");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let _clients = server.clients(["idle"; 8]);
     std::thread::sleep(Duration::from_secs(2));
     let processes = || {
         ["gpu0", "gpu1"].map(|name| {
@@ -198,7 +194,10 @@ impl Loop {
         let script = "while :; do echo get_server_list | \"$0\"; echo ps | \"$0\"; done >/dev/null 2>&1";
         let mut command = Command::new("sh");
         command.arg("-c").arg(script).arg(server.control_path());
-        command.env("CUDA_MPS_PIPE_DIRECTORY", server.pipe_directory()).process_group(0).stdin(Stdio::null());
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", server.pipe_directory("gpu0"))
+            .process_group(0)
+            .stdin(Stdio::null());
         Self(command.spawn().expect("a shell"))
     }
 }
@@ -209,28 +208,6 @@ impl Drop for Loop {
         let group =
             i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process ID");
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        let _ = self.0.wait();
-    }
-}
-
-/// A CUDA program of a tenant that stays.
-pub(crate) struct Client(Child);
-
-impl Client {
-    pub(crate) fn start(server: &Server, tenant: &str) -> Self {
-        let (_, environment) = server.get(&format!("/api/v1/tenants/{tenant}/environment"));
-        let mut command = Command::new(BINARY);
-        command.args(["sim", "client", "--spin", "600"]).env_clear().stdout(Stdio::null());
-        for (name, value) in environment["variables"].as_object().expect("variables") {
-            command.env(name, value.as_str().expect("text"));
-        }
-        Self(command.spawn().expect("a client"))
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
@@ -252,7 +229,7 @@ fn reader(server: &Server, reads: u32) -> (u32, u64) {
 /// The same reads without the manager: calls, and calls that failed.
 fn direct_callers(server: &Server, callers: u32, each: u32) -> (u32, u32) {
     let call = || {
-        let mut child = server.control_program().spawn().expect("it starts");
+        let mut child = server.control_program("gpu0").spawn().expect("it starts");
         let _ = child.stdin.take().expect("piped").write_all(b"get_server_list\n");
         let output = child.wait_with_output().expect("it ends");
         output.status.success() && !output.stdout.is_empty()

@@ -67,7 +67,7 @@ fn document() -> Value {
 
 /// How many changes held the writer, and how many of them for 50 ms at most.
 fn held(server: &Server) -> (f64, f64) {
-    let text = server.text("/metrics");
+    let text = server.ask("GET", "/metrics", "").text;
     let value = |end: &str| -> f64 {
         let name = format!("mps_manager_store_writer_hold_seconds_{end} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&name)).expect("the metric");

@@ -7,6 +7,8 @@
 mod bare;
 mod callers;
 mod daemons;
+#[path = "../../tests/host/mod.rs"]
+mod host;
 mod imports;
 mod metrics;
 mod pages;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::daemons::Client;
-use crate::server::{PATIENCE, Server, signal};
+use crate::server::{Server, signal};
 use crate::{Table, millis};
 
 /// What a Prometheus asks of eight GPUs with 64 tenants while one daemon hangs.
@@ -23,13 +22,7 @@ pub(crate) fn metrics(directory: &Path, table: &mut Table) {
     }
     server.wait_ready();
     // One client on each daemon.
-    let clients: Vec<Client> =
-        (56..64).map(|number| Client::start(&server, &format!("tenant_{number}"))).collect();
-    let deadline = Instant::now() + PATIENCE;
-    while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
-        assert!(Instant::now() < deadline, "the clients are never listed");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let _clients = server.clients((56..64).map(|number| format!("tenant_{number}")));
     let (pid, _) = server.daemon("gpu0");
     signal(pid, Signal::STOP);
     server.wait_for("gpu0", |_, phase| phase != "ready");
@@ -39,18 +32,17 @@ pub(crate) fn metrics(directory: &Path, table: &mut Table) {
             // Over longer than the deadline of a command, so that some meet each of what the manager does meanwhile.
             std::thread::sleep(Duration::from_millis(30));
             let began = Instant::now();
-            let text = server.text("/metrics");
+            let answer = server.ask("GET", "/metrics", "");
             let took = millis(began.elapsed());
-            assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
-            assert!(text.contains("mps_manager_daemon_phase{daemon=\"gpu0\",phase=\"ready\"} 0"));
-            texts.push(text);
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            assert!(answer.text.contains("mps_manager_daemon_phase{daemon=\"gpu0\",phase=\"ready\"} 0"));
+            texts.push(answer.text);
             took
         })
         .collect();
     signal(pid, Signal::CONT);
     times.sort_by(f64::total_cmp);
-    let last = texts.pop().unwrap_or_default();
-    let body = last.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let body = texts.pop().unwrap_or_default();
     let series = body.lines().filter(|line| !line.starts_with('#')).count();
     let tenants: BTreeSet<&str> =
         body.lines().filter(|line| line.starts_with("mps_manager_tenant_clients{")).collect();

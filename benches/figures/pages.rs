@@ -3,14 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 use sqlx::Connection as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
-use crate::daemons::Client;
-use crate::server::{PATIENCE, Server};
+use crate::host::PATIENCE;
+use crate::server::Server;
 use crate::{Table, median, millis};
 
 const TENANTS: i64 = 5000;
@@ -67,13 +67,7 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
     server.post("/api/v1/daemons/gpu0/cordon");
     server.post("/api/v1/daemons/gpu0/uncordon");
     server.wait_ready();
-    let clients: Vec<Client> =
-        ["demo", "t00001", "t00002", "t00003"].map(|tenant| Client::start(&server, tenant)).into();
-    let deadline = Instant::now() + PATIENCE;
-    while server.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len) < clients.len() {
-        assert!(Instant::now() < deadline, "the clients are never listed");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let _clients = server.clients(["demo", "t00001", "t00002", "t00003"]);
     let browser = Browser::log_in(&server);
     for (what, path) in PAGES {
         let mut times = Vec::with_capacity(ROUNDS);
@@ -95,7 +89,7 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
 
 /// Writes tenants and events by the thousand, beside what the host has.
 fn fill(server: &Server) {
-    let database = server.directory.join("s/mps-manager.db");
+    let database = server.directory.join("state/mps-manager.db");
     let work = async {
         let options =
             SqliteConnectOptions::new().filename(database).busy_timeout(PATIENCE).foreign_keys(true);

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::server::{PATIENCE, Server};
+use crate::host::PATIENCE;
+use crate::server::Server;
 use crate::{Table, median, millis};
 
 /// Fifteen partitions: over the API against a shell loop, and after the death of their daemon.
@@ -81,12 +82,11 @@ pub(crate) fn partitions(directory: &Path, table: &mut Table) {
 /// nothing where not all of them were made.
 fn shell_loop(server: &Server, daemon: &str, gpu: &str, lists: bool) -> Option<f64> {
     const PARTITIONS: usize = 15;
-    let pipe = server.directory.join("r/daemons").join(daemon).join("pipe");
     let list = if lists { "echo lspart | \"$0\" >/dev/null;" } else { "" };
     let script = format!("for i in $(seq {PARTITIONS}); do echo sm_partition add $1 1 | \"$0\"; {list} done");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).arg(server.control_path()).arg(gpu);
-    shell.env("CUDA_MPS_PIPE_DIRECTORY", &pipe).stderr(Stdio::null());
+    shell.env("CUDA_MPS_PIPE_DIRECTORY", server.pipe_directory(daemon)).stderr(Stdio::null());
     let began = Instant::now();
     let output = shell.output().expect("a shell");
     let took = millis(began.elapsed());
@@ -94,9 +94,7 @@ fn shell_loop(server: &Server, daemon: &str, gpu: &str, lists: bool) -> Option<f
     let made: Vec<&str> = text.lines().filter(|line| line.starts_with("GPU-")).collect();
     let removals: Vec<String> = made.iter().map(|name| format!("sm_partition rm {name}")).collect();
     let removed = || {
-        let mut command = Command::new(server.control_path());
-        command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
+        let mut child = server.control_program(daemon).spawn().expect("it starts");
         let _ = child
             .stdin
             .take()

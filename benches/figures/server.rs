@@ -1,18 +1,20 @@
 //! The release binary on a simulated host of its own, driven as an operator would.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use procfs::process::Process;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::host::{self, Answer, MANAGER, PATIENCE};
 use crate::millis;
 
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// As short as a figure may be wrong.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// One server on a simulated host of its own.
 pub(crate) struct Server {
@@ -33,59 +35,50 @@ impl Server {
 
     pub(crate) fn start_configured(directory: &Path, profile: &str, config: &str) -> (Self, Duration) {
         std::fs::create_dir_all(directory).expect("a directory");
-        let file = directory.join("mps-manager.toml");
-        std::fs::write(&file, config).expect("a configuration");
+        host::write_config(directory, profile, config);
         let began = Instant::now();
-        let mut child = Command::new(BINARY)
-            .args(["serve", "--sim", profile, "--listen", "127.0.0.1:0", "--config"])
-            .arg(file)
-            .arg("--state-dir")
-            .arg(directory.join("s"))
-            .arg("--runtime-dir")
-            .arg(directory.join("r"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the release binary starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let line = lines.next().expect("a line").expect("text");
-        let address = line.split("://").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-        let address = address.unwrap_or_else(|| panic!("no address: {line}"));
+        let mut child = host::start(directory, Path::new(MANAGER), Stdio::null());
+        let url = host::url(&mut child).expect("it serves");
         let took = began.elapsed();
-        // The reader of a child's output keeps reading, or the child blocks.
-        std::thread::spawn(move || lines.for_each(drop));
+        let address = url.trim_start_matches("http://").parse().expect("an address");
         (Self { child, directory: directory.to_owned(), address }, took)
     }
 
     /// What gives its bearer every right over TCP.
     pub(crate) fn token(&self) -> String {
-        let text = std::fs::read_to_string(self.directory.join("s/admin.token")).expect("a token");
-        text.trim().to_owned()
+        host::admin_token(&self.directory)
+    }
+
+    /// A file or directory of its daemons and sockets.
+    pub(crate) fn runtime(&self, file: &str) -> PathBuf {
+        self.directory.join("run").join(file)
     }
 
     /// A whole answer, over a connection of its own.
-    pub(crate) fn text(&self, path: &str) -> String {
-        let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        let socket = UnixStream::connect(self.runtime("api.sock")).expect("it listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
-        let mut text = String::new();
-        socket.read_to_string(&mut text).expect("an answer");
-        text
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        Answer::to_bytes_over(socket, request.as_bytes())
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
-        let text = self.text(path);
-        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
-        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+        let answer = self.ask("GET", path, "");
+        (answer.status, serde_json::from_str(&answer.text).unwrap_or(Value::Null))
+    }
+
+    /// Waits for something, and asks for it as often as a figure needs.
+    pub(crate) fn eventually<T>(&self, what: &str, ask: impl FnMut() -> Option<T>) -> T {
+        host::eventually_within(PAUSE, ask, || {
+            format!("{what}: {}", self.ask("GET", "/api/v1/daemons", "").text)
+        })
     }
 
     pub(crate) fn wait_ready(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.get("/readyz").0 != 200 {
-            assert!(Instant::now() < deadline, "never ready");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.eventually("it is ready", || (self.get("/readyz").0 == 200).then_some(()));
     }
 
     pub(crate) fn daemon(&self, name: &str) -> (u64, String) {
@@ -96,20 +89,26 @@ impl Server {
 
     /// Waits until a daemon's process and phase are these.
     pub(crate) fn wait_for(&self, name: &str, done: impl Fn(u64, &str) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        self.eventually(name, || {
             let (pid, phase) = self.daemon(name);
-            if done(pid, &phase) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{name} stays {phase}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            done(pid, &phase).then_some(())
+        });
+    }
+
+    /// CUDA programs of these tenants, all of them listed.
+    pub(crate) fn clients<T: AsRef<str>>(&self, tenants: impl IntoIterator<Item = T>) -> Vec<Client> {
+        let clients: Vec<Client> =
+            tenants.into_iter().map(|tenant| Client::start(self, tenant.as_ref())).collect();
+        self.eventually("the clients are listed", || {
+            let listed = self.get("/api/v1/clients").1["items"].as_array().map_or(0, Vec::len);
+            (listed >= clients.len()).then_some(())
+        });
+        clients
     }
 
     pub(crate) fn kill_daemon_and_wait(&self, name: &str) -> f64 {
         let (before, _) = self.daemon(name);
-        kill(before);
+        signal(before, Signal::KILL);
         let began = Instant::now();
         self.wait_for(name, |pid, phase| pid != before && pid != 0 && phase == "ready");
         let took = millis(began.elapsed());
@@ -130,16 +129,14 @@ impl Server {
         let began = Instant::now();
         let accepted = self.send("POST", path, body);
         let id = accepted["id"].as_str().expect("an operation").to_owned();
-        loop {
+        self.eventually("the operation succeeds", || {
             let (_, operation) = self.get(&format!("/api/v1/operations/{id}"));
             match operation["state"].as_str() {
-                Some("succeeded") => return millis(began.elapsed()),
-                Some("pending" | "running") if began.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                Some("succeeded") => Some(millis(began.elapsed())),
+                Some("pending" | "running") => None,
                 _ => panic!("{operation}"),
             }
-        }
+        })
     }
 
     /// Puts a daemon that serves nobody into static mode; gives its GPU.
@@ -155,7 +152,7 @@ impl Server {
 
     /// Sessions that the daemon's log has counted.
     pub(crate) fn control_sessions(&self) -> usize {
-        let log = self.directory.join("r/daemons/gpu0/log/control.log");
+        let log = self.runtime("daemons/gpu0/log/control.log");
         std::fs::read_to_string(log).expect("a log").matches("NEW UI").count()
     }
 
@@ -163,41 +160,30 @@ impl Server {
         self.send("PUT", path, &body.replace("UID", &rustix::process::geteuid().as_raw().to_string()));
     }
 
+    /// The body of an answer that must be a success.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Value {
-        let mut socket = UnixStream::connect(self.directory.join("r/api.sock")).expect("it listens");
-        let length = body.len();
-        write!(
-            socket,
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        )
-        .expect("sent");
-        let mut text = String::new();
-        socket.read_to_string(&mut text).expect("an answer");
-        assert!(text.starts_with("HTTP/1.1 20"), "{text}");
-        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        serde_json::from_str(body).unwrap_or(Value::Null)
+        self.ask(method, path, body).ok()
     }
 
     pub(crate) fn control_path(&self) -> PathBuf {
-        self.directory.join("r/sim/bin/nvidia-cuda-mps-control")
+        self.runtime("sim/bin/nvidia-cuda-mps-control")
     }
 
-    pub(crate) fn pipe_directory(&self) -> PathBuf {
-        self.directory.join("r/daemons/gpu0/pipe")
+    pub(crate) fn pipe_directory(&self, daemon: &str) -> PathBuf {
+        self.runtime("daemons").join(daemon).join("pipe")
     }
 
     /// The control program as another caller calls it.
-    pub(crate) fn control_program(&self) -> Command {
+    pub(crate) fn control_program(&self, daemon: &str) -> Command {
         let mut command = Command::new(self.control_path());
-        command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipe_directory());
+        command.env("CUDA_MPS_PIPE_DIRECTORY", self.pipe_directory(daemon));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     }
 
     /// The longer of the first daemon's logs.
     pub(crate) fn log_mib(&self) -> f64 {
-        let logs =
-            ["control.log", "server.log"].map(|name| self.directory.join("r/daemons/gpu0/log").join(name));
+        let logs = ["control.log", "server.log"].map(|name| self.runtime("daemons/gpu0/log").join(name));
         let longest = logs.iter().filter_map(|log| std::fs::metadata(log).ok()).map(|log| log.len()).max();
         #[allow(clippy::cast_precision_loss, reason = "some MiB")]
         let bytes = longest.unwrap_or(0) as f64;
@@ -206,7 +192,7 @@ impl Server {
 
     /// The lines of the first daemon's control.log.
     pub(crate) fn control_log_lines(&self) -> f64 {
-        let log = self.directory.join("r/daemons/gpu0/log/control.log");
+        let log = self.runtime("daemons/gpu0/log/control.log");
         let log = std::fs::read_to_string(log).unwrap_or_default();
         #[allow(clippy::cast_precision_loss, reason = "some thousands")]
         let lines = log.lines().count() as f64;
@@ -215,44 +201,51 @@ impl Server {
 
     /// Time that the manager itself has spent on a core, without its children.
     pub(crate) fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it lives");
-        let (_, rest) = stat.rsplit_once(')').expect("a stat");
-        // utime and stime are fields 14 and 15; the first of these is field 3.
-        let ticks: f64 = rest
-            .split_ascii_whitespace()
-            .skip(11)
-            .take(2)
-            .map(|field| field.parse::<f64>().expect("ticks"))
-            .sum();
-        #[allow(clippy::cast_precision_loss, reason = "a hundred")]
-        let hertz = procfs::ticks_per_second() as f64;
+        let stat = self.process().stat().expect("it lives");
+        #[allow(clippy::cast_precision_loss, reason = "some thousands, and a hundred")]
+        let [ticks, hertz] = [stat.utime + stat.stime, procfs::ticks_per_second()].map(|count| count as f64);
         ticks / hertz
     }
 
     pub(crate) fn resident_mb(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-        let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        let kilobytes = self.process().status().expect("it lives").vmrss.expect("VmRSS");
+        #[allow(clippy::cast_precision_loss, reason = "some ten thousand")]
+        let kilobytes = kilobytes as f64;
         kilobytes * 1024.0 / 1e6
+    }
+
+    fn process(&self) -> Process {
+        Process::new(self.child.id().cast_signed()).expect("it lives")
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let (_, all) = self.get("/api/v1/daemons");
-        let all = all["items"].as_array().cloned().unwrap_or_default();
-        let daemons: Vec<u64> = all.iter().filter_map(|daemon| daemon["status"]["pid"].as_u64()).collect();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        daemons.into_iter().for_each(kill);
+        host::process::end_all(&self.directory);
     }
 }
 
-pub(crate) fn kill(pid: u64) {
-    signal(pid, rustix::process::Signal::KILL);
+/// A CUDA program of a tenant that stays.
+pub(crate) struct Client(Child);
+
+impl Client {
+    fn start(server: &Server, tenant: &str) -> Self {
+        let (_, environment) = server.get(&format!("/api/v1/tenants/{tenant}/environment"));
+        let mut command = host::client_command(&environment, &["--spin", "600"]);
+        Self(command.stdout(Stdio::null()).spawn().expect("a client"))
+    }
 }
 
-pub(crate) fn signal(pid: u64, signal: rustix::process::Signal) {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process ID");
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn signal(pid: u64, signal: Signal) {
+    let pid = u32::try_from(pid).map(host::process::raw).expect("a process ID");
     let _ = rustix::process::kill_process(pid, signal);
 }

@@ -485,37 +485,21 @@ impl<G> DaemonSpec<G> {
 
     /// The same spec with these GPUs, whatever the old ones were named by.
     fn with_gpus<H>(self, gpus: Vec<H>) -> DaemonSpec<H> {
-        let Self {
-            gpus: _,
-            mode,
-            layout,
-            multi_user,
-            desired_state,
-            management,
-            share_gpus,
-            schedulable,
-            compute_mode,
-            defaults,
-            memory_overcommit,
-            drift_policy,
-            wedge_policy,
-            wedge_grace_s,
-        } = self;
         DaemonSpec {
             gpus,
-            mode,
-            layout,
-            multi_user,
-            desired_state,
-            management,
-            share_gpus,
-            schedulable,
-            compute_mode,
-            defaults,
-            memory_overcommit,
-            drift_policy,
-            wedge_policy,
-            wedge_grace_s,
+            mode: self.mode,
+            layout: self.layout,
+            multi_user: self.multi_user,
+            desired_state: self.desired_state,
+            management: self.management,
+            share_gpus: self.share_gpus,
+            schedulable: self.schedulable,
+            compute_mode: self.compute_mode,
+            defaults: self.defaults,
+            memory_overcommit: self.memory_overcommit,
+            drift_policy: self.drift_policy,
+            wedge_policy: self.wedge_policy,
+            wedge_grace_s: self.wedge_grace_s,
         }
     }
 }

@@ -5,9 +5,9 @@
     reason = "what a program prints reads best as one format"
 )]
 
+use super::machine_id_in;
 use super::process::{entries, numbers, open_files_limit, parse_stat, words};
 use super::systemd::version_in;
-use super::{boot_time_in, machine_id_in};
 use crate::fuzz::{Inputs, values};
 use proptest::prelude::*;
 
@@ -75,17 +75,12 @@ fn process_arguments_and_environment_are_read_back() {
 }
 
 #[test]
-fn host_ids_and_times() {
-    let samples = [
-        "cpu  1 2 3\nbtime 1763600000\nprocesses 1\n",
-        "0123456789abcdef0123456789abcdef\n",
-        "uninitialized\n",
-        "systemd 252 (252.38-1~deb12u1)\n+PAM\n",
-    ];
-    Inputs::new(samples, &["btime ", "\n", "systemd ", "257~rc1"]).check_text(|text| {
+fn host_ids_and_versions() {
+    let samples =
+        ["0123456789abcdef0123456789abcdef\n", "uninitialized\n", "systemd 252 (252.38-1~deb12u1)\n+PAM\n"];
+    Inputs::new(samples, &["\n", "systemd ", "257~rc1"]).check_text(|text| {
         let id = machine_id_in(text);
         assert!(id.as_ref().is_none_or(|id| id.len() == 32));
-        let (time, version) = (boot_time_in(text), version_in(text));
-        id.is_some() || time.is_some() || version.is_some()
+        id.is_some() || version_in(text).is_some()
     });
 }

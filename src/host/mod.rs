@@ -24,6 +24,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use procfs::{CurrentSI as _, KernelStats};
 pub use rustix::process::Signal;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -69,13 +70,9 @@ fn machine_id_in(text: &str) -> Option<String> {
 
 /// When this boot began, in milliseconds of Unix time: `btime` of `/proc/stat`, which has whole seconds.
 pub fn boot_time() -> io::Result<i64> {
-    boot_time_in(&fs::read_to_string("/proc/stat")?)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat has no btime"))
-}
-
-fn boot_time_in(stat: &str) -> Option<i64> {
-    let seconds: i64 = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())?;
-    seconds.checked_mul(1000)
+    // Read each time: `procfs::boot_time_secs` remembers it by thread, and it moves when the clock is set.
+    let seconds = KernelStats::current().map_err(io::Error::other)?.btime;
+    i64::try_from(seconds.saturating_mul(1000)).map_err(io::Error::other)
 }
 
 /// Raises the soft limit on open files to the hard one, for this process and its children; returns it.

@@ -2,6 +2,10 @@
 //!
 //! Every answer may be out of date when it arrives; what must not hit a stranger goes through
 //! [`send`](super::signal::send), which holds the process by a pidfd while it compares.
+//!
+//! The files are parsed here and not by the crate `procfs`, whose `Stat` and `Limits` panic on a line that ends early, whose
+//! `Status` refuses a name that is no UTF-8, and whose `Process` opens more files than the one that is read: all processes are
+//! read whenever one is looked for.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

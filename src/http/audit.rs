@@ -6,6 +6,7 @@ use axum::response::Response;
 
 use super::AppState;
 use super::auth::{self, Peer};
+use super::pages::FormTargets;
 use super::problem::Kind;
 use crate::clock::Clock;
 use crate::domain::access::Actor;
@@ -27,7 +28,7 @@ pub(super) struct RequestedChange {
 
 impl RequestedChange {
     /// From the route of a request; `None` if it changes nothing.
-    fn of(request: &Request, id: &str) -> Option<Self> {
+    fn of(request: &Request, id: &str, forms: &FormTargets) -> Option<Self> {
         let method = request.method();
         // No route takes other methods, and their names come from the caller.
         if !matches!(*method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE) {
@@ -37,7 +38,7 @@ impl RequestedChange {
         Some(Self {
             request: id.to_owned(),
             action: format!("{method} {route}"),
-            target: of_page(route).unwrap_or_else(|| Target::of_request(route, request.uri().path())),
+            target: forms.of(route).unwrap_or_else(|| Target::of_request(route, request.uri().path())),
             rehearses: is_dry_run(request.uri()),
         })
     }
@@ -63,21 +64,6 @@ impl RequestedChange {
     }
 }
 
-/// The target of a page's form, in the terms of the corresponding API request, so that a search for a target finds both.
-fn of_page(route: &str) -> Option<Target> {
-    let target = match route {
-        "/layouts/-/import" => "layouts/import",
-        "/replays/new" => "replays",
-        "/tokens/new" => "tokens",
-        "/settings/confirm-host" => "host/confirm",
-        "/settings/log-out-everywhere" => "sessions",
-        "/settings/login-url" => "login-urls",
-        "/settings/maintenance" | "/settings/maintenance/end" => "host/maintenance",
-        _ => return None,
-    };
-    Some(Target::Other(target.to_owned()))
-}
-
 /// Whether a query requests a dry run, however it is spelled.
 pub(super) fn is_dry_run(uri: &Uri) -> bool {
     Query::<Vec<(String, String)>>::try_from_uri(uri)
@@ -95,10 +81,10 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    pub(super) fn begin(clock: Clock, request: &mut Request) -> Self {
+    pub(super) fn begin(clock: Clock, forms: &FormTargets, request: &mut Request) -> Self {
         let id = clock.new_id().to_string();
         let requested =
-            RequestedChange::of(request, &id).map(|requested| (requested, request.headers().clone()));
+            RequestedChange::of(request, &id, forms).map(|requested| (requested, request.headers().clone()));
         if let Some((requested, _)) = &requested {
             request.extensions_mut().insert(requested.clone());
         }

@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use utoipa::openapi::path::Paths;
 
 use super::auth::{self, Peer};
+use super::pages::FormTargets;
 use super::problem::{Limited, Problem};
 use super::query::Queries;
 use super::repeats::Repeats;
@@ -52,7 +53,7 @@ impl Tables {
 
 /// Counts a request, enforces limits, and adds the headers that every response has.
 pub(super) async fn every_request(
-    State(app): State<AppState>,
+    State((app, targets)): State<(AppState, FormTargets)>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
     next: Next,
@@ -63,7 +64,7 @@ pub(super) async fn every_request(
     let method = request.method().clone();
     let span = span(route, &request);
     async {
-        let mut response = answered(&app, peer, request, next).await;
+        let mut response = answered(&app, &targets, peer, request, next).await;
         if let Some(Limited(limit)) = response.extensions().get() {
             app.metrics.wire.limited(*limit);
         }
@@ -87,9 +88,15 @@ fn span(route: Option<&str>, request: &Request) -> tracing::Span {
 }
 
 /// The response, as a page for a browser, with its refusal recorded.
-async fn answered(app: &AppState, peer: Peer, mut request: Request, next: Next) -> Response {
+async fn answered(
+    app: &AppState,
+    targets: &FormTargets,
+    peer: Peer,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let reader = pages::reader(&request);
-    let attempt = audit::Tracked::begin(app.service.clock(), &mut request);
+    let attempt = audit::Tracked::begin(app.service.clock(), targets, &mut request);
     let refusal = bounds::too_many_requests(&app.rates, &app.limits, peer)
         .or_else(|| bounds::large_head(&app.limits, &request));
     let response = match refusal {

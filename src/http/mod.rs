@@ -41,13 +41,14 @@ use crate::http::problem::Problem;
 pub fn router(state: AppState) -> Router {
     let api::Routes { authenticated, open, probes, operations } = api::routes();
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
+    let (pages, targets) = pages::router(&state);
     let tables = layers::Tables::new(state.clone(), &operations);
     let api = authenticated.layer(middleware::from_fn_with_state(tables.clone(), layers::authenticated));
     let open = open.layer(middleware::from_fn_with_state(tables, layers::open));
     Router::new()
         .merge(api)
         .merge(open)
-        .merge(pages::router(&state))
+        .merge(pages)
         .merge(probes)
         .merge(docs::router())
         .route("/openapi.json", axum::routing::get(|| std::future::ready(document())))
@@ -56,7 +57,7 @@ pub fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(no_method)
         .with_state(state.clone())
         .layer((
-            middleware::from_fn_with_state(state, layers::every_request),
+            middleware::from_fn_with_state((state, targets), layers::every_request),
             RequestBodyLimitLayer::new(largest_body),
             RequestBodyTimeoutLayer::new(extract::BODY_TIMEOUT),
             CsrfLayer::new().with_rejection_response(guard::cross_site),

@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+pub use access::context::IdempotencyKey;
 pub use error::{FieldError, ServiceError};
 
 use crate::clock::Clock;
@@ -110,17 +111,6 @@ impl WriteOptions {
     pub fn rehearsal() -> Self {
         Self { dry_run: true, ..Self::default() }
     }
-}
-
-/// A key that identifies a repeated request, with a digest of the request.
-#[derive(Debug, Clone)]
-pub struct IdempotencyKey {
-    /// The key's owner: equal keys of different owners are different keys, so no caller gets the answer to another's request.
-    pub owner: String,
-    /// The key that the caller chose.
-    pub key: String,
-    /// Digest of method, path and body.
-    pub request_hash: String,
 }
 
 /// A written resource, and whether it is new.
@@ -246,40 +236,4 @@ fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
 /// Commit, or roll back for a dry run.
 fn fate(options: &WriteOptions) -> Fate {
     if options.dry_run { Fate::RollBack } else { Fate::Commit }
-}
-
-/// Answers a repeated request with the first answer; stores the answer to a new request.
-async fn once<T>(
-    db: Transaction<'_>,
-    key: Option<&IdempotencyKey>,
-    now: i64,
-    work: impl AsyncFnOnce(Transaction<'_>) -> Result<T, ServiceError>,
-) -> Result<T, ServiceError>
-where
-    T: serde::Serialize + serde::de::DeserializeOwned,
-{
-    let Some(key) = key else { return work(db).await };
-    if let Some(value) = stored_answer(&mut *db, key).await? {
-        return Ok(value);
-    }
-    let value = work(&mut *db).await?;
-    let response =
-        serde_json::to_string(&value).map_err(|error| ServiceError::Internal(error.to_string()))?;
-    let answer = store::idempotency::Remembered { request_hash: key.request_hash.clone(), response };
-    store::idempotency::put(db, &key.owner, &key.key, &answer, now).await?;
-    Ok(value)
-}
-
-/// The stored answer for a key; refused when the key belongs to another request.
-async fn stored_answer<T: serde::de::DeserializeOwned>(
-    db: Transaction<'_>,
-    IdempotencyKey { owner, key, request_hash }: &IdempotencyKey,
-) -> Result<Option<T>, ServiceError> {
-    let Some(stored) = store::idempotency::get(db, owner, key).await? else { return Ok(None) };
-    if stored.request_hash != *request_hash {
-        return Err(ServiceError::KeyReused(key.clone()));
-    }
-    serde_json::from_str(&stored.response)
-        .map(Some)
-        .map_err(|error| StoreError::Corrupt { what: "a stored answer", detail: error.to_string() }.into())
 }

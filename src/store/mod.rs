@@ -45,6 +45,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::BoxFuture;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
 use tokio::sync::watch;
@@ -140,13 +141,9 @@ impl Store {
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>>
-            + Send
-            + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
     {
-        if self.is_sealed() {
-            return Err(StoreError::Sealed.into());
-        }
+        self.refuse_sealed()?;
         self.writer.run(Lane::Requests, job).await
     }
 
@@ -155,13 +152,9 @@ impl Store {
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>>
-            + Send
-            + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
     {
-        if self.is_sealed() {
-            return Err(StoreError::Sealed.into());
-        }
+        self.refuse_sealed()?;
         self.writer.run(Lane::Drivers, job).await
     }
 
@@ -170,9 +163,7 @@ impl Store {
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> futures_util::future::BoxFuture<'c, Result<(T, Fate), E>>
-            + Send
-            + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
     {
         self.writer.run(Lane::Requests, job).await
     }
@@ -185,6 +176,10 @@ impl Store {
     /// Takes writes again.
     pub fn unseal(&self) {
         self.sealed.store(false, Ordering::Release);
+    }
+
+    fn refuse_sealed(&self) -> Result<(), StoreError> {
+        if self.is_sealed() { Err(StoreError::Sealed) } else { Ok(()) }
     }
 
     /// Whether writes are refused.

@@ -1,16 +1,13 @@
 """Fixtures of all tests of the console: a browser, a host, and a logged-in user whose JavaScript errors fail the test."""
 
 import os
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host import Host  # noqa: E402
+from host import Host
 
 # Several tests at a time share the processors.
 expect.set_options(timeout=15_000)

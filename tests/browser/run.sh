@@ -13,7 +13,7 @@ MPS_MANAGER_CHROMIUM=${MPS_MANAGER_CHROMIUM:-$(command -v chromium)} || {
     exit 2
 }
 AXE=$(node_with tests/browser)/node_modules/axe-core/axe.min.js
-export MPS_MANAGER_BINARY MPS_MANAGER_CHROMIUM AXE PYTHONDONTWRITEBYTECODE=1
+export MPS_MANAGER_BINARY MPS_MANAGER_CHROMIUM AXE PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/host
 
 python=$(python_with tests/browser/requirements.txt)/bin/python
 if [ "${1:-}" = --screenshots ]; then

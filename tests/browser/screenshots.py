@@ -7,12 +7,10 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from conftest import OPTIONS, Visitor  # noqa: E402
-from host import Host  # noqa: E402
-from pages import populate, path_of  # noqa: E402
-from states import STATES  # noqa: E402
+from conftest import OPTIONS, Visitor
+from host import Host
+from pages import populate, path_of
+from states import STATES
 
 WIDTHS = {"wide": 1440, "narrow": 390, "widest": 2560}
 SCHEMES = ["light", "dark"]

@@ -23,3 +23,12 @@ node_with() {
     (cd "$folder" && npm ci --silent --ignore-scripts >&2)
     realpath "$folder"
 }
+
+# typescript_with: what tests/clients/typescript needs, with the settings of tsc; prints the folder.
+typescript_with() {
+    local folder
+    folder=$(node_with tests/clients/typescript)
+    rm -rf -- "$folder/built" "$folder"/*.ts
+    cp -- tests/clients/typescript/tsconfig.json "$folder/"
+    echo "$folder"
+}

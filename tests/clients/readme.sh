@@ -4,7 +4,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-. tests/clients/hosts.sh
+export MPS_MANAGER_BINARY=$binary
+[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/clients/readme.sh "$binary"
+. tests/clients/installed.sh
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
 
 # block NAME: the fenced block after the line <!-- client: NAME -->, with the address and the token's file of our host.
 block() {
@@ -13,14 +17,13 @@ block() {
         marked && !open && /^```/ { open = 1; next }
         open && /^```/          { exit }
         open                    { print }
-    ' README.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|$scratch/A/|g" >"$2"
+    ' README.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|${HOST_A_RUNTIME_DIR%run}|g" >"$2"
     if ! grep -q "$HOST_A_URL" "$2"; then
         echo "README.md has no block <!-- client: $1 --> with an address" >&2
         return 1
     fi
 }
 
-start_host A
 "$binary" openapi >"$scratch/openapi.json"
 
 block curl "$scratch/example.sh"

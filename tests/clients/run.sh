@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # The clients that openapi-python-client and openapi-typescript generate, used against two simulated hosts:
-# `tests/clients/run.sh [BINARY]`. Needs Python 3.11 with venv, Node 20 with npm, and curl; what it installs stays below the build directory.
+# `tests/clients/run.sh [BINARY]`. Needs Python 3.11 with venv and Node 20 with npm; what it installs stays below the build directory.
 # A warning of a generator fails it, and so does an operation that was not called.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
 export MPS_MANAGER_BINARY=$binary
-. tests/clients/hosts.sh
+. tests/clients/installed.sh
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
 
 export DOCUMENT=$scratch/openapi.json
 "$binary" openapi >"$DOCUMENT"
@@ -16,9 +18,7 @@ python_client() {
     python=$(python_with tests/clients/python/requirements.txt)
     PATH=$python/bin:$PATH openapi-python-client generate --path "$DOCUMENT" --config tests/clients/python/generator.yaml \
         --output-path "$scratch/python" --fail-on-warning
-    start_host A
-    start_host B
-    PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 "$python/bin/python" tests/clients/python/whole_life.py
+    PYTHONPATH=$scratch/python PYTHONDONTWRITEBYTECODE=1 python3 tests/host/host.py A B -- "$python/bin/python" tests/clients/python/whole_life.py
 }
 
 typescript_client() {
@@ -26,11 +26,8 @@ typescript_client() {
     folder=$(typescript_with)
     cp -- tests/clients/typescript/whole_life.ts "$folder/"
     (cd "$folder" && npx --no-install openapi-typescript "$DOCUMENT" -o schema.d.ts && npx --no-install tsc)
-    start_host A
-    start_host B
-    node "$folder/built/whole_life.js"
+    python3 tests/host/host.py A B -- node "$folder/built/whole_life.js"
 }
 
-# Each has hosts of its own, and they end with it.
-(trap end_hosts EXIT && scratch=$scratch/for-python && mkdir "$scratch" && python_client)
-(trap end_hosts EXIT && scratch=$scratch/for-typescript && mkdir "$scratch" && typescript_client)
+python_client
+typescript_client

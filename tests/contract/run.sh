@@ -5,16 +5,18 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-. tests/clients/hosts.sh
+export MPS_MANAGER_BINARY=$binary
+# As fast as it can: the bound on requests has tests of its own.
+[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py --config 'poll_interval_s = 1' --config '[limits]' --config 'requests_per_s = 0' \
+    A -- tests/contract/run.sh "$binary"
+. tests/clients/installed.sh
 
 python=$(python_with tests/contract/requirements.txt)
 seed=${MPS_MANAGER_SEED:-1}
 examples=${MPS_MANAGER_EXAMPLES:-50}
 echo "contract: seed $seed, $examples examples"
-# As fast as it can: the bound on requests has tests of its own.
-start_host A 'poll_interval_s = 1' '[limits]' 'requests_per_s = 0'
-"$python/bin/python" tests/contract/restore.py &
-managers+=($!)
+PYTHONPATH=tests/host PYTHONDONTWRITEBYTECODE=1 "$python/bin/python" tests/contract/restore.py &
+trap "kill $! || true" EXIT
 
 # contract WHO TOKEN EXAMPLES [OPTION...]
 # The stream of events has no end to wait for: tests/clients reads it, and tests/it/server has more on it.

@@ -7,6 +7,8 @@ mod document;
 mod fuzzing;
 mod gpu;
 mod harness;
+#[path = "../host/mod.rs"]
+mod host;
 mod layout_model;
 mod mps;
 mod server;

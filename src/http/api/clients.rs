@@ -100,7 +100,7 @@ pub(super) async fn terminate(
     _: NoBody,
 ) -> Result<Response, Problem> {
     let TerminateQuery { dry_run, stopped } = query;
-    let key = idempotency.of(&ctx, &OperationRequest::TerminateClient { client: id, stopped })?;
+    let ctx = idempotency.add_to(ctx, &OperationRequest::TerminateClient { client: id, stopped })?;
     let options = conditions.options(dry_run);
-    Ok(accepted(&app.service.terminate(&ctx, id, stopped, options, key).await?, dry_run))
+    Ok(accepted(&app.service.terminate(&ctx, id, stopped, options).await?, dry_run))
 }

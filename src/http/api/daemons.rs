@@ -116,9 +116,9 @@ impl IntoParams for DaemonAction {
 impl DaemonAction {
     /// Starts an operation, and answers where it can be followed.
     async fn operate(self, request: OperationRequest, dry_run: bool) -> Result<Response, Problem> {
-        let key = self.idempotency.of(&self.ctx, &request)?;
+        let ctx = self.idempotency.add_to(self.ctx, &request)?;
         let options = self.conditions.options(dry_run);
-        let operation = self.app.service.operate(&self.ctx, self.name, request, options, key).await?;
+        let operation = self.app.service.operate(&ctx, self.name, request, options).await?;
         Ok(accepted(&operation, dry_run))
     }
 
@@ -145,7 +145,7 @@ pub(super) async fn delete(
 ) -> Result<Response, Problem> {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.operate(&ctx, name, request, options, None).await?, query.dry_run))
+    Ok(accepted(&app.service.operate(&ctx, name, request, options).await?, query.dry_run))
 }
 
 /// Start a daemon

@@ -203,7 +203,7 @@ pub(super) async fn stream(
         EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
     let wanted = UnresolvedFilter { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
     let filter = wanted.filter(&app.service, &ctx).await?;
-    let following = app.service.follow_events(&ctx, filter, last).await?;
+    let following = app.service.follow_events(&ctx, filter, last)?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let in_use = lifetime.in_use(app.service.clock());
     let begin = EventStream {

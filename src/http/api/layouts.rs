@@ -169,9 +169,9 @@ pub(super) async fn apply(
     idempotency: Idempotency,
     Json(request): Json<ApplyRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&ctx, &request)?;
+    let ctx = idempotency.add_to(ctx, &request)?;
     let options = conditions.options(query.dry_run);
-    let operation = app.service.apply_layout(&ctx, name, request, options, key).await?;
+    let operation = app.service.apply_layout(&ctx, name, request, options).await?;
     Ok(accepted(&operation, query.dry_run))
 }
 

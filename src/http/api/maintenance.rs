@@ -45,9 +45,9 @@ pub(super) async fn begin(
     idempotency: Idempotency,
     Json(request): Json<MaintenanceRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&ctx, &request)?;
+    let ctx = idempotency.add_to(ctx, &request)?;
     let options = conditions.options(query.dry_run);
-    Ok(accepted(&app.service.begin_maintenance(&ctx, request, options, key).await?, query.dry_run))
+    Ok(accepted(&app.service.begin_maintenance(&ctx, request, options).await?, query.dry_run))
 }
 
 /// End maintenance

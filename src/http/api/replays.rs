@@ -59,8 +59,8 @@ pub(super) async fn create(
     idempotency: Idempotency,
     Json(request): Json<ReplayRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&ctx, &request)?;
+    let ctx = idempotency.add_to(ctx, &request)?;
     let options = conditions.options(query.dry_run);
-    let accepted = app.service.replay(&ctx, request, options, key).await?;
+    let accepted = app.service.replay(&ctx, request, options).await?;
     Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -63,7 +63,7 @@ pub(super) async fn get(
     ctx: RequestContext,
     CurrentSession(key): CurrentSession,
 ) -> Result<axum::Json<SessionView>, Problem> {
-    Ok(axum::Json(app.service.session(&ctx, key).await?))
+    Ok(axum::Json(app.service.session(&ctx, key)?))
 }
 
 /// Log out

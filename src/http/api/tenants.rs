@@ -181,9 +181,9 @@ pub(super) async fn verify(
     idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&ctx, &"verify")?;
+    let ctx = idempotency.add_to(ctx, &"verify")?;
     let location = format!("/api/v1/tenants/{name}");
-    let verification = app.service.verify_tenant(&ctx, name, conditions.options(query.dry_run), key).await?;
+    let verification = app.service.verify_tenant(&ctx, name, conditions.options(query.dry_run)).await?;
     if query.dry_run {
         return Ok(axum::Json(verification).into_response());
     }

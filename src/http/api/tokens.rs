@@ -24,7 +24,7 @@ pub(super) async fn whoami(
     State(app): State<AppState>,
     ctx: RequestContext,
 ) -> Result<axum::Json<WhoamiView>, Problem> {
-    Ok(axum::Json(app.service.whoami(&ctx).await?))
+    Ok(axum::Json(app.service.whoami(&ctx)?))
 }
 
 /// List tokens
@@ -74,8 +74,8 @@ pub(super) async fn create(
     idempotency: Idempotency,
     Json(request): Json<TokenRequest>,
 ) -> Result<Response, Problem> {
-    let key = idempotency.of(&ctx, &request)?;
-    let made = app.service.create_token(&ctx, request, conditions.options(query.dry_run), key).await?;
+    let ctx = idempotency.add_to(ctx, &request)?;
+    let made = app.service.create_token(&ctx, request, conditions.options(query.dry_run)).await?;
     if made.secret.is_none() {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }

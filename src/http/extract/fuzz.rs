@@ -69,7 +69,8 @@ fn idempotency_keys() {
         let Some(mut parts) = head(&name, bytes) else { return false };
         match read::<Idempotency>(&mut parts) {
             Ok(idempotency) => {
-                let key = idempotency.of(&ctx, &"body").expect("JSON").expect("what was sent");
+                let ctx = idempotency.add_to(ctx.clone(), &"body").expect("JSON");
+                let key = ctx.idempotency.expect("what was sent");
                 assert!(key.key.as_bytes() == bytes && (1..=MAX_KEY).contains(&bytes.len()));
                 assert!(bytes.iter().all(u8::is_ascii_graphic), "{:?}", key.key);
                 assert!(key.request_hash.len() == 64 && key.owner == "uid 7", "{}", key.owner);

@@ -284,18 +284,19 @@ pub(super) struct Idempotency {
 const MAX_KEY: usize = 255;
 
 impl Idempotency {
-    /// The key of this actor, with a digest of the request.
-    pub(super) fn of(
+    /// The context of this request with its key and a digest of what it asks for.
+    pub(super) fn add_to(
         self,
-        ctx: &RequestContext,
+        ctx: RequestContext,
         request: &impl serde::Serialize,
-    ) -> Result<Option<IdempotencyKey>, Problem> {
+    ) -> Result<RequestContext, Problem> {
         let body = serde_json::to_vec(request)
             .map_err(|error| Problem::from(ServiceError::Internal(error.to_string())))?;
-        Ok(self.digested(ctx, [&body]))
+        let key = self.digested(&ctx, [&body]);
+        Ok(ctx.with_idempotency(key))
     }
 
-    /// The same with a digest of the raw query and body.
+    /// The key of this actor with a digest of the raw query and body.
     pub(super) fn of_bytes(self, ctx: &RequestContext, query: &str, body: &[u8]) -> Option<IdempotencyKey> {
         self.digested(ctx, [query.as_bytes(), body])
     }

@@ -174,7 +174,7 @@ async fn confirm_terminate(
     let stopped = app.service.is_client_stopped(&ctx, id).await?;
     // That is chosen on the page.
     let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
-    let rehearsed = app.service.terminate(&ctx, id, policy, WriteOptions::rehearsal(), None).await;
+    let rehearsed = app.service.terminate(&ctx, id, policy, WriteOptions::rehearsal()).await;
     let refused = rehearsal_refusal(&ctx, rehearsed)?;
     let title = format!("Terminate client {}", id.pid);
     let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
@@ -191,7 +191,7 @@ async fn terminate(
         "" => StoppedPolicy::Refuse,
         _ => form.read::<TerminateChoice>(&[(STOPPED, Shape::Text)])?.stopped,
     };
-    match app.service.terminate(&ctx, id, policy, WriteOptions::default(), None).await {
+    match app.service.terminate(&ctx, id, policy, WriteOptions::default()).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         // It has ended already, as requested.
         Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &ctx, id, error).await,

@@ -32,7 +32,7 @@ pub(super) async fn follow(
     ctx: RequestContext,
     lifetime: Lifetime,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
-    let following = app.service.follow_events(&ctx, EventFilter::default(), None).await?;
+    let following = app.service.follow_events(&ctx, EventFilter::default(), None)?;
     let clock = app.service.clock();
     let in_use = lifetime.in_use(clock);
     let stop = app.stop.clone();

@@ -23,6 +23,7 @@ mod login;
 mod operations;
 mod overview;
 mod rendering;
+mod routes;
 mod session_guard;
 mod settings;
 mod sm_map;
@@ -35,18 +36,20 @@ use axum::{Router, middleware};
 use tower_http::compression::CompressionLayer;
 
 pub(super) use failure::{reader, shown};
+pub(super) use routes::FormTargets;
 
 use rendering::{listed, page, refused_with, rendered};
+use routes::PageRoutes;
 
 use super::AppState;
 
-/// The pages.
-pub(super) fn router(state: &AppState) -> Router<AppState> {
+/// The pages, and the targets of their forms.
+pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
     let open = Router::new()
         .route("/login", get(login::show).post(login::log_in))
         .route("/logout", post(login::log_out))
         .merge(assets::router());
-    let pages = Router::new()
+    let pages = PageRoutes::default()
         .route("/", get(overview::show))
         .route("/live", get(live::follow))
         .merge(gpus::router())
@@ -60,6 +63,7 @@ pub(super) fn router(state: &AppState) -> Router<AppState> {
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router());
+    let (pages, targets) = pages.into_parts();
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), session_guard::require));
-    open.merge(pages).layer(CompressionLayer::new())
+    (open.merge(pages).layer(CompressionLayer::new()), targets)
 }

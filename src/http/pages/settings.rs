@@ -1,7 +1,6 @@
 //! Settings: the user, the host and its addresses, and maintenance.
 
 use askama::Template;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
@@ -10,6 +9,7 @@ use super::format::Moment;
 use super::forms::{Field, Form, FormErrors, Shape};
 use super::frame::{Frame, Section};
 use super::gpus::{self, GpuRow};
+use super::routes::PageRoutes;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
@@ -29,14 +29,18 @@ use crate::service::{ServiceError, WriteOptions};
 const MAINTENANCE: [Field; 3] =
     [("gpus", Shape::List), ("timeout_s", Shape::Whole), ("on_timeout", Shape::Text)];
 
-pub(super) fn router() -> Router<AppState> {
-    Router::new()
+pub(super) fn router() -> PageRoutes {
+    PageRoutes::default()
         .route("/settings", get(show))
-        .route("/settings/log-out-everywhere", post(log_out_everywhere))
-        .route("/settings/login-url", post(login_url))
-        .route("/settings/confirm-host", post(confirm_host))
-        .route("/settings/maintenance", get(fill_in_maintenance).post(begin_maintenance))
-        .route("/settings/maintenance/end", post(end_maintenance))
+        .form_route("/settings/log-out-everywhere", "sessions", post(log_out_everywhere))
+        .form_route("/settings/login-url", "login-urls", post(login_url))
+        .form_route("/settings/confirm-host", "host/confirm", post(confirm_host))
+        .form_route(
+            "/settings/maintenance",
+            "host/maintenance",
+            get(fill_in_maintenance).post(begin_maintenance),
+        )
+        .form_route("/settings/maintenance/end", "host/maintenance", post(end_maintenance))
 }
 
 #[derive(Template)]
@@ -114,8 +118,8 @@ async fn show(
     ctx: RequestContext,
     CurrentSession(key): CurrentSession,
 ) -> Result<Response, Problem> {
-    let who = app.service.whoami(&ctx).await?;
-    let session = app.service.session(&ctx, key).await.ok();
+    let who = app.service.whoami(&ctx)?;
+    let session = app.service.session(&ctx, key).ok();
     let host = match ctx.actor.may(Right::View) {
         Ok(()) => {
             let (view, maintenance) = (app.service.host(&ctx).await?, app.service.maintenance(&ctx).await?);
@@ -173,7 +177,7 @@ async fn begin_maintenance(
 ) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
-        Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default(), None).await,
+        Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default()).await,
         Err(refused) => Err(refused),
     };
     match request {

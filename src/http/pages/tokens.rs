@@ -1,7 +1,6 @@
 //! Tokens: the list, creation with the secret shown once, and revocation.
 
 use askama::Template;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
@@ -10,6 +9,7 @@ use super::format::{Badge, Moment, token};
 use super::forms::{Field, Form, FormErrors, KEY, Shape};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
+use super::routes::PageRoutes;
 use super::{listed, page, rendered};
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::AppState;
@@ -30,10 +30,10 @@ const LIFETIMES: [(&str, &str); 5] = [
     ("", "until it is revoked"),
 ];
 
-pub(super) fn router() -> Router<AppState> {
-    Router::new()
+pub(super) fn router() -> PageRoutes {
+    PageRoutes::default()
         .route("/tokens", get(list))
-        .route("/tokens/new", get(fill_in).post(create))
+        .form_route("/tokens/new", "tokens", get(fill_in).post(create))
         .route("/tokens/{id}", get(show))
         .route("/tokens/{id}/revoke", get(confirm_revoke).post(revoke))
         .route("/tokens/{id}/end-sessions", post(end_sessions))
@@ -147,7 +147,8 @@ async fn create(State(app): State<AppState>, ctx: RequestContext, form: Form) ->
     let made = match form.read::<TokenRequest>(&FIELDS) {
         Ok(request) => {
             let key = form.key(&ctx, "/tokens/new", &FIELDS.map(|(name, _)| name));
-            app.service.create_token(&ctx, request, WriteOptions::default(), key).await
+            let ctx = ctx.clone().with_idempotency(key);
+            app.service.create_token(&ctx, request, WriteOptions::default()).await
         }
         Err(refused) => Err(refused),
     };

@@ -9,6 +9,17 @@ use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::event::EventCause;
 use crate::service::ServiceError;
 
+/// A key that identifies a repeated request, with a digest of the request.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The key's owner: equal keys of different owners are different keys, so no caller gets the answer to another's request.
+    pub owner: String,
+    /// The key that the caller chose.
+    pub key: String,
+    /// Digest of method, path and body.
+    pub request_hash: String,
+}
+
 /// Who acts: the first argument of every use case. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RequestContext {
@@ -18,6 +29,8 @@ pub struct RequestContext {
     pub clock: Clock,
     /// What the request changes, for the audit log; `None` if it only reads.
     change: Option<Arc<AttemptedAction>>,
+    /// The key of a request that may be repeated; the use case stores its answer under it.
+    pub idempotency: Option<Arc<IdempotencyKey>>,
 }
 
 impl RequestContext {
@@ -25,12 +38,18 @@ impl RequestContext {
     pub fn new(actor: Actor, clock: Clock, change: Option<(Option<String>, String, Target)>) -> Self {
         let change =
             change.map(|(request, action, target)| AttemptedAction::of(&actor, request, action, target));
-        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new) }
+        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new), idempotency: None }
     }
 
     /// What the manager changes by itself.
     pub fn of_manager(clock: Clock, action: &str, target: Target) -> Self {
         Self::new(Actor::manager(), clock, Some((None, action.to_owned(), target)))
+    }
+
+    /// The same request with the key that it has, for one use case: a second one would get the answer of the first.
+    #[must_use]
+    pub fn with_idempotency(self, key: Option<IdempotencyKey>) -> Self {
+        Self { idempotency: key.map(Arc::new), ..self }
     }
 
     /// Refuses an actor without this right.

@@ -116,8 +116,7 @@ impl Service {
     }
 
     /// The session of the request.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn session(
+    pub fn session(
         &self,
         ctx: &RequestContext,
         key: Option<SessionKey>,

@@ -8,8 +8,9 @@ use crate::domain::event::{DomainEvent, EventCause, TokenFacts};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
+use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once, stored_answer};
+use crate::service::{Service, ServiceError, WriteOptions, fate};
 use crate::store::{self, StoreError, Transaction};
 
 /// Most valid tokens: few enough to review by hand.
@@ -82,7 +83,6 @@ impl Service {
         ctx: &RequestContext,
         request: TokenRequest,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<NewToken, ServiceError> {
         let permit = ctx.require(Right::Administer)?;
         let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
@@ -100,17 +100,16 @@ impl Service {
             revoked_at: None,
         };
         self.refuse_read_only().await?;
-        if let Some(key) = &key
-            && let Some(made) = stored_answer::<TokenId>(&mut *self.parts.store.read().await?, key).await?
-        {
+        if let Some(made) = self.answered::<TokenId>(ctx).await? {
             return self.created_before(&made).await;
         }
-        let (written, dry_run, by) = (token.clone(), options.dry_run, ctx.cause());
+        let (written, dry_run, by, key) =
+            (token.clone(), options.dry_run, ctx.cause(), ctx.idempotency.clone());
         let permit = permit.on(Target::Token(token.id.clone()));
         let writing = self.write(&permit, move |db| {
             Box::pin(async move {
                 let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
-                Ok((once(db, key.as_ref(), now, making).await?, fate(&options)))
+                Ok((once(db, key.as_deref(), now, making).await?, fate(&options)))
             })
         });
         let made = writing.await?;

@@ -22,8 +22,7 @@ pub struct WhoamiView {
 
 impl Service {
     /// Who the caller is.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn whoami(&self, ctx: &RequestContext) -> Result<WhoamiView, ServiceError> {
+    pub fn whoami(&self, ctx: &RequestContext) -> Result<WhoamiView, ServiceError> {
         ctx.require(Right::ViewOwn)?;
         Ok(WhoamiView {
             subject: ctx.actor.subject.to_string(),

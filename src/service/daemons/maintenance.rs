@@ -10,7 +10,7 @@ use crate::domain::maintenance::{
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::service::access::context::RequestContext;
-use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions};
+use crate::service::{Service, ServiceError, WriteOptions};
 use crate::store::{self, Transaction};
 
 /// The maintenance of the host, and which processes have its GPUs open.
@@ -96,7 +96,6 @@ impl Service {
         ctx: &RequestContext,
         request: MaintenanceRequest,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
         self.refuse_read_only().await?;
@@ -119,7 +118,7 @@ impl Service {
         }
         let on_timeout = request.on_timeout;
         self
-                .request_operation(&permit, options, key, move |db, _| {
+                .request_operation(&permit, options, move |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
                         if let Some(now) = store::maintenance::get(&mut *db).await? {
@@ -154,7 +153,7 @@ impl Service {
     ) -> Result<Operation, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
         self.refuse_read_only().await?;
-        self.request_operation(&permit, options, None, |db, _| {
+        self.request_operation(&permit, options, |db, _| {
             Box::pin(async move {
                 refuse_another(&mut *db).await?;
                 let Some(maintenance) = store::maintenance::get(&mut *db).await? else {

@@ -22,9 +22,7 @@ use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::layouts::fit_layout;
 use crate::service::page::{Page, Paged};
-use crate::service::{
-    IdempotencyKey, Service, ServiceError, WriteOptions, Written, check_precondition, fate,
-};
+use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
 
@@ -223,8 +221,7 @@ impl Service {
     }
 
     /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn daemon_desired(
+    pub fn daemon_desired(
         &self,
         ctx: &RequestContext,
         name: &DaemonName,
@@ -257,7 +254,6 @@ impl Service {
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         // Only an admin changes a daemon's definition, which includes deleting it.
         let right = match request {
@@ -265,7 +261,7 @@ impl Service {
             _ => Right::Operate,
         };
         let permit = ctx.require(right)?;
-        self.operate_now(&permit, name, request, options, key).await
+        self.operate_now(&permit, name, request, options).await
     }
 
     /// The same with a right that was already checked.
@@ -275,14 +271,13 @@ impl Service {
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         self.refuse_read_only().await?;
         if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
             checked_drain(timeout_s)?;
         }
         let precondition = options.clone();
-        self.request_operation(permit, options, key, move |db, _| {
+        self.request_operation(permit, options, move |db, _| {
             Box::pin(async move {
                 let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                 check_precondition(&precondition, Some(daemon.revision))?;

@@ -63,8 +63,7 @@ impl Service {
     }
 
     /// Streams events as they are written: after event `last`, or from now on.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn follow_events(
+    pub fn follow_events(
         &self,
         ctx: &RequestContext,
         filter: EventFilter,

@@ -8,8 +8,9 @@ use crate::domain::access::Right;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::redaction::Redact as _;
+use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, fate, once};
+use crate::service::{Service, ServiceError, WriteOptions, fate};
 use crate::store::{self, Transaction};
 
 impl Service {
@@ -46,7 +47,6 @@ impl Service {
         &self,
         permit: &Permit,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
         request: impl for<'c> FnOnce(
             Transaction<'c>,
             Uuid,
@@ -57,14 +57,14 @@ impl Service {
     ) -> Result<Operation, ServiceError> {
         let clock = self.parts.clock;
         let (ctx, id) = (permit.ctx(), clock.new_id());
-        let by = ctx.cause();
+        let (by, key) = (ctx.cause(), ctx.idempotency.clone());
         let dry_run = options.dry_run;
         let tenant = ctx.actor.scope().cloned();
         let operation = self
             .write(permit, move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
-                    let operation = once(db, key.as_ref(), now, async |db| {
+                    let operation = once(db, key.as_deref(), now, async |db| {
                         let (request, daemons) = request(&mut *db, id).await?;
                         store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
                             .await?;

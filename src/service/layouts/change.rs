@@ -21,7 +21,7 @@ use crate::operations::OutlookError;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::not_found as no_daemon;
-use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions, stored_answer};
+use crate::service::{FieldError, Service, ServiceError, WriteOptions};
 use crate::store::{self, layouts::NewVersion};
 
 /// A daemon, and how a layout maps to its GPUs.
@@ -187,14 +187,13 @@ impl Service {
         name: LayoutName,
         request: ApplyRequest,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
         self.refuse_read_only().await?;
         let author = ctx.actor.subject.to_string();
         check_note(request.note.as_deref())?;
         check_digest(request.plan.as_deref())?;
-        if let Some(answered) = self.answered(key.as_ref()).await? {
+        if let Some(answered) = self.answered(ctx).await? {
             return Ok(answered);
         }
         let projected = self.projected(&name, &request.target()).await?;
@@ -215,16 +214,7 @@ impl Service {
             note: note.clone(),
         };
         let new = layout.map(|layout| OwnedVersion { layout, author, note });
-        self.request_layout(&permit, daemon.name, operation, new, options, key).await
-    }
-
-    /// The answer to the same request if it was made before.
-    pub(in crate::service) async fn answered(
-        &self,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<Option<Operation>, ServiceError> {
-        let Some(key) = key else { return Ok(None) };
-        stored_answer(&mut *self.parts.store.read().await?, key).await
+        self.request_layout(&permit, daemon.name, operation, new, options).await
     }
 
     pub(in crate::service) async fn request_layout(
@@ -234,10 +224,9 @@ impl Service {
         mut request: OperationRequest,
         new: Option<OwnedVersion>,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         let clock = self.parts.clock;
-        self.request_operation(permit, options, key, move |db, _| {
+        self.request_operation(permit, options, move |db, _| {
             Box::pin(async move {
                 may_change(&mut *db, &name, &request).await?;
                 if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =

@@ -16,7 +16,7 @@ use crate::domain::{DaemonName, LayoutName};
 use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
 use crate::service::page::{Page, Paged};
-use crate::service::{FieldError, IdempotencyKey, Service, ServiceError, WriteOptions};
+use crate::service::{FieldError, Service, ServiceError, WriteOptions};
 use crate::store;
 
 /// A layout to replay: from a document, or stored here.
@@ -121,12 +121,11 @@ impl Service {
         ctx: &RequestContext,
         request: ReplayRequest,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<ReplayAccepted, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
         self.refuse_read_only().await?;
         let author = ctx.actor.subject.to_string();
-        if let Some(answered) = self.answered(key.as_ref()).await? {
+        if let Some(answered) = self.answered(ctx).await? {
             return accepted(answered);
         }
         let force = request.force;
@@ -180,7 +179,7 @@ impl Service {
             finished_at: None,
             duration_us: None,
         };
-        let requested = self.request_operation(&permit, options, key, move |db, operation| {
+        let requested = self.request_operation(&permit, options, move |db, operation| {
             Box::pin(async move {
                 let mut replay = Replay { operation: Some(operation), ..replay };
                 if let Some(entry) = &entry {

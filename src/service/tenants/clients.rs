@@ -11,7 +11,7 @@ use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
-use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, stored_answer};
+use crate::service::{Service, ServiceError, WriteOptions};
 use crate::store;
 use crate::supervisor::TerminateError;
 
@@ -164,16 +164,12 @@ impl Service {
         id: ClientId,
         stopped: StoppedPolicy,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Operation, ServiceError> {
         // The client's tenant is determined below, where another's client is not found.
         let right = ctx.actor.scope().map_or(Right::Operate, Right::UseTenant);
         let permit = ctx.require(right)?;
         // A repeated request finds the client gone, as intended.
-        if let Some(key) = &key
-            && let Some(operation) =
-                stored_answer::<Operation>(&mut *self.parts.store.read().await?, key).await?
-        {
+        if let Some(operation) = self.answered::<Operation>(ctx).await? {
             return Ok(operation.redacted_for(&ctx.actor));
         }
         let client = match self.client(ctx, id).await {
@@ -189,7 +185,7 @@ impl Service {
             return Err(ServiceError::Conflict(TerminateError::Stopped(id).to_string()).visible_to_tenants());
         }
         let request = OperationRequest::TerminateClient { client: id, stopped };
-        self.operate_now(&permit, client.daemon, request, options, key).await
+        self.operate_now(&permit, client.daemon, request, options).await
     }
 }
 

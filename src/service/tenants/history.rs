@@ -54,8 +54,7 @@ impl Service {
     }
 
     /// What a tenant used in the last hour, oldest first; empty if it had no client.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn tenant_history(
+    pub fn tenant_history(
         &self,
         ctx: &RequestContext,
         name: &TenantName,
@@ -68,8 +67,7 @@ impl Service {
     }
 
     /// What each tenant used of a GPU in the last hour, by name.
-    #[allow(clippy::unused_async, reason = "as every use case is called")]
-    pub async fn gpu_history(
+    pub fn gpu_history(
         &self,
         ctx: &RequestContext,
         gpu: &GpuUuid,

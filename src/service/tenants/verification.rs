@@ -25,8 +25,9 @@ use crate::gpu::report::Report;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
+use crate::service::idempotency::once;
 use crate::service::tenants::not_found;
-use crate::service::{IdempotencyKey, Service, ServiceError, WriteOptions, check_precondition, fate, once};
+use crate::service::{Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::store::{self, Fate, StoreError};
 
 /// How long a client may wait for admission.
@@ -44,12 +45,11 @@ impl Service {
         ctx: &RequestContext,
         name: TenantName,
         options: WriteOptions,
-        key: Option<IdempotencyKey>,
     ) -> Result<Verification, ServiceError> {
         let permit = ctx.require(Right::UseTenant(&name))?;
         self.refuse_read_only().await?;
         let (dry_run, verified, service) = (options.dry_run, name.clone(), self.clone());
-        let clock = ctx.clock;
+        let (clock, key) = (ctx.clock, ctx.idempotency.clone());
         let (verification, begun) = self
             .write(&permit, move |db| {
                 Box::pin(async move {
@@ -59,7 +59,7 @@ impl Service {
                     check_precondition(&options, Some(tenant.generation))?;
                     let daemon = store::daemons::get(&mut *db, &tenant.spec.daemon).await?;
                     let mut begun = false;
-                    let verification = once(db, key.as_ref(), now, async |db| {
+                    let verification = once(db, key.as_deref(), now, async |db| {
                         begun = store::verifications::begin(&mut *db, &name, now - GIVEN_UP_MS, now).await?;
                         let written = store::verifications::get(db, &name).await?.unwrap_or_default();
                         Ok(service.dated(written, &tenant, daemon.as_ref()))

@@ -234,17 +234,31 @@ fn open_to_all() -> BTreeMap<&'static str, &'static str> {
     ])
 }
 
-/// Every `pub async fn` of a text's `impl Service` blocks: its name, its parameters and its body.
+/// What a use case begins its parameters with.
+const CONTEXT_FIRST: &str = "&self,ctx:&RequestContext";
+
+/// Every `pub async fn` of a text's `impl Service` blocks, and every `pub fn` that takes a context first: its name, its parameters
+/// without blanks and its body.
 fn use_cases(text: &str) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
     for block in text.split("\nimpl Service {").skip(1) {
         let block = block.split("\n}\n").next().expect("a block");
-        for function in block.split("\n    pub async fn ").skip(1) {
+        for item in block.split("\n    pub ").skip(1) {
+            let (function, is_async) = match item.strip_prefix("async fn ") {
+                Some(function) => (function, true),
+                None => match item.strip_prefix("fn ") {
+                    Some(function) => (function, false),
+                    None => continue,
+                },
+            };
             let (name, rest) = function.split_once('(').expect("parameters");
             let name = name.split('<').next().expect("a name before its type parameters");
             let (head, body) = rest.split_once("{\n").expect("a body");
+            let head: String = head.split_whitespace().collect();
             let body = body.split("\n    }").next().expect("an end");
-            found.push((name.to_owned(), head.to_owned(), body.to_owned()));
+            if is_async || head.starts_with(CONTEXT_FIRST) {
+                found.push((name.to_owned(), head, body.to_owned()));
+            }
         }
     }
     found
@@ -264,8 +278,7 @@ fn every_use_case_authorises_first() {
                 met.insert(name);
                 continue;
             }
-            let words: String = head.split_whitespace().collect();
-            assert!(words.starts_with("&self,ctx:&RequestContext"), "{name} takes no context first: ({head}");
+            assert!(head.starts_with(CONTEXT_FIRST), "{name} takes no context first: ({head}");
             let first = body.trim_start();
             let requires =
                 first.starts_with("ctx.require(") || first.starts_with("let permit = ctx.require(");
@@ -291,6 +304,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("client", "a process of the tenant"),
         ("tenant_environment", "the tenant's variables"),
         ("tenant_history", "figures of the tenant's processes"),
+        ("tenant_history_since", "a time"),
         ("lease", "the tenant's variables, and the process that was named"),
         ("leases", "processes that hold leases of the tenant"),
         ("held_lease", "a process that holds a lease of the tenant"),
@@ -337,10 +351,11 @@ fn answers_to_tenant_users_are_redacted() {
 #[test]
 fn use_cases_are_found() {
     let text = "\nimpl Service {\n    pub async fn a(&self, ctx: &RequestContext) -> X {\n        one\n    }\n\n    async fn not(&self) {\n    }\n\n    \
-                pub async fn b<T>(\n        &self,\n    ) -> X\n    {\n        two\n    }\n}\n\nfn c() {}\n";
+                pub async fn b<T>(\n        &self,\n    ) -> X\n    {\n        two\n    }\n\n    \
+                pub fn d(&self) {\n        no\n    }\n\n    pub fn e(\n        &self,\n        ctx: &RequestContext,\n    ) {\n        three\n    }\n}\n\nfn c() {}\n";
     let found = use_cases(text);
     let names: Vec<(&str, &str)> = found.iter().map(|(name, _, body)| (name.as_str(), body.trim())).collect();
-    assert_eq!(names, [("a", "one"), ("b", "two")]);
+    assert_eq!(names, [("a", "one"), ("b", "two"), ("e", "three")]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The API as any HTTP client sees it.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +11,8 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tower::ServiceExt as _;
+
+use crate::host::Answer;
 
 /// A way to the API; clones share the connections.
 #[derive(Clone)]
@@ -32,14 +33,6 @@ struct Target {
 
 /// The address of callers that come straight to the router.
 const LOCAL: &str = "127.0.0.1:1";
-
-/// An answer, read to its end.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) text: String,
-    headers: Vec<(String, String)>,
-}
 
 impl Api {
     pub(super) fn new() -> Self {
@@ -198,41 +191,11 @@ impl Answer {
         Self { status: status.as_u16(), text, headers }
     }
 
-    /// The answer to these bytes, on a connection of their own that they ask to be closed; of a stream, what comes before it.
+    /// The answer to these bytes, as [`Self::to_bytes_over`] gives it.
     pub(crate) fn to_bytes(url: &str, request: &[u8]) -> Self {
-        let mut stream = TcpStream::connect(url.replace("http://", "")).expect("connected");
+        let stream = TcpStream::connect(url.replace("http://", "")).expect("connected");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        stream.write_all(request).expect("sent");
-        let mut answer = BufReader::new(stream);
-        let (mut status, mut headers, mut line) = (0, Vec::new(), String::new());
-        while answer.read_line(&mut line).expect("a line") > 2 {
-            match line.trim_end().split_once(": ") {
-                Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.to_owned())),
-                None => status = line[9..12].parse().expect("a status"),
-            }
-            line.clear();
-        }
-        let mut answered = Self { status, text: String::new(), headers };
-        if answered.header("content-type") != Some("text/event-stream") {
-            let mut body = Vec::new();
-            answer.read_to_end(&mut body).expect("a body");
-            answered.text = String::from_utf8_lossy(&body).into_owned();
-        }
-        answered
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
-    }
-
-    /// The body of an answer that must be a success.
-    pub(crate) fn ok(&self) -> Value {
-        assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
-        self.json()
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        Self::to_bytes_over(stream, request)
     }
 
     /// The revision that the entity tag names, as a tag of its own: that of a read has more than the revision in it.

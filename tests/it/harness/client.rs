@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{MANAGER, Served, eventually, signal};
+use crate::host;
 
 /// A running program, ended and reaped with this value.
 pub(crate) struct Client {
@@ -58,12 +59,7 @@ impl Served {
     /// The command of a program with exactly the environment that the API gives for the tenant.
     pub(crate) fn client_command(&self, tenant: &str, arguments: &[&str]) -> Command {
         let environment = self.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
-        let mut command = Command::new(MANAGER);
-        command.args(["sim", "client", "--json"]).args(arguments).env_clear();
-        for (name, value) in environment["variables"].as_object().expect("variables") {
-            command.env(name, value.as_str().expect("text"));
-        }
-        command
+        host::client_command(&environment, arguments)
     }
 
     /// A program that nobody was asked for, in partitions of its own choice; it works until it is ended.

@@ -17,7 +17,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::simulated::{InProcess, Manager};
-use super::{Api, MANAGER, Served, admin_token};
+use super::{Api, MANAGER, Served};
+use crate::host::admin_token;
 
 /// A manager in the test's own process.
 pub(crate) struct ThisProcess {

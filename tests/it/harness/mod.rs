@@ -1,7 +1,6 @@
 //! A manager on a simulated host of a test's own, gone with all it started when the test ends.
 //!
-//! Daemons outlive their manager by design, so what a test has started is found by its directory, which is in the
-//! environment of every process that belongs to it. The test is a subreaper: orphans come to it and are reaped.
+//! The test is a subreaper: orphans come to it and are reaped.
 
 mod api;
 mod client;
@@ -20,53 +19,36 @@ mod wal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) use api::{Answer, Api};
+use crate::host;
+pub(crate) use crate::host::process::{reap_orphans, send};
+pub(crate) use crate::host::{Answer, MANAGER};
+pub(crate) use api::Api;
 pub(crate) use client::{Client, stderr_of};
 pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
-    command_line, environment, heavy, is_alive, processes_with, reap_orphans, send, signal, signal_if_there,
+    command_line, environment, heavy, is_alive, processes_with, signal, signal_if_there,
 };
 pub(crate) use simulated::{Host, InProcess, Manager, Simulated};
 pub(crate) use stream::{EventStream, Message};
 pub(crate) use trap::{Spring, Trap};
 
-pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
-
 /// Pauses of a test's host: long enough to be seen, and no longer.
 const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, backoff_first_ms = 300, backoff_longest_ms = 5000, \
                        drain_poll_ms = 300, stream_heartbeat_ms = 500 }";
-
-/// How long anything may take before a test says that it never will.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest pause between two questions.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks again and again until there is an answer.
 pub(crate) fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
-    eventually_or(ask, || what.to_owned())
-}
-
-/// The same, with the message of the timeout.
-fn eventually_or<T>(mut ask: impl FnMut() -> Option<T>, what: impl FnOnce() -> String) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    // Each question costs the host something, and most are answered soon or after one of its pauses.
-    let mut pause = Duration::from_millis(5);
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "never happened: {}", what());
-        std::thread::sleep(pause);
-        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
-    }
+    host::eventually_within(LONGEST_PAUSE, ask, || what.to_owned())
 }
 
 /// A number in the environment that a test is run with.
@@ -83,18 +65,6 @@ fn simulated_directory() -> TempDir {
     // Tenants of other users have to reach the pipes.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("mode");
     dir
-}
-
-fn config_text(dir: &Path, profile: &str, lines: &str) -> String {
-    format!(
-        "{TIMINGS}\nlisten = \"127.0.0.1:0\"\nstate_dir = \"{0}/state\"\nruntime_dir = \"{0}/run\"\nsim = \"{profile}\"\n\
-         poll_interval_s = 1\n{lines}\n",
-        dir.display()
-    )
-}
-
-fn admin_token(dir: &Path) -> String {
-    fs::read_to_string(dir.join("state/admin.token")).expect("a token").trim().to_owned()
 }
 
 /// Makes the clock of a simulated host ten times as fast, before it is made.
@@ -122,7 +92,8 @@ impl Served {
     }
 
     pub(crate) fn await_ready(&self) {
-        eventually_or(
+        host::eventually_within(
+            LONGEST_PAUSE,
             || (self.api.get("/readyz").status == 200).then_some(()),
             || format!("the manager is ready: {}", self.api.get("/api/v1/daemons").text),
         );
@@ -170,20 +141,7 @@ impl Served {
 
     /// The command to run this package's binary with nothing of the test's own environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        self.command_of(Path::new(MANAGER), arguments)
-    }
-
-    fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("MPS_MANAGER_RUNTIME_DIR", self.runtime(""))
-            // Marks what belongs to this test.
-            .env("MPS_TEST_DIRECTORY", self.dir())
-            .stdin(Stdio::null());
-        command
+        host::command(self.dir(), Path::new(MANAGER), arguments)
     }
 
     /// This package's binary at a place that every user reaches, as its own directory may not be.
@@ -197,12 +155,7 @@ impl Served {
 
     fn start_manager_from(&self, program: &Path) -> Child {
         let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
-        self.command_of(program, &["serve", "--config"])
-            .arg(self.dir().join("config.toml"))
-            .stdout(Stdio::piped())
-            .stderr(log.expect("a log"))
-            .spawn()
-            .expect("the manager starts")
+        host::start(self.dir(), program, log.expect("a log").into())
     }
 
     /// What a manager in a process of its own has logged.

@@ -12,8 +12,8 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::Value;
 
-use super::process::raw;
 use super::{Served, eventually};
+use crate::host::process::raw;
 
 /// A control process of another program that has sent a command and stays.
 pub(crate) struct Held {

@@ -1,16 +1,13 @@
 //! Simulated hosts: a manager in a process of its own or in the test's, on directories of the test's own.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::ops::Deref;
 use std::path::Path;
 use std::process::Child;
 
 use super::in_process::ThisProcess;
-use super::{
-    Api, MANAGER, Served, TIMINGS, admin_token, config_text, eventually, process, signal,
-    simulated_directory, speed_up,
-};
+use super::{Api, MANAGER, Served, TIMINGS, eventually, signal, simulated_directory, speed_up};
+use crate::host;
 
 /// How a host runs its manager.
 pub(crate) trait Manager {
@@ -73,7 +70,7 @@ impl<M: Manager> Simulated<M> {
     /// The same on a simulated host of another kind.
     pub(crate) fn of(profile: &str, lines: &str) -> Self {
         let dir = simulated_directory();
-        fs::write(dir.path().join("config.toml"), config_text(dir.path(), profile, lines)).expect("written");
+        host::write_config(dir.path(), profile, &format!("{TIMINGS}\npoll_interval_s = 1\n{lines}"));
         let (manager, api) = M::new();
         Self { manager, served: Served { api, dir } }
     }
@@ -125,7 +122,7 @@ impl<M: Manager> Drop for Simulated<M> {
             eprintln!("--- the manager's log ---\n{}", log.get(from..).unwrap_or(&log));
         }
         self.manager.end();
-        process::end_all(self.dir());
+        host::process::end_all(self.dir());
     }
 }
 
@@ -152,13 +149,11 @@ impl Manager for Process {
 impl Process {
     fn start_from(&mut self, program: &Path, host: &Served) {
         let mut process = host.start_manager_from(program);
-        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let first = lines.next().and_then(Result::ok).unwrap_or_default();
-        let Some(address) = first.split(' ').find(|word| word.contains("://")).map(str::to_owned) else {
+        let Some(url) = host::url(&mut process) else {
             panic!("the manager does not serve: {}", host.manager_log());
         };
         self.0 = Some(process);
-        host.api.aim(&address, &admin_token(host.dir()), None);
+        host.api.aim(&url, &host::admin_token(host.dir()), None);
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, prlimit};
 
 use super::Host;
-use super::process::raw;
+use crate::host::process::raw;
 
 /// Bytes before the first frame, and before the page in each.
 const HEADER: usize = 32;

@@ -15,7 +15,7 @@ use crate::harness::{
 };
 
 #[test]
-fn half_furnished_host_is_completed_once() {
+fn half_seeded_host_is_completed_once() {
     let mut host = Host::ready();
     let changed = json!({"daemon": "gpu0", "device_memory_limit": "3G"});
     assert_eq!(host.api().tenant("demo", &changed).status, 200);

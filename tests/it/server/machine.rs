@@ -184,7 +184,7 @@ fn concurrent_confirmations_adopt_once() {
 }
 
 #[test]
-fn copied_state_directory_furnishes_no_simulated_host() {
+fn copied_state_directory_seeds_no_simulated_host() {
     let (mut host, daemons) = moved();
     std::fs::write(host.state("seeding"), "").unwrap();
     host.serve();

@@ -183,7 +183,7 @@ async fn start(
     Path(name): Path<DaemonName>,
 ) -> Result<Response, Problem> {
     let options = WriteOptions::default();
-    let operation = app.service.operate(&ctx, name, OperationRequest::StartDaemon, options, None).await?;
+    let operation = app.service.operate(&ctx, name, OperationRequest::StartDaemon, options).await?;
     Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
 }
 
@@ -286,7 +286,7 @@ async fn done(
     let fields: ActionForm = form.read(&FIELDS)?;
     match action.request(&fields)? {
         Some(request) => {
-            let operation = app.service.operate(ctx, name.clone(), request, options, None).await?;
+            let operation = app.service.operate(ctx, name.clone(), request, options).await?;
             Ok(Some(operation.id))
         }
         None => app.service.release_daemon(ctx, name.clone(), options).await.map(|()| None),

@@ -208,7 +208,7 @@ async fn show(
     let service = &app.service;
     let daemon = service.daemon(&ctx, &name, false).await?;
     let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
-    let desired = service.daemon_desired(&ctx, &name).await?;
+    let desired = service.daemon_desired(&ctx, &name)?;
     let clients = clients(&app, &ctx, &name).await?;
     let tenants = service.tenants(&ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
     let has_more_tenants = tenants.next_cursor.is_some();

@@ -115,7 +115,7 @@ async fn show(
     let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&app, &ctx, &row.gpu).await?;
-    let lines = app.service.gpu_history(&ctx, row.key()).await?;
+    let lines = app.service.gpu_history(&ctx, row.key())?;
     let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
     Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
@@ -190,6 +190,6 @@ async fn history(
     Path(name): Path<String>,
 ) -> Result<axum::Json<Chart>, Problem> {
     let gpu = app.service.gpu(&ctx, &name).await?.uuid;
-    let lines = app.service.gpu_history(&ctx, &gpu).await?;
+    let lines = app.service.gpu_history(&ctx, &gpu)?;
     Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))
 }

@@ -95,7 +95,7 @@ pub(super) async fn apply(
         plan: Some(form.text("plan").to_owned()).filter(|digest| !digest.is_empty()),
         note: Some(note).filter(|note| !note.is_empty()),
     };
-    match app.service.apply_layout(&ctx, name.clone(), request, WriteOptions::default(), None).await {
+    match app.service.apply_layout(&ctx, name.clone(), request, WriteOptions::default()).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
         Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
         Err(error) => planned(&app, &ctx, name, &form, Some(error)).await,

@@ -12,7 +12,6 @@ mod replays;
 mod target;
 
 use askama::Template;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
@@ -25,6 +24,7 @@ use super::format::{self, Badge, Moment, Tone};
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing, PageLinks};
+use super::routes::PageRoutes;
 use super::{listed, page, rendered};
 use crate::domain::LayoutName;
 use crate::domain::daemon::Mode;
@@ -39,11 +39,11 @@ use crate::service::layouts::LayoutView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::{ServiceError, WriteOptions, etag};
 
-pub(super) fn router() -> Router<AppState> {
-    Router::new()
+pub(super) fn router() -> PageRoutes {
+    PageRoutes::default()
         .route("/layouts", get(list))
         .route("/layouts/-/new", get(editor::new).post(editor::write_new))
-        .route("/layouts/-/import", get(import::show).post(import::import))
+        .form_route("/layouts/-/import", "layouts/import", get(import::show).post(import::import))
         .route("/layouts/{name}", get(show))
         .route("/layouts/{name}/edit", get(editor::edit).post(editor::write))
         .route("/layouts/{name}/versions/{version}", get(version))
@@ -52,7 +52,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/layouts/{name}/apply", get(apply::plan).post(apply::apply))
         .route("/layouts/{name}/assert", get(apply::assert))
         .route("/replays", get(replays::list))
-        .route("/replays/new", get(replaying::ask).post(replaying::begin))
+        .form_route("/replays/new", "replays", get(replaying::ask).post(replaying::begin))
         .route("/replays/{id}", get(replays::show))
         .route("/layouts/{name}/delete", get(confirm).post(delete))
 }

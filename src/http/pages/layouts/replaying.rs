@@ -123,7 +123,7 @@ async fn attempt(
         force: form.ticked("force"),
     };
     let options = WriteOptions { dry_run: only_preview, ..WriteOptions::default() };
-    let accepted = app.service.replay(ctx, request, options, None).await?;
+    let accepted = app.service.replay(ctx, request, options).await?;
     if !only_preview {
         return Ok(Some(accepted.replay));
     }

@@ -254,8 +254,7 @@ async fn show(
     let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
-    let chart =
-        Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name).await?);
+    let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
     let places = places(&name, daemon.as_ref());
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
@@ -434,6 +433,6 @@ async fn history(
     ctx: RequestContext,
     Path(name): Path<TenantName>,
 ) -> Result<axum::Json<Chart>, Problem> {
-    let points = app.service.tenant_history(&ctx, &name).await?;
+    let points = app.service.tenant_history(&ctx, &name)?;
     Ok(axum::Json(Chart::of_tenant(app.service.clock().unix_ms(), &name, points)))
 }

@@ -111,6 +111,6 @@ pub(super) async fn verify(
     ctx: RequestContext,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
-    app.service.verify_tenant(&ctx, name.clone(), WriteOptions::default(), None).await?;
+    app.service.verify_tenant(&ctx, name.clone(), WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/tenants/{name}#verification")).into_response())
 }

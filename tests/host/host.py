@@ -1,11 +1,18 @@
-"""A simulated host with its own manager and directory, which are removed when it is closed."""
+"""A simulated host with its own manager and directory, which are removed when it is closed.
 
+As a command, `host.py [--config LINE]... NAME... -- COMMAND...` runs a command beside such hosts: it gives it HOST_<NAME>_URL, _TOKEN and
+_RUNTIME_DIR of each, whose daemons are ready, and ends with its exit code. The program is that of MPS_MANAGER_BINARY.
+"""
+
+import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -35,36 +42,11 @@ class Refused(Exception):
         self.status, self.problem = status, problem
 
 
-class Host:
-    def __init__(self, profile="h200x2", lines=()):
-        # Short, since the path of a socket is limited; and readable for all, since programs of every user open the pipe directories in it.
-        self.home = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
-        self.home.chmod(0o755)
-        self.clients = []
-        config = [f'sim = "{profile}"', f'state_dir = "{self.home}/state"', f'runtime_dir = "{self.home}/run"', *lines]
-        (self.home / "config.toml").write_text("\n".join(['listen = "127.0.0.1:0"', *config]) + "\n")
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "MPS_MANAGER_"))}
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
+class Api:
+    """The API of a manager, for the holder of a token."""
 
-    def start(self):
-        log = open(self.home / "log", "ab")
-        begin = (self.home / "log").stat().st_size
-        command = [BINARY, "serve", "--config", self.home / "config.toml"]
-        self.manager = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
-        log.close()
-
-        def address():
-            assert self.manager.poll() is None, (self.home / "log").read_text()
-            logged = (self.home / "log").read_bytes()[begin:].decode()
-            return re.search(r"SIMULATED host.* address=(127\.0\.0\.1:\d+)", logged)
-
-        self.url = "http://" + eventually("the manager serves", address).group(1)
-        self.token = (self.home / "state/admin.token").read_text().strip()
-        eventually("all daemons are ready", lambda: self.status_of("/readyz") == 200)
+    def __init__(self, url, token):
+        self.url, self.token = url, token
 
     def status_of(self, path):
         try:
@@ -92,6 +74,38 @@ class Host:
             return now if now["state"] == "succeeded" else None
 
         return eventually("the operation succeeds", ended)
+
+
+class Host(Api):
+    def __init__(self, profile="h200x2", lines=()):
+        # Short, since the path of a socket is limited; and readable for all, since programs of every user open the pipe directories in it.
+        self.home = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
+        self.home.chmod(0o755)
+        self.clients, self.manager = [], None
+        config = [f'sim = "{profile}"', f'state_dir = "{self.home}/state"', f'runtime_dir = "{self.home}/run"', *lines]
+        (self.home / "config.toml").write_text("\n".join(['listen = "127.0.0.1:0"', *config]) + "\n")
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "MPS_MANAGER_"))}
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self):
+        log = open(self.home / "log", "ab")
+        begin = (self.home / "log").stat().st_size
+        command = [BINARY, "serve", "--config", self.home / "config.toml"]
+        self.manager = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
+        log.close()
+
+        def address():
+            assert self.manager.poll() is None, (self.home / "log").read_text()
+            logged = (self.home / "log").read_bytes()[begin:].decode()
+            return re.search(r"SIMULATED host.* address=(127\.0\.0\.1:\d+)", logged)
+
+        self.url = "http://" + eventually("the manager serves", address).group(1)
+        self.token = (self.home / "state/admin.token").read_text().strip()
+        eventually("all daemons are ready", lambda: self.status_of("/readyz") == 200)
 
     def verified(self, tenant):
         """Verifies a tenant, and returns the result of the verification."""
@@ -160,7 +174,7 @@ class Host:
         for process in self.clients:
             process.kill()
             process.wait()
-        if self.manager.poll() is None:
+        if self.manager and self.manager.poll() is None:
             self.manager.terminate()
             self.manager.wait()
         # Daemons outlive their manager by design. Processes of this host have its directory in their environment.
@@ -175,3 +189,27 @@ class Host:
             except OSError:
                 continue
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", metavar="LINE", action="append", default=[], help="a further line of each host's configuration")
+    parser.add_argument("names", metavar="NAME", nargs="+")
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    command = sys.argv[end + 1:]
+    options = parser.parse_args(sys.argv[1:end])
+    if not command:
+        parser.error("give a command after --")
+    # The hosts are ended by whatever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    environment = dict(os.environ)
+    with contextlib.ExitStack() as hosts:
+        for name in options.names:
+            host = Host(lines=options.config)
+            hosts.callback(host.close)
+            environment |= {f"HOST_{name}_URL": host.url, f"HOST_{name}_TOKEN": host.token, f"HOST_{name}_RUNTIME_DIR": str(host.home / "run")}
+        sys.exit(subprocess.run(command, env=environment).returncode)
+
+
+if __name__ == "__main__":
+    main()
