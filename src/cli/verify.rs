@@ -29,7 +29,7 @@ pub(super) async fn run(
         let view: TenantView = client.get(&path).await?;
         let verification = view.status.verification.unwrap_or_default();
         match verification.last {
-            Some(last) if last.asked_at >= since => break last,
+            Some(last) if last.requested_at >= since => break last,
             _ if verification.running_since.is_none() => {
                 let lost = "the tenant was created again meanwhile, so the result is lost: verify again";
                 return Err(ClientError::Address(lost.to_owned()));

@@ -233,12 +233,12 @@ def test_tenant_is_verified_by_a_client(own_host, visitor):
     expect(now()).to_contain_text("out of date")
     expect(section).to_contain_text("the tenant was changed since")
     own_host.done(own_host.api("POST", "/daemons/gpu0/stop?grace_s=0"))
-    before = last()["asked_at"]
+    before = last()["requested_at"]
     # From another path than the one that the form redirects to.
     page.goto("/tenants/demo")
     section.get_by_role("button", name="Verify again").click()
     page.wait_for_url("**/tenants/demo#verification")
-    eventually("it was tried", lambda: last()["asked_at"] > before)
+    eventually("it was tried", lambda: last()["requested_at"] > before)
     expect(now()).to_contain_text("start it first")
     expect(section.get_by_role("heading")).to_contain_text("not verified")
     visit.accessible()

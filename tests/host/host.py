@@ -113,7 +113,7 @@ class Host(Api):
 
         def finished():
             last = self.api("GET", f"/tenants/{tenant}")["status"]["verification"]["last"]
-            return last if last and last["asked_at"] >= since else None
+            return last if last and last["requested_at"] >= since else None
 
         return eventually("the verification ends", finished)
 

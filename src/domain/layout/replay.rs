@@ -66,7 +66,7 @@ pub struct Replay {
 #[serde(rename_all = "snake_case")]
 pub enum ReplayCause {
     /// It was requested.
-    Asked,
+    Requested,
     /// The control process of the daemon was started again.
     Restart,
 }

@@ -29,7 +29,7 @@ pub struct VerificationResult {
     /// In a word.
     pub outcome: VerificationOutcome,
     /// When it was requested, in unix milliseconds.
-    pub asked_at: i64,
+    pub requested_at: i64,
     /// When the client had reported, or was given up, in unix milliseconds.
     pub observed_at: i64,
     /// The tenant's generation that was compared.

@@ -165,7 +165,7 @@ impl Service {
             layout: name,
             version: active.version,
             gpu_map: active.gpu_map,
-            cause: ReplayCause::Asked,
+            cause: ReplayCause::Requested,
             operation: None,
             expected,
             shares,

@@ -69,21 +69,21 @@ impl Service {
                 })
             })
             .await?;
-        if let Some(asked_at) = verification.running_since.filter(|_| begun && !dry_run) {
+        if let Some(requested_at) = verification.running_since.filter(|_| begun && !dry_run) {
             let (service, by) = (self.clone(), ctx.cause());
             // Not awaited at shutdown: the next manager reports it as interrupted.
-            tokio::spawn(async move { service.verify(&verified, asked_at, by).await });
+            tokio::spawn(async move { service.verify(&verified, requested_at, by).await });
         }
         Ok(verification.redacted_for(&ctx.actor))
     }
 
     /// Starts the client, and writes its result and event.
-    async fn verify(&self, name: &TenantName, asked_at: i64, by: EventCause) {
-        let written = match self.verified(name, asked_at).await {
-            Ok(result) => self.end_verification(name, asked_at, result, by).await,
+    async fn verify(&self, name: &TenantName, requested_at: i64, by: EventCause) {
+        let written = match self.verified(name, requested_at).await {
+            Ok(result) => self.end_verification(name, requested_at, result, by).await,
             // It has ended, whatever the error, and must be reported so.
-            Err(error) => match self.failed(name, asked_at, error).await {
-                Ok(result) => self.end_verification(name, asked_at, result, by).await,
+            Err(error) => match self.failed(name, requested_at, error).await {
+                Ok(result) => self.end_verification(name, requested_at, result, by).await,
                 Err(error) => Err(error),
             },
         };
@@ -96,7 +96,7 @@ impl Service {
         }
     }
 
-    async fn verified(&self, name: &TenantName, asked_at: i64) -> Result<VerificationResult, ServiceError> {
+    async fn verified(&self, name: &TenantName, requested_at: i64) -> Result<VerificationResult, ServiceError> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         tracing::info!(tenant = %name, daemon = %daemon.name, "verifying a tenant with a CUDA client");
@@ -112,26 +112,26 @@ impl Service {
             // The server may have started with this client; if the poll fails, the last one is used.
             let _ = handle.fresh(self.parts.patience).await;
         }
-        Ok(self.result(&tenant, &daemon, asked_at, probed))
+        Ok(self.result(&tenant, &daemon, requested_at, probed))
     }
 
     async fn failed(
         &self,
         name: &TenantName,
-        asked_at: i64,
+        requested_at: i64,
         error: ServiceError,
     ) -> Result<VerificationResult, ServiceError> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         tracing::error!(tenant = %name, %error, "a verification failed because of an internal error");
-        Ok(self.result(&tenant, &daemon, asked_at, Err(fault(error))))
+        Ok(self.result(&tenant, &daemon, requested_at, Err(fault(error))))
     }
 
     fn result(
         &self,
         tenant: &Tenant,
         daemon: &Daemon,
-        asked_at: i64,
+        requested_at: i64,
         probed: Result<ProbeResult, VerificationObstacle>,
     ) -> VerificationResult {
         let (obstacle, comparisons, environment) = match probed {
@@ -140,7 +140,7 @@ impl Service {
         };
         let mut result = VerificationResult {
             outcome: VerificationOutcome::NotVerified,
-            asked_at,
+            requested_at,
             observed_at: self.parts.clock.unix_ms(),
             generation: tenant.generation,
             daemon: daemon.name.clone(),
@@ -166,7 +166,7 @@ impl Service {
     async fn end_verification(
         &self,
         name: &TenantName,
-        asked_at: i64,
+        requested_at: i64,
         result: VerificationResult,
         by: EventCause,
     ) -> Result<(), ServiceError> {
@@ -175,7 +175,7 @@ impl Service {
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    if store::verifications::end(&mut *db, &name, asked_at, &result).await? {
+                    if store::verifications::end(&mut *db, &name, requested_at, &result).await? {
                         let event = verification_event(&name, &result).because(by);
                         store::events::append(db, &event, clock.unix_ms()).await?;
                     }
@@ -193,7 +193,7 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
-                    for (name, asked_at) in store::verifications::running(&mut *db).await? {
+                    for (name, requested_at) in store::verifications::running(&mut *db).await? {
                         let Some(tenant) = store::tenants::get(&mut *db, &name).await? else { continue };
                         let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? else {
                             continue;
@@ -201,7 +201,7 @@ impl Service {
                         let code = ObstacleCode::Interrupted;
                         let result = VerificationResult {
                             outcome: VerificationOutcome::NotVerified,
-                            asked_at,
+                            requested_at,
                             observed_at: now,
                             generation: tenant.generation,
                             daemon: daemon.name,
@@ -212,7 +212,7 @@ impl Service {
                             comparisons: Vec::new(),
                             environment: BTreeMap::new(),
                         };
-                        store::verifications::end(&mut *db, &name, asked_at, &result).await?;
+                        store::verifications::end(&mut *db, &name, requested_at, &result).await?;
                         let event = verification_event(&name, &result);
                         store::events::append(&mut *db, &event.into(), now).await?;
                     }

@@ -86,7 +86,7 @@ fn identical_host_gives_identical_partition_ids() {
     assert_eq!(operation["state"], "succeeded", "{operation}");
     assert_eq!(
         (&record["verdict"], &record["cause"], &record["error"]),
-        (&json!("same"), &json!("asked"), &json!(null))
+        (&json!("same"), &json!("requested"), &json!(null))
     );
     let taken = record["steps"].as_array().unwrap();
     assert_eq!(taken.len(), 5);

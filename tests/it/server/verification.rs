@@ -20,7 +20,7 @@ fn verify_as(api: &Api, tenant: &str) -> Value {
     let since = asked.json()["running_since"].as_i64().expect("it is on its way");
     eventually("the verification ends", || {
         let last = of(api, tenant)["last"].clone();
-        (last["asked_at"].as_i64() >= Some(since)).then_some(last)
+        (last["requested_at"].as_i64() >= Some(since)).then_some(last)
     })
 }
 
@@ -84,9 +84,9 @@ fn verification_confirms_every_configured_setting() {
     let key = [("idempotency-key", "once")];
     let first = conditional(&key).json();
     let since = first["running_since"].as_i64();
-    eventually("it is done", || (of(host.api(), "demo")["last"]["asked_at"].as_i64() == since).then_some(()));
+    eventually("it is done", || (of(host.api(), "demo")["last"]["requested_at"].as_i64() == since).then_some(()));
     assert_eq!(conditional(&key).json(), first);
-    assert_eq!(of(host.api(), "demo")["last"]["asked_at"].as_i64(), since, "no second client was sent");
+    assert_eq!(of(host.api(), "demo")["last"]["requested_at"].as_i64(), since, "no second client was sent");
     host.api()
         .send(Method::POST, "/api/v1/tenants/batch/verify", &key, None)
         .problem(422, "idempotency-key-reused");
@@ -287,7 +287,7 @@ fn interrupted_verification_is_reported_as_such() {
         (&now["running_since"], &now["last"]["obstacle"]["code"]),
         (&Value::Null, &json!("interrupted"))
     );
-    assert_eq!(now["last"]["asked_at"], first["running_since"]);
+    assert_eq!(now["last"]["requested_at"], first["running_since"]);
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
     // A manager that is asked to stop does not wait for a client.
     signal(pid, Signal::STOP);
