@@ -21,7 +21,7 @@ use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
-/// The page_links to state a share of the SMs.
+/// The ways to state a share of the SMs.
 const SHARES: [(&str, &str); 2] = [("sms", "sms"), ("percentage", "active_thread_percentage")];
 
 #[derive(Template)]
