@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 from conftest import Visitor
 from host import Host, eventually
 from pages import PAGES, populate, path_of
-from screenshots import Scale
+from screenshots import Transfer
 
 # The bytes of a page over the wire, with everything that it loads into an empty cache.
 HEAVIEST = 150_000
@@ -36,7 +36,7 @@ def reader(request, browser, populated):
 def test_page_is_complete_small_and_accessible(populated, reader, name):
     page, path = reader.page, path_of(PAGES[name], populated)
     page.set_viewport_size({"width": 1440, "height": 900})
-    scale = Scale(reader)
+    transfer = Transfer(reader)
     page.goto(path)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)
     expect(page.get_by_role("note").filter(has_text="Simulated host")).to_be_visible()
@@ -56,7 +56,7 @@ def test_page_is_complete_small_and_accessible(populated, reader, name):
         wide = lambda: page.locator("html").evaluate("html => html.scrollWidth - html.clientWidth")
         eventually(f"{name} is no wider than {width} px", lambda: wide() <= 0)
         reader.accessible()
-    assert scale.weight() < HEAVIEST, f"{name}: {scale.weight()}"
+    assert transfer.total() < HEAVIEST, f"{name}: {transfer.total()}"
     assert reader.errors == []
 
 
