@@ -96,7 +96,11 @@ impl Service {
         }
     }
 
-    async fn verified(&self, name: &TenantName, requested_at: i64) -> Result<VerificationResult, ServiceError> {
+    async fn verified(
+        &self,
+        name: &TenantName,
+        requested_at: i64,
+    ) -> Result<VerificationResult, ServiceError> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         tracing::info!(tenant = %name, daemon = %daemon.name, "verifying a tenant with a CUDA client");

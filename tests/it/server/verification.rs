@@ -84,7 +84,9 @@ fn verification_confirms_every_configured_setting() {
     let key = [("idempotency-key", "once")];
     let first = conditional(&key).json();
     let since = first["running_since"].as_i64();
-    eventually("it is done", || (of(host.api(), "demo")["last"]["requested_at"].as_i64() == since).then_some(()));
+    eventually("it is done", || {
+        (of(host.api(), "demo")["last"]["requested_at"].as_i64() == since).then_some(())
+    });
     assert_eq!(conditional(&key).json(), first);
     assert_eq!(of(host.api(), "demo")["last"]["requested_at"].as_i64(), since, "no second client was sent");
     host.api()
