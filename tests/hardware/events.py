@@ -9,22 +9,16 @@ is unheard.
 """
 
 import datetime
-import http.client
 import json
 import re
-import socket
 import sys
 import time
 
-
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(sys.argv[2])
+from unix import Unix
 
 
 def follow():
-    connection = Unix("manager")
+    connection = Unix(sys.argv[2], timeout=None)
     token = open(sys.argv[3]).read().strip()
     connection.request("GET", "/api/v1/events/stream", headers={"Authorization": f"Bearer {token}"})
     answer = connection.getresponse()

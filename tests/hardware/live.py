@@ -7,22 +7,15 @@ of each in milliseconds, and the first as a multiple of the second. What startin
 control process; it is the same `posix_spawn` that a shell's `vfork` is.
 """
 
-import http.client
 import json
 import os
-import socket
 import statistics
 import sys
 import time
 
+from unix import Unix
+
 ROUNDS = 300
-
-
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
-        self.sock.connect(sys.argv[1])
 
 
 def milliseconds(call):
@@ -32,7 +25,7 @@ def milliseconds(call):
 
 
 daemon, environment = sys.argv[2], {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": sys.argv[3]}
-connection = Unix("manager")
+connection = Unix(sys.argv[1])
 program = next(path for path in (f"{folder}/nvidia-cuda-mps-control" for folder in os.environ["PATH"].split(":")) if os.access(path, os.X_OK))
 
 

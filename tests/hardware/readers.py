@@ -6,21 +6,14 @@ Prints one JSON object. A read is wrong when its answer names another server tha
 any limit or percentage of daemon and server is another than these.
 """
 
-import http.client
 import json
-import socket
 import sys
 import threading
 import time
 
+from unix import Unix
+
 CALLERS, READS = 16, 63
-
-
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
-        self.sock.connect(sys.argv[1])
 
 
 daemon, server, truth = sys.argv[2], int(sys.argv[3]), sys.argv[4:]
@@ -38,7 +31,7 @@ def is_wrong(seen):
 
 
 def reader():
-    connection = Unix("manager")
+    connection = Unix(sys.argv[1])
     for _ in range(READS):
         before = time.time()
         connection.request("GET", f"/api/v1/daemons/{daemon}?fresh=true")

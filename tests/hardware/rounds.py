@@ -10,30 +10,23 @@ which hangs a server of 13.0 now and then, and waits until the daemon is ready a
 healing to the manager. Prints one JSON object.
 """
 
-import http.client
 import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
+from unix import Unix
+
 what, path, program, tenant, daemon, rounds = sys.argv[1:6] + [int(sys.argv[6])]
 READY_WITHIN = 60
 
 
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
-        self.sock.connect(path)
-
-
 def get(address):
-    connection = Unix("manager")
+    connection = Unix(path, timeout=60)
     connection.request("GET", address)
     response = connection.getresponse()
     body = json.loads(response.read() or b"null")
@@ -42,7 +35,7 @@ def get(address):
 
 
 def post(address):
-    connection = Unix("manager")
+    connection = Unix(path, timeout=60)
     connection.request("POST", address)
     status = connection.getresponse().status
     connection.close()
