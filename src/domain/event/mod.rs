@@ -158,8 +158,6 @@ impl From<EventCause> for Because {
 #[serde(rename_all = "snake_case")]
 pub enum KnownFrom {
     /// A poll: the daemon's own list and /proc.
-    // Events of earlier versions have this word.
-    #[serde(alias = "look")]
     Poll,
     /// server.log alone, for what came and went between two polls: a hint, since anybody who reaches the daemon's pipe
     /// directory may write there.
