@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{DATABASE, StartupError, refused};
 use crate::clock::Clock;
+use crate::domain::condition::ConditionReason;
 use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
@@ -75,11 +76,13 @@ pub(super) async fn compare_audit(
             } else {
                 AuditDamage::RowReplaced(known.id)
             };
-            ("RowsMissing", damage, "the database lost")
+            (ConditionReason::RowsMissing, damage, "the database lost")
         }
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            ("HeadUnreadable", AuditDamage::HeadChanged(AUDIT_HEAD), "the database may have lost")
-        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => (
+            ConditionReason::HeadUnreadable,
+            AuditDamage::HeadChanged(AUDIT_HEAD),
+            "the database may have lost",
+        ),
         Err(error) => return Err(refused(error)),
     };
     let message = format!(
@@ -135,7 +138,7 @@ fn check_room(state_dir: &Path, health: &HostHealth) {
     let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
     let room = blocks.saturating_mul(disk.f_frsize);
     let report = (room < NO_ROOM).then(|| FaultReport {
-        reason: "NoRoom",
+        reason: ConditionReason::NoRoom,
         message: format!(
             "the disk of the state directory {} has {room} bytes left, so that nothing more can be written soon: free space there",
             state_dir.display()

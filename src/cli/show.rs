@@ -12,8 +12,8 @@ use super::vet::check_environment;
 use super::{DIFFERS, OutputFormat, line};
 use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
+use crate::domain::condition::{self, Condition, ConditionReason};
 use crate::domain::count::counted;
-use crate::domain::daemon::Condition;
 use crate::domain::memory::Bytes;
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::printable::{printable, printable_lines};
@@ -110,7 +110,7 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
         vec![["TENANT", "DAEMON", "READY", "MEMORY", "SMS", "PRIORITY", "CLIENTS"].map(str::to_owned)];
     for tenant in tenants {
         let effective = tenant.status.effective.as_ref();
-        let ready = tenant.status.conditions.first().is_some_and(|condition| condition.status);
+        let ready = condition::ready(&tenant.status.conditions).is_some_and(|condition| condition.status);
         rows.push([
             tenant.name.to_string(),
             tenant.spec.daemon.to_string(),
@@ -156,14 +156,15 @@ fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<(S
     for daemon in daemons {
         let conditions = daemon.status.iter().flat_map(|status| &status.conditions);
         for condition in conditions.filter(|condition| condition.needs_attention()) {
-            shown.insert((daemon.name.as_str(), condition.reason.as_str()));
+            shown.insert((daemon.name.as_str(), condition.reason));
             found.push((daemon.name.to_string(), condition));
         }
     }
     for tenant in tenants {
         let is_shown = |condition: &&Condition| {
-            let reason = condition.reason.as_str();
-            reason == "DaemonNotReady" || shown.contains(&(tenant.spec.daemon.as_str(), reason))
+            let reason = condition.reason;
+            reason == ConditionReason::DaemonNotReady
+                || shown.contains(&(tenant.spec.daemon.as_str(), reason))
         };
         let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
         found.extend(own.filter(|one| !is_shown(one)).map(|condition| (tenant.name.to_string(), condition)));

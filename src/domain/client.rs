@@ -152,7 +152,7 @@ pub struct LeaseRecord {
     pub kind: LeaseKind,
     /// Whether an operator recorded the process, whatever it took by itself: only an operator revokes it then.
     pub by_operator: bool,
-    /// The command line of the process when it was granted, shortened; empty where an earlier release granted it.
+    /// The command line of the process when it was granted, shortened.
     pub command: String,
     /// When it was granted, in unix milliseconds.
     pub created_at: i64,

@@ -1,5 +1,6 @@
 //! Control daemons: what is wanted of one, and what was seen of it.
 
+use super::condition::Condition;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -371,6 +372,13 @@ pub struct MemoryReading {
     pub in_server_log: Option<bool>,
 }
 
+impl Effective {
+    /// Whether a server takes clients.
+    pub fn is_serving(&self) -> bool {
+        self.servers.iter().any(Server::is_active)
+    }
+}
+
 /// An MPS server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Server {
@@ -381,7 +389,8 @@ pub struct Server {
     /// The user it serves; `null` where that is not known.
     pub uid: Option<u32>,
     /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
-    pub status: String,
+    #[schema(value_type = String)]
+    pub status: ServerStatus,
     /// Its thread percentage.
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its memory limits, one a GPU.
@@ -389,6 +398,61 @@ pub struct Server {
     /// Clients that keep a server with a fatal GPU error from taking others: those it affects and that are still connected.
     #[serde(default)]
     pub held_by: Vec<FaultHolder>,
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub enum ServerStatus {
+    /// It takes clients.
+    Active,
+    /// It is starting (documented, not recorded).
+    Initializing,
+    /// A fatal fault is being handled; new clients wait until the affected ones are gone.
+    Fault,
+    /// A word that a newer daemon may have.
+    Other(String),
+}
+
+impl From<String> for ServerStatus {
+    fn from(word: String) -> Self {
+        match word.as_str() {
+            "ACTIVE" => Self::Active,
+            "INITIALIZING" => Self::Initializing,
+            "FAULT" => Self::Fault,
+            _ => Self::Other(word),
+        }
+    }
+}
+
+impl From<ServerStatus> for String {
+    fn from(status: ServerStatus) -> Self {
+        status.to_string()
+    }
+}
+
+/// As the daemon prints it.
+impl std::fmt::Display for ServerStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Active => "ACTIVE",
+            Self::Initializing => "INITIALIZING",
+            Self::Fault => "FAULT",
+            Self::Other(word) => word,
+        })
+    }
+}
+
+impl Server {
+    /// Whether it takes clients.
+    pub fn is_active(&self) -> bool {
+        self.status == ServerStatus::Active
+    }
+
+    /// Whether a fatal GPU error keeps it from taking clients.
+    pub fn is_faulty(&self) -> bool {
+        self.status == ServerStatus::Fault
+    }
 }
 
 /// A client that a fatal GPU error affects and that has not ended yet.
@@ -399,47 +463,6 @@ pub struct FaultHolder {
     pub client: ClientId,
     /// Whether it is stopped (SIGSTOP), so that it does not end by itself.
     pub stopped: bool,
-}
-
-/// A statement about a thing, with its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Condition {
-    /// What is stated, as `Ready`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Whether it holds.
-    pub status: bool,
-    /// One word for why, as `AwaitingReadBack`.
-    pub reason: String,
-    /// A sentence for an operator, with the remedy where there is one.
-    pub message: String,
-}
-
-impl Condition {
-    /// Whether it reports something that is not as it should be: most conditions do where they hold, and these where they do not.
-    pub fn needs_attention(&self) -> bool {
-        let is_good = ["Ready", "Schedulable", "ComputeMode", "Layout", "ClientSocket"];
-        is_good.contains(&self.kind.as_str()) != self.status
-    }
-
-    /// Builds a condition.
-    pub fn new(kind: &str, status: bool, reason: &str, message: impl Into<String>) -> Self {
-        Self { kind: kind.into(), status, reason: reason.into(), message: message.into() }
-    }
-}
-
-/// What the reason of a daemon that is not ready means to its tenants, where they can do something with it and it names nobody.
-pub fn meaning_for_tenants(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "ServerFault" => {
-            "its server had a fatal GPU error and takes no client until those that it affects have ended, so end yours if their CUDA \
-             calls fail"
-        }
-        "ServerHangs" => "its server hangs since a client died while it connected, and is replaced",
-        "ServerStarting" | "Starting" => "its server is being started",
-        "Stopping" | "StoppedAsWanted" => "it is stopped or being stopped",
-        _ => return None,
-    })
 }
 
 impl DaemonSpec<GpuRef> {

@@ -304,6 +304,7 @@ fn shown(bytes: Option<u64>) -> String {
 mod tests {
     use super::*;
     use crate::domain::daemon::Server;
+    use crate::domain::daemon::ServerStatus;
     use crate::domain::tenant::tests::h200;
 
     #[test]
@@ -341,7 +342,7 @@ mod tests {
             pid: 7,
             start_time: 1,
             uid: Some(0),
-            status: "ACTIVE".into(),
+            status: ServerStatus::Active,
             active_thread_percentage: Some(tenths(percentage)),
             memory_limits,
             held_by: Vec::new(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::daemon::Condition;
+use super::condition::{Condition, ConditionReason, ConditionType};
 
 /// Something that is wrong with the manager itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,21 +26,22 @@ pub enum HostFault {
 }
 
 impl HostFault {
-    /// The type of its condition.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DatabaseLost => "DatabaseLost",
-            Self::DatabaseDamaged => "DatabaseDamaged",
-            Self::WritesFail => "WritesFail",
-            Self::StateDiskFull => "StateDiskFull",
-            Self::SocketLost => "SocketLost",
-            Self::AuditTruncated => "AuditTruncated",
-        }
-    }
-
     /// Whether it keeps the manager from its work.
     fn blocks(self) -> bool {
         self != Self::AuditTruncated
+    }
+}
+
+impl From<HostFault> for ConditionType {
+    fn from(fault: HostFault) -> Self {
+        match fault {
+            HostFault::DatabaseLost => Self::DatabaseLost,
+            HostFault::DatabaseDamaged => Self::DatabaseDamaged,
+            HostFault::WritesFail => Self::WritesFail,
+            HostFault::StateDiskFull => Self::StateDiskFull,
+            HostFault::SocketLost => Self::SocketLost,
+            HostFault::AuditTruncated => Self::AuditTruncated,
+        }
     }
 }
 
@@ -48,7 +49,7 @@ impl HostFault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultReport {
     /// One word, as `FileRemoved`.
-    pub reason: &'static str,
+    pub reason: ConditionReason,
     /// What happened and what to do.
     pub message: String,
 }
@@ -82,7 +83,7 @@ impl HostHealth {
     /// All of them.
     pub fn conditions(&self) -> Vec<Condition> {
         let condition = |(fault, report): (&HostFault, &FaultReport)| {
-            Condition::new(fault.as_str(), true, report.reason, report.message.clone())
+            Condition::new((*fault).into(), true, report.reason, report.message.clone())
         };
         self.faults().iter().map(condition).collect()
     }
@@ -90,7 +91,11 @@ impl HostHealth {
     /// The types of those that keep the manager from its work.
     pub fn blocking(&self) -> Vec<String> {
         let faults = self.faults();
-        faults.keys().filter(|fault| fault.blocks()).map(|fault| fault.as_str().to_owned()).collect()
+        faults
+            .keys()
+            .filter(|fault| fault.blocks())
+            .map(|fault| ConditionType::from(*fault).to_string())
+            .collect()
     }
 
     fn faults(&self) -> MutexGuard<'_, BTreeMap<HostFault, FaultReport>> {
@@ -107,13 +112,15 @@ mod tests {
     fn faults_are_shared_reported_once_and_cleared() {
         let health = HostHealth::default();
         let seen = health.clone();
-        let report = |message: &str| Some(FaultReport { reason: "DiskFull", message: message.into() });
+        let report =
+            |message: &str| Some(FaultReport { reason: ConditionReason::DiskFull, message: message.into() });
         assert!(health.set(HostFault::WritesFail, report("full")));
         assert!(!health.set(HostFault::WritesFail, report("full")), "no news");
         assert!(health.set(HostFault::AuditTruncated, report("cut")));
         assert_eq!(seen.blocking(), ["WritesFail"]);
-        let types: Vec<String> = seen.conditions().into_iter().map(|condition| condition.kind).collect();
-        assert_eq!(types, ["WritesFail", "AuditTruncated"]);
+        let types: Vec<ConditionType> =
+            seen.conditions().into_iter().map(|condition| condition.kind).collect();
+        assert_eq!(types, [ConditionType::WritesFail, ConditionType::AuditTruncated]);
         assert!(health.set(HostFault::WritesFail, None) && !health.set(HostFault::WritesFail, None));
         assert!(seen.blocking().is_empty() && seen.has(HostFault::AuditTruncated));
     }

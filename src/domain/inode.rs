@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 pub struct Inode {
     /// Its number.
     pub number: u64,
-    /// When it was made, in unix nanoseconds; `None` where the file system does not keep it, or nobody wrote it down.
+    /// When it was made, in unix nanoseconds; `None` where the file system does not keep it.
     pub born: Option<i64>,
 }
 
@@ -59,7 +59,7 @@ mod tests {
         assert!(inode(7, Some(1)).is_same(inode(7, Some(1))));
         assert!(!inode(7, Some(2)).is_same(inode(7, Some(1))));
         assert!(!inode(8, Some(1)).is_same(inode(7, Some(1))));
-        // A row of an earlier version has no time.
+        // A file system that keeps no time.
         assert!(inode(7, Some(2)).is_same(inode(7, None)));
         assert!(!inode(8, Some(2)).is_same(inode(7, None)));
         assert_eq!(inode(7, Some(1_500_000_000)).to_string(), "7 made at 1.500000000");

@@ -12,6 +12,7 @@ pub mod bypass;
 pub mod checkup;
 pub mod client;
 pub mod compute_mode;
+pub mod condition;
 pub mod count;
 pub mod daemon;
 pub mod difference;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::count::counted;
-use super::daemon::{Condition, DaemonSpec, Mode};
+use super::daemon::{DaemonSpec, Mode};
 use super::gpu::{Gpu, GpuRef};
 use super::memory::Bytes;
 use super::percentage::{is_measured, percentage_for, sms_for};
@@ -14,6 +14,7 @@ use super::{
     DaemonName, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority, TenantDirectory, TenantName,
     ThreadPercentage,
 };
+use crate::domain::condition::Condition;
 
 /// What an operator wants of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]

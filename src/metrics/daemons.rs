@@ -7,7 +7,7 @@ use prometheus_client::registry::Unit;
 use super::families::{Families, Labels, number, seconds, truth};
 use super::snapshot::{MetricsSnapshot, ObservedDaemon};
 use crate::domain::PartitionId;
-use crate::domain::daemon::Phase;
+use crate::domain::daemon::{Phase, ServerStatus};
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
 
 /// Every phase with its name in the API.
@@ -26,7 +26,8 @@ const PHASES: [(Phase, &str); 12] = [
     (Phase::Absent, "absent"),
 ];
 /// The states of a server that MPS names; whatever else it may say is `other`.
-const SERVER_STATES: [&str; 3] = ["ACTIVE", "INITIALIZING", "FAULT"];
+const SERVER_STATES: [ServerStatus; 3] =
+    [ServerStatus::Active, ServerStatus::Initializing, ServerStatus::Fault];
 
 /// A number of something that is listed.
 type Of<T> = fn(&T) -> u32;
@@ -157,15 +158,14 @@ fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Resul
 
 fn servers(seen: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
     let servers = seen.status.effective.as_ref().map_or(&[][..], |effective| &effective.servers);
-    let count = |wanted: &dyn Fn(&str) -> bool| {
+    let count = |wanted: &dyn Fn(&ServerStatus) -> bool| {
         let of_it = servers.iter().filter(|server| wanted(&server.status)).count();
         number(u64::try_from(of_it).unwrap_or(u64::MAX))
     };
-    let mut all: Vec<(&str, f64)> =
-        SERVER_STATES.iter().map(|state| (*state, count(&|status| status == *state))).collect();
-    all.push(("other", count(&|status| !SERVER_STATES.contains(&status))));
-    all.into_iter()
-        .map(|(status, count)| ([("daemon", seen.name.clone()), ("status", status.to_owned())], count))
+    let mut all: Vec<(String, f64)> =
+        SERVER_STATES.iter().map(|state| (state.to_string(), count(&|status| status == state))).collect();
+    all.push(("other".to_owned(), count(&|status| !SERVER_STATES.contains(status))));
+    all.into_iter().map(|(status, count)| ([("daemon", seen.name.clone()), ("status", status)], count))
 }
 
 fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {

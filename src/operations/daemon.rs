@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::{Engine, Failure};
 use crate::domain::DaemonName;
+use crate::domain::condition::{self};
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::Operation;
 use crate::domain::plan::Desired;
@@ -305,5 +306,5 @@ pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String
 
 /// What the daemon's first condition says, for the message of a failure.
 fn words(status: &DaemonStatus) -> String {
-    status.conditions.first().map(|condition| condition.message.clone()).unwrap_or_default()
+    condition::ready(&status.conditions).map(|condition| condition.message.clone()).unwrap_or_default()
 }

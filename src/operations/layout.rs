@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::daemon::{handle, the_daemon};
 use super::{Engine, Failure};
 use crate::domain::client::ClientId;
+use crate::domain::condition::{self};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
@@ -343,7 +344,7 @@ impl Engine {
             Ok(Err(failed)) => Err((failed, ran)),
             Err(_) => {
                 let status = handle.observed().status;
-                let why = status.conditions.first().map(|condition| condition.message.clone());
+                let why = condition::ready(&status.conditions).map(|condition| condition.message.clone());
                 let why = format!("not within {PATIENCE:?}: {}", why.unwrap_or_default());
                 Err((ApplyFailed { why, cause: None }, ran))
             }

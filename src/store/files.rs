@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::domain::condition::ConditionReason;
 use crate::domain::health::FaultReport;
 
 /// The database, its log, and what connections share of the log.
@@ -34,8 +35,8 @@ impl OpenFiles {
             (found != Some(*opened)).then_some((path, found))
         })?;
         let (reason, what) = match found {
-            None => ("FileRemoved", "was removed"),
-            Some(_) => ("FileReplaced", "was replaced by another file"),
+            None => (ConditionReason::FileRemoved, "was removed"),
+            Some(_) => (ConditionReason::FileReplaced, "was replaced by another file"),
         };
         Some(FaultReport {
             reason,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::StoreError;
 use super::failure::StorageFailure;
 use super::files::OpenFiles;
+use crate::domain::condition::ConditionReason;
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
 /// The open files, and where their faults are reported.
@@ -64,13 +65,13 @@ impl Guard {
             None => return,
             Some(StorageFailure::Full) => (
                 HostFault::WritesFail,
-                "DiskFull",
+                ConditionReason::DiskFull,
                 "the last write failed, since the disk of the state directory is full: free space there"
                     .to_owned(),
             ),
             Some(StorageFailure::Io(detail)) => (
                 HostFault::WritesFail,
-                "WriteFailed",
+                ConditionReason::WriteFailed,
                 format!(
                     "the last write failed with {detail:?}: see the disk of the state directory, and the kernel's log"
                 ),
@@ -78,7 +79,7 @@ impl Guard {
             // A page does not heal, whatever is written to others.
             Some(StorageFailure::Damaged(detail)) => (
                 HostFault::DatabaseDamaged,
-                "PageCorrupt",
+                ConditionReason::PageCorrupt,
                 format!(
                     "a write failed, since the database is damaged ({detail:?}): stop the manager, and restore a backup \
                      (`mps-manager restore FILE`); `mps-manager doctor` says what is damaged"

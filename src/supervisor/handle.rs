@@ -11,7 +11,8 @@ use super::driver::terminate_client::{TerminateError, Terminating, Termination, 
 use super::observed::Observed;
 use super::report::diagnosis::Diagnosis;
 use crate::domain::client::{ClientId, StoppedPolicy};
-use crate::domain::daemon::{Condition, DaemonStatus, Phase};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::plan::Desired;
 use crate::metrics::control::Commands;
 
@@ -47,7 +48,7 @@ pub enum FreshError {
 
 impl FreshError {
     /// Its reason, which names no process or user.
-    pub fn reason(&self) -> Option<&'static str> {
+    pub fn reason(&self) -> Option<ConditionReason> {
         match self {
             Self::Failed(why) | Self::Late(_, Some(why)) => Some(why.reason),
             Self::Late(_, None) | Self::Gone => None,
@@ -144,7 +145,8 @@ impl Handle {
             status.phase = Phase::Applying;
             if let Some(ready) = status.conditions.first_mut() {
                 let message = "what is wanted was changed a moment ago, and is being applied";
-                *ready = Condition::new("Ready", false, "AwaitingReadBack", message);
+                *ready =
+                    Condition::new(ConditionType::Ready, false, ConditionReason::AwaitingReadBack, message);
             }
         }
         status

@@ -228,7 +228,7 @@ impl DomainEvent {
             | Self::DaemonCrashLoop(why)
             | Self::DaemonUnreadable(why)
             | Self::DaemonWedged(why)
-            | Self::DaemonBlocked(why) => Details::Reason { reason: why.reason.clone() },
+            | Self::DaemonBlocked(why) => Details::Reason { reason: why.reason.to_string() },
             Self::SettingsApplied { generation, .. } => Details::Generation { generation: *generation },
             Self::SettingsDrifted { drifted, .. } => Details::Settings { drifted: drifted.clone() },
             Self::ServerFault(fault) => Details::Fault {

@@ -9,6 +9,7 @@ use crate::domain::access::Grant;
 use crate::domain::attribution::AttributedBy;
 use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientId, LeaseKind};
+use crate::domain::condition::ConditionReason;
 use crate::domain::drift::Drifted;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::layout::record::{Degraded, PartitionDrift};
@@ -101,8 +102,8 @@ pub enum DomainEvent {
 pub struct NotReadyReason {
     /// The daemon.
     pub daemon: DaemonName,
-    /// One word, as `ForeignDaemon`.
-    pub reason: String,
+    /// Why, as `ForeignDaemon`.
+    pub reason: ConditionReason,
     /// The condition's message.
     pub message: String,
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::domain::access::Grant;
 use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientId, LeaseKind};
+use crate::domain::condition::ConditionReason;
 use crate::domain::maintenance::{Maintenance, MaintenanceState};
 use crate::domain::token::TokenId;
 use crate::domain::verification::VerifiedSetting;
@@ -56,7 +57,8 @@ fn examples() -> Vec<DomainEvent> {
     let layout_name = || text::<LayoutName>("halves");
     let gpu = || GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
     let client = ClientId { pid: 7, start_time: 1 };
-    let condition = || NotReadyReason { daemon: daemon(), reason: "Word".into(), message: "because".into() };
+    let condition =
+        || NotReadyReason { daemon: daemon(), reason: ConditionReason::Wedged, message: "because".into() };
     let lost = |pids: &[u32], is_uncertain| LostWork {
         clients: pids.iter().map(|pid| AffectedClient { pid: *pid, client: None, tenant: None }).collect(),
         is_uncertain,

@@ -6,6 +6,7 @@ use super::execution::LayoutFailureCause;
 use super::percentage::proof::ShareFailure;
 use super::record::{Degraded, ExecutedStep, PartitionDrift};
 use super::{Enforcement, VersionRef};
+use crate::domain::condition::ConditionReason;
 use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What is seen of the layout of a daemon.
@@ -155,16 +156,18 @@ impl LayoutFailure {
     }
 
     /// One word for it.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> ConditionReason {
         match self.cause {
-            LayoutFailureCause::OtherId { .. } => "PartitionIdDiffers",
-            LayoutFailureCause::NotDone { .. } => "PartitionNotMade",
-            LayoutFailureCause::Interference { .. } => "PartitionsInterfered",
-            LayoutFailureCause::Unreachable { .. } => "DaemonUnreachable",
+            LayoutFailureCause::OtherId { .. } => ConditionReason::PartitionIdDiffers,
+            LayoutFailureCause::NotDone { .. } => ConditionReason::PartitionNotMade,
+            LayoutFailureCause::Interference { .. } => ConditionReason::PartitionsInterfered,
+            LayoutFailureCause::Unreachable { .. } => ConditionReason::DaemonUnreachable,
             // Tried again by itself.
-            LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } } => "PartitionNotSeen",
-            LayoutFailureCause::NotProven { .. } => "PartitionNotProven",
-            LayoutFailureCause::Blocked { .. } => "LayoutBlocked",
+            LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } } => {
+                ConditionReason::PartitionNotSeen
+            }
+            LayoutFailureCause::NotProven { .. } => ConditionReason::PartitionNotProven,
+            LayoutFailureCause::Blocked { .. } => ConditionReason::LayoutBlocked,
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::domain::audit::Outcome;
-use crate::domain::daemon::{Condition, DaemonStatus, Phase};
+use crate::domain::condition::{self, Condition, ConditionReason};
+use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::layout::status::LayoutState;
@@ -151,9 +152,9 @@ pub(super) fn layout(of: LayoutState) -> Badge {
 
 /// Whether something is ready, by its condition `Ready`.
 pub(super) fn ready(conditions: &[Condition]) -> Badge {
-    match conditions.iter().find(|condition| condition.kind == "Ready") {
+    match condition::ready(conditions) {
         Some(ready) if ready.status => badge("ready", Tone::Good),
-        Some(ready) if ready.reason == "AwaitingReadBack" => badge("applying", Tone::Busy),
+        Some(ready) if ready.reason == ConditionReason::AwaitingReadBack => badge("applying", Tone::Busy),
         Some(_) => badge("not ready", Tone::Warn),
         None => badge("unknown", Tone::Quiet),
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::ListenError;
+use crate::domain::condition::ConditionReason;
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
 /// How often the file is checked.
@@ -83,8 +84,8 @@ pub(super) async fn bind_again(gone: &SocketFile, health: &HostHealth) -> (UnixL
                 health.set(HostFault::SocketLost, None);
                 return bound;
             }
-            Err(error @ ListenError::Served(_)) => report("SocketReplaced", error.to_string()),
-            Err(error) => report("SocketRemoved", error.to_string()),
+            Err(error @ ListenError::Served(_)) => report(ConditionReason::SocketReplaced, error.to_string()),
+            Err(error) => report(ConditionReason::SocketRemoved, error.to_string()),
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }

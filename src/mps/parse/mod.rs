@@ -21,8 +21,7 @@ pub use clients::{
 pub use devices::{DeviceRow, DeviceSection, Devices, device_query};
 pub use partitions::{Partition, PartitionDevice, Partitions, lspart, sm_partition_add, sm_partition_remove};
 pub use values::{
-    LimitReading, ServerStatus, memory_limit, percentage, priority, server_list, server_percentage,
-    server_status, silent,
+    LimitReading, memory_limit, percentage, priority, server_list, server_percentage, server_status, silent,
 };
 
 /// The most of a reply that an error repeats, in characters.

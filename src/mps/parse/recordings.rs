@@ -2,6 +2,7 @@
 //!
 //! What no parser takes stands in the tables below; a change of either side shows here first.
 
+use crate::domain::daemon::ServerStatus;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ fn taken(command: &str, reply: &[u8]) -> String {
     match word {
         "get_server_list" => outcome(server_list(reply), |_| false),
         "get_server_status" => {
-            outcome(server_status(reply), |status| matches!(status, ServerStatus::Other(_)))
+            outcome(server_status(reply), |status| matches!(status, Some(ServerStatus::Other(_))))
         }
         "ps" => outcome(
             clients(reply),

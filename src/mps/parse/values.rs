@@ -1,36 +1,9 @@
 //! Replies that are one value, or a list of servers.
 
+use crate::domain::daemon::ServerStatus;
 use crate::domain::{MemoryLimit, Priority, ThreadPercentage};
 
 use super::{ParseError, missing_server, not_understood, pids, shown, text};
-
-/// What a server says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ServerStatus {
-    /// It takes clients.
-    Active,
-    /// It is starting (documented, not recorded).
-    Initializing,
-    /// A fatal fault is being handled; new clients wait until the affected ones are gone.
-    Fault,
-    /// There is no such server.
-    NotFound,
-    /// A word that a newer daemon may have.
-    Other(String),
-}
-
-/// As the daemon prints it.
-impl std::fmt::Display for ServerStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Active => "ACTIVE",
-            Self::Initializing => "INITIALIZING",
-            Self::Fault => "FAULT",
-            Self::NotFound => "not found",
-            Self::Other(word) => word,
-        })
-    }
-}
 
 /// A memory limit as the daemon prints it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,20 +34,19 @@ pub fn server_list(reply: &[u8]) -> Result<Vec<u32>, ParseError> {
 /// ```text
 /// A server PID is required
 /// ```
-pub fn server_status(reply: &[u8]) -> Result<ServerStatus, ParseError> {
+///
+/// `None` where there is no such server.
+pub fn server_status(reply: &[u8]) -> Result<Option<ServerStatus>, ParseError> {
     let text = text(reply)?;
     if missing_server(text).is_some() {
-        return Ok(ServerStatus::NotFound);
+        return Ok(None);
     }
     match text.trim_end() {
-        "ACTIVE" => Ok(ServerStatus::Active),
-        "INITIALIZING" => Ok(ServerStatus::Initializing),
-        "FAULT" => Ok(ServerStatus::Fault),
         "A server PID is required" => Err(ParseError::Refused { text: shown(text.trim_end()) }),
         word if !word.is_empty()
             && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_' || b == b' ') =>
         {
-            Ok(ServerStatus::Other(shown(word)))
+            Ok(Some(shown(word).into()))
         }
         _ => Err(not_understood("the status of a server", reply)),
     }
@@ -177,11 +149,11 @@ mod tests {
 
     #[test]
     fn server_status_or_missing_server_is_parsed() {
-        assert_eq!(server_status(b"ACTIVE\n"), Ok(ServerStatus::Active));
-        assert_eq!(server_status(b"FAULT\n"), Ok(ServerStatus::Fault));
-        assert_eq!(server_status(b"INITIALIZING\n"), Ok(ServerStatus::Initializing));
-        assert_eq!(server_status(b"Server 1 not found\n"), Ok(ServerStatus::NotFound));
-        assert_eq!(server_status(b"DRAINING\n"), Ok(ServerStatus::Other("DRAINING".into())));
+        assert_eq!(server_status(b"ACTIVE\n"), Ok(Some(ServerStatus::Active)));
+        assert_eq!(server_status(b"FAULT\n"), Ok(Some(ServerStatus::Fault)));
+        assert_eq!(server_status(b"INITIALIZING\n"), Ok(Some(ServerStatus::Initializing)));
+        assert_eq!(server_status(b"Server 1 not found\n"), Ok(None));
+        assert_eq!(server_status(b"DRAINING\n"), Ok(Some(ServerStatus::Other("DRAINING".into()))));
         assert!(matches!(server_status(b"A server PID is required\n"), Err(ParseError::Refused { .. })));
         assert!(server_status(b"").is_err());
     }

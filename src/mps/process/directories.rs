@@ -80,7 +80,7 @@ pub fn check_directories(
     uid: Option<u32>,
     mode: Option<u32>,
 ) -> Result<(), DirectoryError> {
-    // What an earlier release made is reachable only once it has its mode.
+    // One whose mode was changed is reachable only once it has its own.
     let narrowed = |path: &Path| {
         let Some(mode) = mode else { return Ok(()) };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -255,7 +255,7 @@ mod tests {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o755);
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
-        // One that an earlier release made, a closed one of another mode, and a new one.
+        // One of the default mode, a closed one of another mode, and a new one.
         fs::create_dir(&pipe).expect("made");
         for wanted in [0o711, 0o700, 0o711] {
             let uid = (wanted == 0o711).then_some(65_534);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::domain::client::ClientId;
+use crate::domain::condition::ConditionType;
 use crate::domain::daemon::{
     CurrentDaemon, Daemon, DaemonSpec, Home, Incarnation, Management, Phase, check_management,
 };
@@ -195,9 +196,9 @@ impl Service {
         let refused = |reason: crate::domain::InvalidValue| ServiceError::Conflict(reason.to_string());
         let Some(current) = current else { return check_management(None, spec).map_err(refused) };
         let status = self.parts.fleet.get(name).map(|handle| handle.observed().status);
-        let otherwise = |kind: &str| kind == "RestartRequired";
         let runs_as_specified = status.is_some_and(|status| {
-            status.pid.is_some() && !status.conditions.iter().any(|condition| otherwise(&condition.kind))
+            status.pid.is_some()
+                && !status.conditions.iter().any(|condition| condition.kind == ConditionType::RestartRequired)
         });
         let has_tenants = !store::tenants::of_daemon(&mut *db, name).await?.is_empty();
         let standing = CurrentDaemon { spec: &current.spec, has_tenants, runs_as_specified };

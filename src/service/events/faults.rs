@@ -82,17 +82,12 @@ impl Service {
         let types = vec![EventType::ClientLeft];
         let left = EventFilter { types, cause: Some(event.id), ..EventFilter::default() };
         let left = self.events(ctx, left, Order::OldestFirst, &Page::first(NAMED)).await?.items;
-        let affected = match &event.details {
-            Some(Details::Fault { affected, .. }) => affected.as_slice(),
-            _ => &[],
-        };
         let lost = left.into_iter().filter_map(|left| {
             let client = left.subject.client?;
             let tenant = left.subject.tenant;
             Some(AffectedClient { pid: client.pid, client: Some(client), tenant })
         });
-        // Written by an earlier version, which stored only the processes.
-        Ok(lost.filter(|client| affected.is_empty() || affected.contains(&client.pid)).collect())
+        Ok(lost.collect())
     }
 
     /// Who keeps the server of a fault from taking clients, by the last poll; for host users.

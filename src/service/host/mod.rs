@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
 use crate::domain::admission::budget_of;
-use crate::domain::daemon::{Condition, Daemon};
+use crate::domain::condition::Condition;
+use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;

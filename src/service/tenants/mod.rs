@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::domain::access::Right;
 use crate::domain::admission;
 use crate::domain::audit::Target;
-use crate::domain::daemon::{self, Condition, Daemon, Management, Phase};
+use crate::domain::condition::{self, Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::{Daemon, Management, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
@@ -471,9 +472,9 @@ impl Service {
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
                 let unlinked =
                     handed.problem.as_ref().filter(|_| applied && self.client_directory(&tenant).is_err());
-                let ready = daemon.conditions.first();
+                let ready = condition::ready(&daemon.conditions);
                 let refused = match self.placement(&tenant, &resolved, stored.generation) {
-                    Err(error) => Some(("PartitionNotProven", error)),
+                    Err(error) => Some((ConditionReason::PartitionNotProven, error)),
                     Ok(placement) => {
                         if let Some(effective) = &mut status.effective {
                             effective.threads.partitions = placement.partitions();
@@ -485,45 +486,43 @@ impl Service {
                 let is_handed_out = refused.is_none() && unlinked.is_none();
                 let (reason, message) = match (refused, ready) {
                     (Some((reason, error)), _) => (reason, error.for_actor(&ctx.actor).to_string()),
-                    (None, _) if unlinked.is_some() => {
-                        ("SocketNotHandedOut", socket_problem(handed.problem.as_ref()).text_for(&ctx.actor))
-                    }
-                    (None, _) if applied => ("AppliedAndReadBack", "its daemon holds its limits".to_owned()),
-                    (None, Some(ready)) if ready.status => (
-                        "AwaitingReadBack",
-                        format!("daemon {} has not read its limits back yet", tenant.spec.daemon),
+                    (None, _) if unlinked.is_some() => (
+                        ConditionReason::SocketNotHandedOut,
+                        socket_problem(handed.problem.as_ref()).text_for(&ctx.actor),
                     ),
-                    (None, Some(Condition { reason, message, .. })) => {
-                        let name = &tenant.spec.daemon;
-                        let what = daemon::meaning_for_tenants(reason)
-                            .map(|what| format!("; {what}"))
-                            .unwrap_or_default();
-                        let redacted =
-                            format!("daemon {name} is not ready ({reason}{what}): ask the host's operator");
-                        let words = AudienceText::new(format!("daemon {name}: {message}"), redacted);
-                        let reason = if reason == "ServerFault" { "ServerFault" } else { "DaemonNotReady" };
-                        (reason, words.text_for(&ctx.actor))
+                    (None, _) if applied => {
+                        (ConditionReason::AppliedAndReadBack, "its daemon holds its limits".to_owned())
                     }
-                    (None, None) => ("DaemonNotReady", format!("daemon {} is not ready", tenant.spec.daemon)),
+                    (None, ready) => not_applied(ctx, &tenant.spec.daemon, ready),
                 };
-                status.conditions.push(Condition::new("Ready", applied && is_handed_out, reason, message));
+                status.conditions.push(Condition::new(
+                    ConditionType::Ready,
+                    applied && is_handed_out,
+                    reason,
+                    message,
+                ));
                 if let Some(problem) = &handed.problem {
                     let message = socket_problem(Some(problem)).text_for(&ctx.actor);
-                    status.conditions.push(Condition::new("ClientSocket", false, problem.reason, message));
+                    status.conditions.push(Condition::new(
+                        ConditionType::ClientSocket,
+                        false,
+                        problem.reason,
+                        message,
+                    ));
                 }
                 status.gpus = resolved.gpus;
             }
             (None, _) => status.conditions.push(Condition::new(
-                "Ready",
+                ConditionType::Ready,
                 false,
-                "DaemonNotReady",
+                ConditionReason::DaemonNotReady,
                 "its daemon is not managed yet",
             )),
             (Some(_), Err(error)) => {
                 status.conditions.push(Condition::new(
-                    "Ready",
+                    ConditionType::Ready,
                     false,
-                    "CannotBeHeld",
+                    ConditionReason::CannotBeHeld,
                     error.for_actor(&ctx.actor).to_string(),
                 ));
             }
@@ -533,10 +532,33 @@ impl Service {
     }
 }
 
+/// Why a tenant's limits are not in force, by the condition `Ready` of its daemon.
+fn not_applied(
+    ctx: &RequestContext,
+    daemon: &DaemonName,
+    ready: Option<&Condition>,
+) -> (ConditionReason, String) {
+    let Some(Condition { status, reason, message, .. }) = ready else {
+        return (ConditionReason::DaemonNotReady, format!("daemon {daemon} is not ready"));
+    };
+    if *status {
+        let message = format!("daemon {daemon} has not read its limits back yet");
+        return (ConditionReason::AwaitingReadBack, message);
+    }
+    let meaning = reason.meaning_for_tenants().map(|meaning| format!("; {meaning}")).unwrap_or_default();
+    let redacted = format!("daemon {daemon} is not ready ({reason}{meaning}): ask the host's operator");
+    let message = AudienceText::new(format!("daemon {daemon}: {message}"), redacted).text_for(&ctx.actor);
+    let reason = match reason {
+        ConditionReason::ServerFault => ConditionReason::ServerFault,
+        _ => ConditionReason::DaemonNotReady,
+    };
+    (reason, message)
+}
+
 /// Why the socket cannot be given to a tenant's processes.
 fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
     let whole = problem.map_or_else(String::new, |problem| problem.message.clone());
-    let reason = problem.map_or("", |problem| problem.reason);
+    let reason = problem.map_or("", |problem| problem.reason.as_str());
     AudienceText::new(whole, format!("its socket cannot be handed out ({reason}): ask the host's operator"))
 }
 
@@ -546,7 +568,12 @@ fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Conditio
     let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
     let context = tenant::context_bytes(resolved.predicted_sms(most)?);
     let message = tenant::below_context(limit, context)?;
-    Some(Condition::new("LimitBelowContext", true, "ContextPaidFromLimit", message))
+    Some(Condition::new(
+        ConditionType::LimitBelowContext,
+        true,
+        ConditionReason::ContextPaidFromLimit,
+        message,
+    ))
 }
 
 fn without_daemon(tenant: &Tenant) -> ServiceError {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::attribution::{Candidate, PartitionOccupant, occupant};
 use crate::domain::client::{ClientId, Lease};
+use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Daemon, Mode};
 use crate::domain::layout::moves::PartitionHolder;
 use crate::domain::maintenance::Maintenance;
@@ -48,17 +49,20 @@ impl TenantBlockers {
         tenant: &Tenant,
         daemon: &Daemon,
         placement: &Placement,
-    ) -> Option<(&'static str, ServiceError)> {
+    ) -> Option<(ConditionReason, ServiceError)> {
         if let Err(error) = cordoned(&daemon.name, &daemon.spec, self.maintenance.as_ref()) {
             let covered = |maintenance: &Maintenance| maintenance.covers(&daemon.spec.gpus);
             let in_maintenance = self.maintenance.as_ref().is_some_and(covered);
-            return Some((if in_maintenance { "Maintenance" } else { "Cordoned" }, error));
+            return Some((
+                if in_maintenance { ConditionReason::Maintenance } else { ConditionReason::Cordoned },
+                error,
+            ));
         }
         if let Some(why) = self.unreachable.get(&(daemon.name.clone(), tenant.spec.uid)) {
-            return Some(("DirectoryUnreachable", ServiceError::Conflict(why.clone())));
+            return Some((ConditionReason::DirectoryUnreachable, ServiceError::Conflict(why.clone())));
         }
         let held = self.occupants.refuse(tenant, placement, None).err();
-        held.map(|error| ("PartitionInUse", error))
+        held.map(|error| (ConditionReason::PartitionInUse, error))
     }
 }
 

@@ -370,7 +370,7 @@ impl Service {
 /// The server that takes clients.
 fn server(status: &DaemonStatus) -> Option<ClientId> {
     let servers = &status.effective.as_ref()?.servers;
-    let active = servers.iter().find(|server| server.status == "ACTIVE").or(servers.first())?;
+    let active = servers.iter().find(|server| server.is_active()).or(servers.first())?;
     Some(ClientId { pid: active.pid, start_time: active.start_time })
 }
 

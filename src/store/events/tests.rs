@@ -1,6 +1,7 @@
 use super::super::{Fate, Store};
 use super::*;
 use crate::domain::DaemonName;
+use crate::domain::condition::ConditionReason;
 use crate::domain::event::{
     AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReadyReason,
     OperationFacts, ServerFault,
@@ -63,7 +64,8 @@ async fn event_ids_follow_commits_and_notify_watchers() {
 #[tokio::test]
 async fn events_are_filtered_by_subject_in_both_orders() {
     let (_dir, store) = open().await;
-    let crashes = NotReadyReason { daemon: daemon("gpu0"), reason: String::new(), message: String::new() };
+    let crashes =
+        NotReadyReason { daemon: daemon("gpu0"), reason: ConditionReason::CrashLoop, message: String::new() };
     let events = vec![
         (started("gpu0"), 10),
         (died("gpu1"), 20),

@@ -1,7 +1,8 @@
 //! What a driver does differently for a control process that was started outside this manager, and beside those of others.
 
 use super::Driver;
-use crate::domain::daemon::{Condition, Home, Incarnation};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::{Home, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
@@ -166,12 +167,12 @@ impl Driver {
                     let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
                     let message =
                         format!("GPU {} is also served by {other}: {SHARED_MEANS}", gpus.join(", "));
-                    Condition::new("SharesGpu", true, "ForeignDaemon", message)
+                    Condition::new(ConditionType::SharesGpu, true, ConditionReason::ForeignDaemon, message)
                 }
                 Err(reason) => {
                     let message =
                         format!("{other} may serve a GPU of this daemon too ({reason}): {SHARED_MEANS}");
-                    Condition::new("SharesGpu", true, "CannotBeTold", message)
+                    Condition::new(ConditionType::SharesGpu, true, ConditionReason::CannotBeTold, message)
                 }
             });
         }
@@ -181,7 +182,12 @@ impl Driver {
                  ({reason}): programs that still have the old pipe directory then run outside MPS, with the whole GPU",
                 self.context.pipe_directory(&desired.name).display()
             );
-            conditions.push(Condition::new("MovesAtRestart", true, "DirectoryUnusable", message));
+            conditions.push(Condition::new(
+                ConditionType::MovesAtRestart,
+                true,
+                ConditionReason::DirectoryUnusable,
+                message,
+            ));
         }
         conditions
     }
@@ -201,7 +207,7 @@ fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
         }
     };
     Some(Blocker {
-        reason: "GpuSharedWithForeignDaemon",
+        reason: ConditionReason::GpuSharedWithForeignDaemon,
         message: format!(
             "{serves}: {SHARED_MEANS}. Quit that daemon, or adopt it instead of starting another, or set share_gpus to start \
              beside it all the same"
@@ -215,7 +221,7 @@ fn refuse_another_shape(desired: &Desired, process: ControlProcess) -> Result<Co
         return Ok(process);
     }
     Err(Blocker {
-        reason: "ServesOtherwise",
+        reason: ConditionReason::ServesOtherwise,
         message: format!(
             "process {} in its pipe directory has other GPUs, users or another mode than were observed: release this daemon, and adopt that \
              process",
@@ -237,7 +243,7 @@ mod tests {
             SharedGpu { gpus: Err("may not be read".into()), daemon: "control daemon 8-1 of uid 9".into() };
         assert_eq!(sharing_blocker(&[]), None);
         let blocker = sharing_blocker(std::slice::from_ref(&unknown)).expect("it may share");
-        assert_eq!(blocker.reason, "GpuSharedWithForeignDaemon");
+        assert_eq!(blocker.reason, ConditionReason::GpuSharedWithForeignDaemon);
         for words in ["8-1 of uid 9 may serve", "(may not be read)", "share_gpus"] {
             assert!(blocker.message.contains(words), "{}", blocker.message);
         }

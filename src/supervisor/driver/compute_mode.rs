@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::domain::compute_mode::{ComputeModeStatus, ModeStep, OwnedComputeMode, next};
-use crate::domain::daemon::{Condition, DaemonStatus};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::DaemonStatus;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
@@ -240,16 +241,18 @@ impl ComputeModeControl {
         let Some((wanted, gpus)) = &self.applied_for else { return };
         let read = self.status.iter().filter(|status| status.mode.is_some()).count();
         let condition = match &self.failure {
-            Some(why) => Condition::new("ComputeMode", false, "NotAsWanted", why.clone()),
+            Some(why) => {
+                Condition::new(ConditionType::ComputeMode, false, ConditionReason::NotAsWanted, why.clone())
+            }
             None if wanted.is_none() => return,
             None if read < gpus.len() => {
                 let message =
                     "it was set, and is not read back while the GPU is missing or the host is in maintenance";
-                Condition::new("ComputeMode", false, "NotReadBack", message)
+                Condition::new(ConditionType::ComputeMode, false, ConditionReason::NotReadBack, message)
             }
             None => {
                 let message = "the compute mode of its GPUs was read back as its spec says";
-                Condition::new("ComputeMode", true, "SetAndReadBack", message)
+                Condition::new(ConditionType::ComputeMode, true, ConditionReason::SetAndReadBack, message)
             }
         };
         status.conditions.push(condition);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Driver;
 use crate::domain::Inode;
 use crate::domain::client::ClientFacts;
+use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::FaultHolder;
 use crate::domain::plan::Desired;
 use crate::domain::wedge::ReplacedProcess;
@@ -40,7 +41,7 @@ impl Driver {
                 diagnosis::name(&PollOutcome::NoFiles(cause.to_string()), &DiagnosisEvidence::default())
             }
             (_, Some(room)) => Some(Diagnosis {
-                reason: "LogDiskFull",
+                reason: ConditionReason::LogDiskFull,
                 message: format!("{error}; {}", log_disk_full(&self.log_directory, room)),
             }),
             _ => None,
@@ -49,7 +50,7 @@ impl Driver {
             Some(Diagnosis { reason, message }) => self.state.blocked(Blocker { reason, message }, now),
             None => {
                 let message = one_line(&error.to_string());
-                self.state.failed(Diagnosis { reason: "DiedOrDidNotStart", message }, now);
+                self.state.failed(Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message }, now);
             }
         }
     }
@@ -57,7 +58,7 @@ impl Driver {
     /// After a poll that saw everything: who waits, and what runs out.
     pub(super) fn observe_surroundings(&mut self, desired: &Desired) {
         let listed = self.state.seen.iter().flat_map(|seen| &seen.servers);
-        let serving = listed.clone().filter(|server| server.status == "ACTIVE").map(|server| server.pid);
+        let serving = listed.clone().filter(|server| server.is_active()).map(|server| server.pid);
         self.logs.polled(listed.map(|server| server.pid));
         self.logs.recovered(serving);
         self.logs.prune();
@@ -78,7 +79,7 @@ impl Driver {
     fn note_fault_holders(&mut self) {
         let state = self.logs.state();
         let faulty = self.state.seen.iter_mut().flat_map(|seen| &mut seen.servers);
-        for server in faulty.filter(|server| server.status == "FAULT") {
+        for server in faulty.filter(|server| server.is_faulty()) {
             let affected = state.affected(server.pid);
             let holds = |client: &&ClientFacts| {
                 client.server == server.pid && (affected.is_empty() || affected.contains(&client.id.pid))
@@ -190,7 +191,8 @@ impl Driver {
             tracing::error!(daemon = %desired.name, what, "no client is connected: restarting the daemon");
             self.state.restart = true;
         }
-        self.state.explain(Diagnosis { reason: "PipeDirectoryLost", message: pipes_lost(&what) });
+        self.state
+            .explain(Diagnosis { reason: ConditionReason::PipeDirectoryLost, message: pipes_lost(&what) });
     }
 
     /// Notices that the control process is gone, and sees its servers off.
@@ -265,10 +267,10 @@ fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be
             "process {pid} was sent {command:?} by another program (control.log has it): find out which program reaches its socket, and have \
              them use this API instead"
         );
-        return Diagnosis { reason: "QuitByOthers", message };
+        return Diagnosis { reason: ConditionReason::QuitByOthers, message };
     }
     if let Some(message) = died_in_session(records, may_be_ours) {
-        return Diagnosis { reason: "DiedInSession", message };
+        return Diagnosis { reason: ConditionReason::DiedInSession, message };
     }
     let message = match log::last_word(records, pid) {
         Some(line) => format!("process {pid} died; the last that it wrote to control.log is {line:?}"),
@@ -276,7 +278,7 @@ fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be
             "process {pid} died and wrote nothing about it to control.log: it was killed, or it crashed"
         ),
     };
-    Diagnosis { reason: "DiedOrDidNotStart", message }
+    Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message }
 }
 
 #[cfg(test)]
@@ -314,14 +316,17 @@ mod tests {
         let other = death_notice(9, None, &records(&["Failed to start server"]), false);
         assert!(other.message.contains("wrote nothing"), "another process did: {other}");
         for poll_failure in [silent, died, other] {
-            assert_eq!((poll_failure.reason, poll_failure.message.lines().count()), ("DiedOrDidNotStart", 1));
+            assert_eq!(
+                (poll_failure.reason, poll_failure.message.lines().count()),
+                (ConditionReason::DiedOrDidNotStart, 1)
+            );
         }
     }
 
     #[test]
     fn quit_of_an_outsider_is_named() {
         let notice = death_notice(1308, Some("quit -t 1"), &records(&["NEW UI", "Cmd:quit -t 1"]), false);
-        assert_eq!(notice.reason, "QuitByOthers");
+        assert_eq!(notice.reason, ConditionReason::QuitByOthers);
         assert!(notice.message.contains("\"quit -t 1\""), "{notice}");
     }
 }

@@ -1,7 +1,5 @@
 //! What a driver does about the sockets of its tenants, and about the directory of its daemon's own.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use super::super::handout::{ControlSocket, Handout, handout};
@@ -57,23 +55,6 @@ impl Driver {
     pub(super) fn close_handout(&self, desired: &Desired) {
         let handout = if desired.running { Handout::Wait } else { Handout::Refuse };
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);
-    }
-
-    /// Narrows the directory of a daemon of this manager that an earlier release left open to all.
-    ///
-    /// Its clients may still have it in their environment, so that it can be passed until the next start.
-    pub(super) fn narrow_pipe_directory(&self) {
-        let own = self.pipe_directory == self.context.pipe_directory(&self.desired.borrow().name);
-        if !own || self.is_foreign() || self.state.process.is_none() {
-            return;
-        }
-        let Ok(metadata) = fs::symlink_metadata(&self.pipe_directory) else { return };
-        if metadata.is_dir() && metadata.mode() & 0o066 != 0 {
-            let narrowed = fs::set_permissions(&self.pipe_directory, Permissions::from_mode(0o711));
-            if let Err(error) = narrowed {
-                tracing::warn!(directory = %self.pipe_directory.display(), %error, "the daemon's directory stays open to all");
-            }
-        }
     }
 
     fn is_foreign(&self) -> bool {

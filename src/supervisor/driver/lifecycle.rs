@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Driver;
+use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
@@ -63,7 +64,8 @@ impl Driver {
                 }
                 if let Some(recorded) = recorded.filter(|_| desired.running) {
                     let gone = "no manager was there to see it";
-                    let failure = Diagnosis { reason: "DiedOrDidNotStart", message: gone.to_owned() };
+                    let failure =
+                        Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message: gone.to_owned() };
                     self.event_detector.died(
                         &desired.name,
                         recorded.identity.pid,
@@ -105,7 +107,7 @@ impl Driver {
         };
         if !self.record(desired, incarnation.clone()).await {
             let message = "the token of the new process could not be written to the database, so none is started: see that the disk of the state directory has room".to_owned();
-            self.state.blocked(Blocker { reason: "StoreUnavailable", message }, now);
+            self.state.blocked(Blocker { reason: ConditionReason::StoreUnavailable, message }, now);
             return;
         }
         self.clean_stale();
@@ -162,22 +164,26 @@ impl Driver {
         let inventory = Arc::clone(&self.context.inventory);
         let present = match tokio::task::spawn_blocking(move || inventory.gpus()).await {
             Ok(Ok(gpus)) => gpus,
-            Ok(Err(error)) => return Some(Blocker { reason: "NoInventory", message: error.to_string() }),
-            Err(error) => return Some(Blocker { reason: "NoInventory", message: error.to_string() }),
+            Ok(Err(error)) => {
+                return Some(Blocker { reason: ConditionReason::NoInventory, message: error.to_string() });
+            }
+            Err(error) => {
+                return Some(Blocker { reason: ConditionReason::NoInventory, message: error.to_string() });
+            }
         };
         if let Some(blocker) = GpuPresence::of(&present).blocker(desired) {
             return Some(blocker);
         }
         if let Some(why) = self.context.capability.lacks_static().filter(|_| desired.mode == Mode::Static) {
             let message = format!("{why}, or set the daemon's mode to shared");
-            return Some(Blocker { reason: "StaticModeUnsupported", message });
+            return Some(Blocker { reason: ConditionReason::StaticModeUnsupported, message });
         }
         if let Some(why) = self.modes.failure().filter(|_| desired.compute_mode.is_some()) {
             // A server without the mode would let processes past it.
-            return Some(Blocker { reason: "ComputeModeNotSet", message: why.clone() });
+            return Some(Blocker { reason: ConditionReason::ComputeModeNotSet, message: why.clone() });
         }
         if let Some(message) = self.directories_unusable(desired).await {
-            return Some(Blocker { reason: "DirectoryUnusable", message });
+            return Some(Blocker { reason: ConditionReason::DirectoryUnusable, message });
         }
         if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
             let message = format!(
@@ -188,7 +194,7 @@ impl Driver {
                 ),
                 self.pipe_directory.display()
             );
-            return Some(Blocker { reason: "ForeignDaemon", message });
+            return Some(Blocker { reason: ConditionReason::ForeignDaemon, message });
         }
         if desired.share_gpus {
             return None;
@@ -215,7 +221,7 @@ impl Driver {
             Err(error) => {
                 let message = format!("process {} did not end: {error}", process.identity);
                 tracing::error!(daemon = %desired.name, %message);
-                self.state.blocked(Blocker { reason: "StopFailed", message }, self.now());
+                self.state.blocked(Blocker { reason: ConditionReason::StopFailed, message }, self.now());
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

@@ -283,7 +283,6 @@ impl Driver {
                 }
                 let adopted = matches!(found, Ok(Some(_)));
                 self.state.searched(found, self.now());
-                self.narrow_pipe_directory();
                 if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
                     self.state.layout.begin(&earlier.token);
                     // What an earlier manager had read back and is otherwise now, another program has changed.

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use crate::domain::condition::ConditionReason;
 use crate::mps::process::SOCKET;
 use crate::supervisor::reconcile::daemon::Blocker;
 
@@ -33,7 +34,7 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
     let shown = path.display();
     let unsafe_because = |what: String| {
         Err(Blocker {
-            reason: "TenantDirectoryUnsafe",
+            reason: ConditionReason::TenantDirectoryUnsafe,
             message: format!("{shown} {what}; the manager makes the directory again"),
         })
     };
@@ -53,7 +54,7 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
     if metadata.mode() & 0o022 != 0 {
         let mode = metadata.mode() & 0o7777;
         return Err(Blocker {
-            reason: "TenantDirectoryUnsafe",
+            reason: ConditionReason::TenantDirectoryUnsafe,
             message: format!(
                 "{shown} has mode {mode:o}, so that others could replace the socket in it: see what is in it, and chmod 755 {shown}"
             ),
@@ -79,11 +80,11 @@ pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<()
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => {
             let message = format!("{} is no socket: restart the daemon", socket.display());
-            return Err(Blocker { reason: "NoControlSocket", message });
+            return Err(Blocker { reason: ConditionReason::NoControlSocket, message });
         }
         Err(error) => {
             let message = format!("{}: {error}: restart the daemon", socket.display());
-            return Err(Blocker { reason: "NoControlSocket", message });
+            return Err(Blocker { reason: ConditionReason::NoControlSocket, message });
         }
     }
     let _ = fs::remove_file(between);
@@ -100,7 +101,7 @@ pub(super) fn replace(socket: &Path, directory: &Path) -> Result<(), Blocker> {
             "{} cannot be replaced ({error}): remove what is there, and the manager makes it again",
             control.display()
         );
-        Blocker { reason: "TenantDirectoryUnsafe", message }
+        Blocker { reason: ConditionReason::TenantDirectoryUnsafe, message }
     })
 }
 
@@ -108,7 +109,7 @@ fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Blocker {
     let (from, to) = (socket.display(), directory.display());
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::XDEV) => Blocker {
-            reason: "OtherFileSystem",
+            reason: ConditionReason::OtherFileSystem,
             message: format!(
                 "the socket {from} cannot be linked into {to}, which is on another file system: serve with a --runtime-dir on the \
                  file system of the socket, or replace this daemon by one that the manager starts itself"
@@ -119,7 +120,7 @@ fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Blocker {
             let owner = fs::symlink_metadata(socket)
                 .map_or_else(|_| "another user".to_owned(), |it| format!("uid {}", it.uid()));
             Blocker {
-                reason: "LinkNotPermitted",
+                reason: ConditionReason::LinkNotPermitted,
                 message: format!(
                     "the socket {from} belongs to {owner}, and the kernel lets uid {me} make no hard link to it \
                      (fs.protected_hardlinks): run the manager as root, or replace this daemon by one that the manager starts itself"
@@ -127,7 +128,7 @@ fn not_linked(socket: &Path, directory: &Path, error: &io::Error) -> Blocker {
             }
         }
         _ => Blocker {
-            reason: "SocketNotLinked",
+            reason: ConditionReason::SocketNotLinked,
             message: format!(
                 "the socket {from} cannot be linked into {to} ({error}): see that the disk has room"
             ),
@@ -140,7 +141,7 @@ fn failed(path: &Path, error: &io::Error) -> Blocker {
         "{}: {error}: see that the runtime directory has room and belongs to the manager",
         path.display()
     );
-    Blocker { reason: "TenantDirectoryUnsafe", message }
+    Blocker { reason: ConditionReason::TenantDirectoryUnsafe, message }
 }
 
 #[cfg(test)]
@@ -195,9 +196,15 @@ mod tests {
         let (home, directory) = home();
         ensure(&directory).expect("made");
         let (socket, between) = (home.path().join("control"), home.path().join(".between"));
-        assert_eq!(link(&socket, &directory, &between).expect_err("none").reason, "NoControlSocket");
+        assert_eq!(
+            link(&socket, &directory, &between).expect_err("none").reason,
+            ConditionReason::NoControlSocket
+        );
         fs::write(&socket, "").expect("written");
-        assert_eq!(link(&socket, &directory, &between).expect_err("a file").reason, "NoControlSocket");
+        assert_eq!(
+            link(&socket, &directory, &between).expect_err("a file").reason,
+            ConditionReason::NoControlSocket
+        );
         fs::remove_file(&socket).expect("removed");
         for _ in 0..2 {
             let _listener = UnixListener::bind(&socket).expect("bound");
@@ -213,7 +220,7 @@ mod tests {
         fs::create_dir(directory.join(SOCKET)).expect("made");
         assert_eq!(
             link(&socket, &directory, &between).expect_err("in the way").reason,
-            "TenantDirectoryUnsafe"
+            ConditionReason::TenantDirectoryUnsafe
         );
         assert!(!between.exists());
     }
@@ -230,7 +237,7 @@ mod tests {
         let socket = elsewhere.path().join("control");
         let _listener = UnixListener::bind(&socket).expect("bound");
         let refused = link(&socket, &directory, &home.path().join(".between")).expect_err("two file systems");
-        assert_eq!(refused.reason, "OtherFileSystem");
+        assert_eq!(refused.reason, ConditionReason::OtherFileSystem);
         assert!(refused.message.contains("--runtime-dir"), "{refused:?}");
     }
 
@@ -257,7 +264,7 @@ mod tests {
             };
             scope.spawn(as_nobody).join().expect("no panic").expect_err("not its owner")
         });
-        assert_eq!(refused.reason, "LinkNotPermitted");
+        assert_eq!(refused.reason, ConditionReason::LinkNotPermitted);
         for word in ["uid 0", "fs.protected_hardlinks", "run the manager as root"] {
             assert!(refused.message.contains(word), "{refused:?}");
         }

@@ -36,6 +36,7 @@ pub(super) use self::policy::handout;
 pub(super) use self::socket::{ControlSocket, Handout};
 use super::reconcile::daemon::Blocker;
 use crate::clock::Clock;
+use crate::domain::condition::ConditionReason;
 use crate::domain::plan::{Desired, DesiredVersion};
 use crate::domain::tenant::WaitingProcess;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
@@ -363,7 +364,7 @@ impl Handouts {
         let mut inner = self.inner();
         let Some(entry) = inner.entries.get_mut(name) else {
             let message = "its directory is not made yet: try again in a moment".to_owned();
-            return Err(Blocker { reason: "DirectoryNotMade", message });
+            return Err(Blocker { reason: ConditionReason::DirectoryNotMade, message });
         };
         let shown = entry.shown.clone();
         self.apply(name, entry, &shown);
@@ -421,7 +422,7 @@ impl Handouts {
             (Ok(()), closed) => self.close(name, entry, closed, &path).err(),
         };
         if let Some(problem) = problem.as_ref().filter(|now| entry.problem.as_ref() != Some(now)) {
-            tracing::error!(tenant = %entry.tenant, reason = problem.reason, why = problem.message, "a tenant's socket cannot be handed out");
+            tracing::error!(tenant = %entry.tenant, reason = %problem.reason, why = problem.message, "a tenant's socket cannot be handed out");
         }
         entry.problem = problem;
     }
@@ -464,7 +465,7 @@ impl Handouts {
                         "no placeholder could be made at {} ({error}): see that the manager may open more files and the disk has room",
                         between.display()
                     );
-                    Blocker { reason: "NoPlaceholder", message }
+                    Blocker { reason: ConditionReason::NoPlaceholder, message }
                 })?,
             };
             // Decided first: who comes to the new one must not be sent to a dead daemon.
@@ -522,7 +523,7 @@ pub fn root(runtime_dir: &Path) -> PathBuf {
 
 /// Whether a hard link is impossible, and not merely missing.
 fn is_without_link(problem: &Blocker) -> bool {
-    matches!(problem.reason, "OtherFileSystem" | "LinkNotPermitted")
+    matches!(problem.reason, ConditionReason::OtherFileSystem | ConditionReason::LinkNotPermitted)
 }
 
 #[cfg(test)]

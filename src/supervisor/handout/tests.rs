@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
 use super::*;
+use crate::domain::condition::ConditionReason;
 use crate::host::process::{having, identify};
 use crate::mps::process::PIPE_ENV;
 
@@ -249,7 +250,7 @@ async fn unsafe_directory_hands_nothing_out() {
     host.set(&[A], Handout::Open(control.clone()));
     fs::set_permissions(host.path(A), fs::Permissions::from_mode(0o777)).expect("mode");
     let refused = host.handouts.client_directory(&directory(A)).expect_err("writable by others");
-    assert_eq!(refused.reason, "TenantDirectoryUnsafe");
+    assert_eq!(refused.reason, ConditionReason::TenantDirectoryUnsafe);
     assert_eq!(host.handouts.status(&directory(A)).problem, Some(refused));
     fs::set_permissions(host.path(A), fs::Permissions::from_mode(0o755)).expect("mode");
     host.handouts.client_directory(&directory(A)).expect("mended");
@@ -268,7 +269,10 @@ async fn adopted_daemon_elsewhere_keeps_its_own_directory() {
     let identity = identify(std::process::id()).expect("alive");
     let ours = ControlSocket { identity, pipe: elsewhere.path().to_owned(), foreign: false };
     host.set(&[A], Handout::Open(ours.clone()));
-    assert_eq!(host.handouts.client_directory(&directory(A)).expect_err("ours").reason, "OtherFileSystem");
+    assert_eq!(
+        host.handouts.client_directory(&directory(A)).expect_err("ours").reason,
+        ConditionReason::OtherFileSystem
+    );
     host.set(&[A], Handout::Open(ControlSocket { foreign: true, ..ours }));
     let given = host.handouts.client_directory(&directory(A)).expect("the daemon's own");
     assert_eq!(given.path, elsewhere.path());

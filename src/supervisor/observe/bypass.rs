@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::DaemonName;
 use crate::domain::bypass::{Bypass, describe_bypasses};
-use crate::domain::daemon::Condition;
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::event::DomainEvent;
 use crate::domain::plan::Desired;
 use crate::host::Identity;
@@ -101,9 +101,9 @@ impl Bypasses {
             }
         };
         Some(Condition::new(
-            "Bypass",
+            ConditionType::Bypass,
             true,
-            "ProcessOutsideMps",
+            ConditionReason::ProcessOutsideMps,
             format!("no limit holds {}: {remedy}", describe_bypasses(self.present.values(), 0)),
         ))
     }

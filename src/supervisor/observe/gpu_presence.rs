@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::watch;
 
 use crate::domain::GpuUuid;
+use crate::domain::condition::ConditionReason;
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::Desired;
 use crate::supervisor::reconcile::daemon::Blocker;
@@ -41,14 +42,14 @@ impl GpuPresence {
         let mig = self.mig.as_ref()?;
         desired.gpus.iter().find_map(|uuid| match mig.get(uuid) {
             None => Some(Blocker {
-                reason: "GpuMissing",
+                reason: ConditionReason::GpuMissing,
                 message: format!(
                     "GPU {uuid} is missing: the driver does not list it, or cannot describe it (nvidia-smi and the kernel's \
                      log say why). Put it back, or put another in its place: POST /api/v1/gpus/{uuid}/replace"
                 ),
             }),
             Some(true) => Some(Blocker {
-                reason: "MigEnabled",
+                reason: ConditionReason::MigEnabled,
                 message: format!(
                     "GPU {uuid} is in MIG mode, which this manager lists and does not manage: switch MIG mode off \
                      (nvidia-smi -mig 0), or change the daemon's gpus"

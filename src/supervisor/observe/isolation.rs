@@ -1,7 +1,7 @@
 //! Where a daemon is started, and where it was found to run.
 
 use crate::domain::DaemonName;
-use crate::domain::daemon::Condition;
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::isolation::{Isolation, ProcessLocation, isolation, scope_name};
 use crate::host::{self, systemd};
 use crate::mps::process::Launcher;
@@ -30,5 +30,5 @@ pub(crate) fn observe(scopes: &systemd::Scopes, pid: u32, refused: Option<&str>)
 pub(crate) fn condition(scopes: &systemd::Scopes, isolation: &Isolation) -> Option<Condition> {
     let reason = isolation.reason.clone()?;
     matches!(scopes, systemd::Scopes::Available { .. })
-        .then(|| Condition::new("NotIsolated", true, "NoScope", reason))
+        .then(|| Condition::new(ConditionType::NotIsolated, true, ConditionReason::NoScope, reason))
 }

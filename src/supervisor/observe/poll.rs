@@ -22,7 +22,7 @@ use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, MemoryLimit};
 use crate::gpu::InventoryError;
 use crate::host;
-use crate::mps::parse::{self, Clients, LimitReading, ParseError, ServerStatus};
+use crate::mps::parse::{self, Clients, LimitReading, ParseError};
 use crate::mps::{Command, ControlChannel, ControlSession, DeviceSelector, SessionError};
 use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::driver::partition_commands::by_gpu;
@@ -289,10 +289,7 @@ async fn read_server(
         ],
     )
     .await?;
-    let status = match parse::server_status(&status)? {
-        ServerStatus::NotFound => return Ok(None),
-        status => status.to_string(),
-    };
+    let Some(status) = parse::server_status(&status)? else { return Ok(None) };
     let Some(identity) = host::process::identify(pid) else { return Err(PollError::Dying(pid)) };
     let percentage = parse::server_percentage(&percentage).map_err(|error| dying(pid, error))?;
     let Some(percentage) = percentage else { return Err(PollError::Dying(pid)) };

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::diagnosis::{Diagnosis, log_disk_full};
 use super::recent::{SHOWN_MS, times};
-use crate::domain::daemon::{Condition, DaemonStatus, Effective, Phase, Server, SessionCounts, Waiting};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::{DaemonStatus, Effective, Phase, Server, ServerStatus, SessionCounts, Waiting};
 use crate::domain::difference::differences;
 use crate::domain::drift::DriftPolicy;
 use crate::domain::layout::status::LayoutStatus;
@@ -71,9 +72,9 @@ fn conditions(
     let mut conditions = vec![ready(state, desired, phase)];
     if state.needs_restart(desired) {
         conditions.push(Condition::new(
-            "RestartRequired",
+            ConditionType::RestartRequired,
             true,
-            "StartedOtherwise",
+            ConditionReason::StartedOtherwise,
             "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
              or at once by a restart",
         ));
@@ -81,42 +82,54 @@ fn conditions(
     conditions.extend(cordoned(desired));
     if desired.gpus.len() > 1 {
         conditions.push(Condition::new(
-            "LimitsEscapable",
+            ConditionType::LimitsEscapable,
             true,
-            "SeveralGpus",
+            ConditionReason::SeveralGpus,
             "a client escapes the server's memory limits by setting CUDA_VISIBLE_DEVICES, since this daemon has several \
              GPUs; one daemon a GPU closes that way",
         ));
     }
-    let faulty = state.seen.iter().flat_map(|seen| &seen.servers).filter(|server| server.status == "FAULT");
+    let faulty = state.seen.iter().flat_map(|seen| &seen.servers).filter(|server| server.is_faulty());
     for server in faulty {
-        conditions.push(Condition::new("ServerFault", true, "ClientsToBeTornDown", server_fault(server)));
+        conditions.push(Condition::new(
+            ConditionType::ServerFault,
+            true,
+            ConditionReason::ClientsToBeTornDown,
+            server_fault(server),
+        ));
     }
     // One that others cause is over at once and comes back with them: it is reported for a while.
     let is_recent = |failure: &&Diagnosis| {
         !matches!(phase, Phase::Ready | Phase::Observed)
-            || (matches!(failure.reason, "DiedInSession" | "QuitByOthers")
+            || (matches!(failure.reason, ConditionReason::DiedInSession | ConditionReason::QuitByOthers)
                 && now - state.failed_at < SHOWN_MS)
     };
     if let Some(failure) = state.last_failure.as_ref().filter(is_recent) {
-        conditions.push(Condition::new("LastFailure", true, failure.reason, failure.message.clone()));
+        conditions.push(Condition::new(
+            ConditionType::LastFailure,
+            true,
+            failure.reason,
+            failure.message.clone(),
+        ));
     }
     if let Some(replaced) = state.replaced.as_ref().filter(|replaced| now - replaced.at < SHOWN_MS) {
-        let kind = if replaced.is_daemon { "DaemonReplaced" } else { "ServerReplaced" };
-        conditions.push(Condition::new(kind, true, "Hung", replaced.to_string()));
+        let kind =
+            if replaced.is_daemon { ConditionType::DaemonReplaced } else { ConditionType::ServerReplaced };
+        conditions.push(Condition::new(kind, true, ConditionReason::Hung, replaced.to_string()));
     }
     conditions.extend(drift(state, desired, now));
     conditions.extend(state.queue.iter().map(waiting));
     if let Some(room) = state.shortages.log_room {
-        conditions.push(Condition::new("LogDiskFull", true, "NoRoom", log_disk_full(log_directory, room)));
+        conditions.push(Condition::new(
+            ConditionType::LogDiskFull,
+            true,
+            ConditionReason::NoRoom,
+            log_disk_full(log_directory, room),
+        ));
     }
-    conditions.extend(
-        state
-            .shortages
-            .files
-            .iter()
-            .map(|files| Condition::new("FileDescriptorsLow", true, "NearLimit", files.to_string())),
-    );
+    conditions.extend(state.shortages.files.iter().map(|files| {
+        Condition::new(ConditionType::FileDescriptorsLow, true, ConditionReason::NearLimit, files.to_string())
+    }));
     conditions
 }
 
@@ -124,17 +137,17 @@ fn conditions(
 fn cordoned(desired: &Desired) -> Option<Condition> {
     let (reason, message) = match desired.maintenance {
         Some(_) => (
-            "Maintenance",
+            ConditionReason::Maintenance,
             "the host is in maintenance with a GPU of this daemon, so no new client is admitted: end it with \
              DELETE /api/v1/host/maintenance",
         ),
         None if !desired.schedulable => (
-            "Cordoned",
+            ConditionReason::Cordoned,
             "it is cordoned, so `mps-manager run` admits no new client: uncordon it to take clients again",
         ),
         None => return None,
     };
-    Some(Condition::new("Schedulable", false, reason, message))
+    Some(Condition::new(ConditionType::Schedulable, false, reason, message))
 }
 
 /// That others changed settings: while it is so, and for a while after it was restored.
@@ -158,9 +171,9 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
         .map(|line| format!(" (control.log shows the command {line:?})"))
         .unwrap_or_default();
     Some(Condition::new(
-        "SettingsDrifted",
+        ConditionType::SettingsDrifted,
         drift.present,
-        if drift.present { "ChangedByOthers" } else { "Restored" },
+        if drift.present { ConditionReason::ChangedByOthers } else { ConditionReason::Restored },
         format!(
             "{}; {done}. Another program changed that{command}, {} so far: have it write tenants through this API instead",
             what.join(", "),
@@ -175,9 +188,9 @@ fn waiting(queue: &Waiting) -> Condition {
     let behind = &queue.behind;
     let clients = if behind.clients.is_empty() { "none is listed".to_owned() } else { list(&behind.clients) };
     Condition::new(
-        "UsersWaiting",
+        ConditionType::UsersWaiting,
         true,
-        "ServesAnotherUser",
+        ConditionReason::ServesAnotherUser,
         format!(
             "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): wait, end those, or serve \
              several users at once with multi_user, which takes a restart",
@@ -191,88 +204,91 @@ fn waiting(queue: &Waiting) -> Condition {
 
 fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition {
     let (reason, message) = match phase {
-        Phase::Ready => ("AppliedAndReadBack", "every setting was read back as it should be".to_owned()),
-        Phase::Unknown => ("NotPolled", "it has not been polled yet".to_owned()),
+        Phase::Ready => (ConditionReason::AppliedAndReadBack, "every setting was read back as it should be".to_owned()),
+        Phase::Unknown => (ConditionReason::NotPolled, "it has not been polled yet".to_owned()),
         Phase::Stopped if desired.maintenance.is_some_and(MaintenanceState::holds_down) => {
-            ("StoppedForMaintenance", "it is stopped while the host is in maintenance".to_owned())
+            (ConditionReason::StoppedForMaintenance, "it is stopped while the host is in maintenance".to_owned())
         }
-        Phase::Stopped => ("StoppedAsWanted", "it is stopped, as its spec says".to_owned()),
-        Phase::Starting => ("Starting", "it is being started".to_owned()),
-        Phase::Stopping => ("Stopping", "it is being stopped".to_owned()),
-        Phase::BackOff => ("BackOff", "it died or did not start, and is started again after a pause".to_owned()),
+        Phase::Stopped => (ConditionReason::StoppedAsWanted, "it is stopped, as its spec says".to_owned()),
+        Phase::Starting => (ConditionReason::Starting, "it is being started".to_owned()),
+        Phase::Stopping => (ConditionReason::Stopping, "it is being stopped".to_owned()),
+        Phase::BackOff => (ConditionReason::BackOff, "it died or did not start, and is started again after a pause".to_owned()),
         Phase::CrashLoop => (
-            "CrashLoop",
+            ConditionReason::CrashLoop,
             "it died or did not start five times within a minute: see the tail of its log in LastFailure, and nvidia-smi for the GPU".to_owned(),
         ),
         Phase::Wedged => match &state.poll_failure {
             Some(poll_failure) => (poll_failure.reason, poll_failure.message.clone()),
-            None => ("Wedged", format!("it did not answer ({})", state.wedged.as_deref().unwrap_or_default())),
+            None => (ConditionReason::Wedged, format!("it did not answer ({})", state.wedged.as_deref().unwrap_or_default())),
         },
         Phase::Blocked => match state.current_blocker(desired, phase) {
             Some(blocker) => (blocker.reason, blocker.message),
-            None => ("Blocked", String::new()),
+            None => (ConditionReason::Blocked, String::new()),
         },
         Phase::Applying => applying(state, desired),
         Phase::Observed => match &state.poll_failure {
-            None => ("OnlyObserved", "it is observed and never written to, as its spec says".to_owned()),
+            None => (ConditionReason::OnlyObserved, "it is observed and never written to, as its spec says".to_owned()),
             Some(poll_failure) => (poll_failure.reason, poll_failure.message.clone()),
         },
         Phase::Absent => (
-            "NotRunning",
+            ConditionReason::NotRunning,
             "it is only observed, and is not running: it is picked up again when a control daemon comes back in its pipe \
              directory; release it to forget it"
                 .to_owned(),
         ),
     };
     let ready = phase == Phase::Ready || (phase == Phase::Observed && state.poll_failure.is_none());
-    Condition::new("Ready", ready, reason, message)
+    Condition::new(ConditionType::Ready, ready, reason, message)
 }
 
 /// Why a running daemon is not ready. **The order of the reasons is defined here and nowhere else**: the first that applies is given,
 /// so each comes before those that it would cause by itself or that nobody could do anything about while it lasts.
-fn applying(state: &DaemonReconciler, desired: &Desired) -> (&'static str, String) {
+fn applying(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, String) {
     // 1. Nothing is known of a daemon that cannot be read.
     if let Some(poll_failure) = &state.poll_failure {
         return (poll_failure.reason, poll_failure.message.clone());
     }
     let Some(seen) = &state.seen else {
-        return ("AwaitingReadBack", "its settings have not been read yet".to_owned());
+        return (ConditionReason::AwaitingReadBack, "its settings have not been read yet".to_owned());
     };
     reasons(state, desired, seen)
         .into_iter()
         .flatten()
         .next()
-        .unwrap_or_else(|| ("AwaitingReadBack", "its settings are being read back".to_owned()))
+        .unwrap_or_else(|| (ConditionReason::AwaitingReadBack, "its settings are being read back".to_owned()))
 }
 
-type Reason = Option<(&'static str, String)>;
+type Reason = Option<(ConditionReason, String)>;
 
 /// The reasons of a daemon that was read, in the order in which one is chosen.
 fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Reason; 8] {
-    let fault = seen.servers.iter().find(|server| server.status == "FAULT");
+    let fault = seen.servers.iter().find(|server| server.is_faulty());
     let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
     let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
     let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
-    let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
-    let other = seen.servers.iter().find(|server| !matches!(server.status.as_str(), "ACTIVE" | "FAULT"));
+    let serving = seen.is_serving();
+    let other = seen
+        .servers
+        .iter()
+        .find(|server| !matches!(server.status, ServerStatus::Active | ServerStatus::Fault));
     [
         // 2. No client gets in until clients end, whatever is written meanwhile.
-        fault.map(|server| ("ServerFault", server_fault(server))),
+        fault.map(|server| (ConditionReason::ServerFault, server_fault(server))),
         // 3. What runs is not what is wanted, and is replaced as a whole.
         state.needs_restart(desired).then(|| {
             let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
-            ("RestartRequired", message.to_owned())
+            (ConditionReason::RestartRequired, message.to_owned())
         }),
         // 4. Settings: left as others made them, then those that are being written.
-        drift.then(|| ("SettingsDrifted", format!("another program changed its settings: {}", changed.join(", ")))),
-        (!wrong.is_empty()).then(|| ("SettingsDiffer", format!("read back otherwise than wanted: {}", wrong.join(", ")))),
+        drift.then(|| (ConditionReason::SettingsDrifted, format!("another program changed its settings: {}", changed.join(", ")))),
+        (!wrong.is_empty()).then(|| (ConditionReason::SettingsDiffer, format!("read back otherwise than wanted: {}", wrong.join(", ")))),
         // 5. Its layout.
         state.layout.unready(desired),
         // 6. Its server.
-        seen.servers.is_empty().then(|| ("ServerStarting", "its server is being started".to_owned())),
+        seen.servers.is_empty().then(|| (ConditionReason::ServerStarting, "its server is being started".to_owned())),
         other.filter(|_| !serving).map(|server| {
             let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
-            ("ServerStarting", message)
+            (ConditionReason::ServerStarting, message)
         }),
         serves_another_user(desired, seen).then(|| {
             let message = format!(
@@ -280,7 +296,7 @@ fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Re
                  no client is connected",
                 desired.server_uid
             );
-            ("OtherUser", message)
+            (ConditionReason::OtherUser, message)
         }),
     ]
 }
@@ -321,7 +337,7 @@ mod tests {
             pid: 7,
             start_time: 1,
             uid: None,
-            status: "FAULT".into(),
+            status: ServerStatus::Fault,
             active_thread_percentage: None,
             memory_limits: Vec::new(),
             held_by,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::domain::condition::ConditionReason;
 use crate::domain::wedge::processes;
 use crate::mps::process::ForeignCaller;
 use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
@@ -16,7 +17,7 @@ const NAMED: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnosis {
     /// One word, as `SessionHeldOpen`.
-    pub reason: &'static str,
+    pub reason: ConditionReason,
     /// What is known, with the remedy.
     pub message: String,
 }
@@ -34,40 +35,42 @@ pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Optio
     }
     let poll_failure = |reason, message| Some(Diagnosis { reason, message });
     if let Pipes::Lost(what) = &evidence.pipes {
-        return poll_failure("PipeDirectoryLost", pipes_lost(what));
+        return poll_failure(ConditionReason::PipeDirectoryLost, pipes_lost(what));
     }
     match outcome {
         PollOutcome::Seen(_) => None,
         PollOutcome::Mute(why) if evidence.callers.is_empty() => {
-            poll_failure("ControlProgramFailed", mute(why))
+            poll_failure(ConditionReason::ControlProgramFailed, mute(why))
         }
-        PollOutcome::Misbehaved(what) => poll_failure("ControlProgramFailed", misbehaved(what)),
+        PollOutcome::Misbehaved(what) => {
+            poll_failure(ConditionReason::ControlProgramFailed, misbehaved(what))
+        }
         PollOutcome::Busy(why) | PollOutcome::Mute(why) if evidence.held.is_empty() => {
-            poll_failure("OthersInterfere", interfering(why, evidence))
+            poll_failure(ConditionReason::OthersInterfere, interfering(why, evidence))
         }
         PollOutcome::Busy(why) | PollOutcome::Mute(why) => {
-            poll_failure("SessionHeldOpen", held_open(why, evidence))
+            poll_failure(ConditionReason::SessionHeldOpen, held_open(why, evidence))
         }
         PollOutcome::Unanswered(_) if evidence.shows_hung_server() => {
-            poll_failure("ServerHangs", server_hangs(evidence))
+            poll_failure(ConditionReason::ServerHangs, server_hangs(evidence))
         }
-        PollOutcome::Unanswered(command) => poll_failure("Wedged", wedged(command, evidence)),
+        PollOutcome::Unanswered(command) => poll_failure(ConditionReason::Wedged, wedged(command, evidence)),
         PollOutcome::Unreadable(why) => poll_failure(
-            "Unreadable",
+            ConditionReason::Unreadable,
             format!(
                 "its answer could not be understood, so nothing is concluded from it: {why}; should it stay, compare the version \
                  of nvidia-cuda-mps-control with those in docs/hardware.md"
             ),
         ),
         PollOutcome::NoFiles(why) => poll_failure(
-            "FilesExhausted",
+            ConditionReason::FilesExhausted,
             format!(
                 "no control process can be started: {why}; raise LimitNOFILE of the manager's unit, or fs.file-max for the whole \
                  host, or end what holds so many files"
             ),
         ),
         PollOutcome::NotRun(why) => poll_failure(
-            "ControlProgramFailed",
+            ConditionReason::ControlProgramFailed,
             format!(
                 "the control program cannot be run: {why}; see that it is installed and that the host has memory and processes left"
             ),
@@ -242,7 +245,7 @@ mod tests {
         }
     }
 
-    fn named(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> (&'static str, String) {
+    fn named(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> (ConditionReason, String) {
         let Diagnosis { reason, message } = name(outcome, evidence).expect("a trouble");
         (reason, message)
     }
@@ -252,12 +255,12 @@ mod tests {
         let callers = vec![caller(1, "sh loop.sh"), caller(2, "sh loop.sh"), caller(3, "watch")];
         let evidence = DiagnosisEvidence { callers, ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &evidence);
-        assert_eq!(reason, "OthersInterfere");
+        assert_eq!(reason, ConditionReason::OthersInterfere);
         assert_eq!(message.matches("sh loop.sh").count(), 1, "{message}");
         assert!(message.contains("of uid 1000, started by process 7: watch"), "{message}");
         let (reason, message) =
             named(&PollOutcome::Busy("turned away".into()), &DiagnosisEvidence::default());
-        assert_eq!(reason, "OthersInterfere");
+        assert_eq!(reason, ConditionReason::OthersInterfere);
         assert!(message.contains("none of them was seen"), "{message}");
     }
 
@@ -265,13 +268,13 @@ mod tests {
     fn failing_program_is_not_called_interference() {
         let crashed = PollOutcome::Misbehaved("the control program crashed: signal 11 (SIGSEGV)".into());
         let (reason, message) = named(&crashed, &DiagnosisEvidence::default());
-        assert_eq!(reason, "ControlProgramFailed");
+        assert_eq!(reason, ConditionReason::ControlProgramFailed);
         assert!(message.contains("SIGSEGV") && message.contains("by hand"), "{message}");
         let mute = PollOutcome::Mute("31 control processes in a row got no answer".into());
-        assert_eq!(named(&mute, &DiagnosisEvidence::default()).0, "ControlProgramFailed");
+        assert_eq!(named(&mute, &DiagnosisEvidence::default()).0, ConditionReason::ControlProgramFailed);
         let beside =
             DiagnosisEvidence { callers: vec![caller(1, "sh loop.sh")], ..DiagnosisEvidence::default() };
-        assert_eq!(named(&mute, &beside).0, "OthersInterfere", "they may be why");
+        assert_eq!(named(&mute, &beside).0, ConditionReason::OthersInterfere, "they may be why");
     }
 
     #[test]
@@ -280,7 +283,7 @@ mod tests {
         let evidence =
             DiagnosisEvidence { held: vec![callers[1].identity], callers, ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Busy("turned away".into()), &evidence);
-        assert_eq!(reason, "SessionHeldOpen");
+        assert_eq!(reason, ConditionReason::SessionHeldOpen);
         assert!(message.contains("process 2 (of uid 1000") && !message.contains("loop.sh"), "{message}");
     }
 
@@ -288,7 +291,7 @@ mod tests {
     fn stopped_client_is_named_with_its_remedy() {
         let evidence = DiagnosisEvidence { stopped_clients: vec![9], ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
-        assert_eq!(reason, "Wedged");
+        assert_eq!(reason, ConditionReason::Wedged);
         assert!(message.contains("client 9") && message.ends_with("(kill -CONT) or end it"), "{message}");
         let replaced_later = DiagnosisEvidence { remedy: Remedy::WaitUntil(1), ..evidence };
         let (_, message) = named(&PollOutcome::Unanswered("ps".into()), &replaced_later);
@@ -306,7 +309,7 @@ mod tests {
             ..DiagnosisEvidence::default()
         };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
-        assert_eq!(reason, "ServerHangs");
+        assert_eq!(reason, ConditionReason::ServerHangs);
         assert!(
             message.contains("server 7 hangs") && message.contains("at work: processes 8, 9"),
             "{message}"
@@ -322,12 +325,12 @@ mod tests {
             DiagnosisEvidence { servers: hung.clone(), waiting: vec![11], ..DiagnosisEvidence::default() };
         assert_eq!(
             named(&PollOutcome::Unanswered("ps".into()), &waits).0,
-            "ServerHangs",
+            ConditionReason::ServerHangs,
             "as in recording 20"
         );
         let gone = DiagnosisEvidence { servers: hung.clone(), waited: true, ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &gone);
-        assert_eq!(reason, "ServerHangs");
+        assert_eq!(reason, ConditionReason::ServerHangs);
         assert!(message.contains("Who waited to connect is gone"), "{message}");
         let client = DiagnosisEvidence {
             hung: hung.clone(),
@@ -336,14 +339,14 @@ mod tests {
         };
         assert_eq!(
             named(&PollOutcome::Unanswered("ps".into()), &client).0,
-            "ServerHangs",
+            ConditionReason::ServerHangs,
             "whatever a client does"
         );
         let stopped =
             DiagnosisEvidence { hung, stopped: vec![("server", 7)], ..DiagnosisEvidence::default() };
         assert_eq!(
             named(&PollOutcome::Unanswered("ps".into()), &stopped).0,
-            "Wedged",
+            ConditionReason::Wedged,
             "a stopped process may be continued"
         );
     }
@@ -357,11 +360,11 @@ mod tests {
             PollOutcome::Unreadable(String::new()),
         ] {
             let evidence = DiagnosisEvidence { pipes: pipes.clone(), ..DiagnosisEvidence::default() };
-            assert_eq!(named(&outcome, &evidence).0, "PipeDirectoryLost");
+            assert_eq!(named(&outcome, &evidence).0, ConditionReason::PipeDirectoryLost);
         }
         assert_eq!(
             named(&PollOutcome::NoFiles(String::new()), &DiagnosisEvidence::default()).0,
-            "FilesExhausted"
+            ConditionReason::FilesExhausted
         );
     }
 }

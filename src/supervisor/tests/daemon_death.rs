@@ -1,6 +1,7 @@
 //! Deaths of the control process and of its server.
 
 use super::*;
+use crate::domain::condition::{ConditionReason, ConditionType};
 
 /// Kills the control process as soon as there is one, `times` in a row.
 async fn kill(host: &ScriptedHost, times: usize) {
@@ -20,15 +21,15 @@ async fn repeated_deaths_back_off_and_recover() {
     let host = ScriptedHost::ready().await;
     kill(&host, 2).await;
     let seen = host.await_phase(Phase::BackOff).await;
-    assert_eq!(seen.status.conditions[0].kind, "Ready");
+    assert_eq!(seen.status.conditions[0].kind, ConditionType::Ready);
     kill(&host, 3).await;
     host.await_phase(Phase::CrashLoop).await;
-    let failure = host.condition("LastFailure").expect("reported");
+    let failure = host.condition(ConditionType::LastFailure).expect("reported");
     assert!(failure.message.contains("control.log") && failure.message.lines().count() == 1, "{failure:?}");
     let seen = host.await_phase(Phase::Ready).await;
     assert_eq!((seen.status.incarnation, seen.status.deaths), (6, 5));
     let [condition] = seen.status.conditions.as_slice() else { panic!("{:?}", seen.status.conditions) };
-    assert_eq!(condition.reason, "AppliedAndReadBack");
+    assert_eq!(condition.reason, ConditionReason::AppliedAndReadBack);
     let seconds = [1, 2, 4, 8].map(Duration::from_secs);
     let found = pauses(&host.script.starts());
     assert!(found[0] < Duration::from_millis(100), "the first death costs no pause");
@@ -59,11 +60,11 @@ async fn failed_starts_back_off_and_recover() {
     host.wait_for("four starts", |_| host.script.starts().len() == 4).await;
     assert_pauses(&pauses(&host.script.starts()), &[0, 1, 2].map(Duration::from_secs));
     assert_eq!(host.observed().status.phase, Phase::BackOff);
-    let failure = host.condition("LastFailure").expect("reported");
+    let failure = host.condition(ConditionType::LastFailure).expect("reported");
     assert!(failure.message.contains("left no daemon"), "{failure:?}");
     host.script.fail_to_start(false);
     host.await_phase(Phase::Ready).await;
-    assert_eq!(host.condition("LastFailure"), None);
+    assert_eq!(host.condition(ConditionType::LastFailure), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Settings that another program changes.
 
 use super::*;
+use crate::domain::condition::{ConditionReason, ConditionType};
 use crate::domain::drift::DriftPolicy;
 
 const CHANGE: &str = "set_default_active_thread_percentage 30";
@@ -41,8 +42,9 @@ async fn logged_change_is_repaired_at_once() {
         assert_eq!((last.wanted.as_str(), last.read.as_str()), ("50.0", "30.0"));
         assert_eq!(drift.command.as_deref(), Some(CHANGE));
         assert_eq!(writes(&host), written + 1);
-        let condition = host.condition("SettingsDrifted").expect("reported after it was restored");
-        assert_eq!((condition.status, condition.reason.as_str()), (false, "Restored"));
+        let condition =
+            host.condition(ConditionType::SettingsDrifted).expect("reported after it was restored");
+        assert_eq!((condition.status, condition.reason), (false, ConditionReason::Restored));
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
@@ -67,9 +69,9 @@ async fn reported_drift_is_left_and_ends_readiness() {
     let written = writes(&host);
     host.script.external(CHANGE);
     host.wait_for("it is noticed", |observed| observed.status.phase != Phase::Ready).await;
-    let condition = host.condition("SettingsDrifted").expect("reported");
-    assert_eq!((condition.status, condition.reason.as_str()), (true, "ChangedByOthers"));
-    let ready = host.condition("Ready").expect("always there");
+    let condition = host.condition(ConditionType::SettingsDrifted).expect("reported");
+    assert_eq!((condition.status, condition.reason), (true, ConditionReason::ChangedByOthers));
+    let ready = host.condition(ConditionType::Ready).expect("always there");
     let message = "default active thread percentage is 30.0 instead of 50.0";
     assert!(!ready.status && ready.message.contains(message), "{ready:?}");
     tokio::time::sleep(3 * POLL_INTERVAL).await;

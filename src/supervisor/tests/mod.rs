@@ -22,7 +22,8 @@ use super::driver::compute_mode::tests::context;
 use super::reconcile::daemon::tests::desired as unlimited;
 use super::{Fleet, ForeignDaemonScanner, Handle, Observed, SupervisorContext};
 use crate::clock::Clock;
-use crate::domain::daemon::{Condition, Phase};
+use crate::domain::condition::{Condition, ConditionType};
+use crate::domain::daemon::Phase;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::tests::h200;
@@ -162,7 +163,7 @@ impl ScriptedHost {
         self.await_phase(Phase::Ready).await
     }
 
-    fn condition(&self, kind: &str) -> Option<Condition> {
+    fn condition(&self, kind: ConditionType) -> Option<Condition> {
         self.observed().status.conditions.into_iter().find(|condition| condition.kind == kind)
     }
 

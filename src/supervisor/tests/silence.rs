@@ -2,6 +2,7 @@
 
 use super::script::{Transcript, Trouble};
 use super::*;
+use crate::domain::condition::{ConditionReason, ConditionType};
 
 /// How long a daemon may be silent when nothing shows why.
 const SILENT: Duration = Duration::from_secs(45);
@@ -42,7 +43,10 @@ async fn silent_daemon_is_replaced_after_its_time() {
     let took = replaced_at.checked_sub(silent_since).expect("it is replaced later");
     assert!(took >= SILENT && took <= SILENT + DEADLINE + Duration::from_secs(1), "{took:?}");
     assert_ne!(host.script.control_pid(), control);
-    assert_eq!(host.condition("DaemonReplaced").expect("reported").reason, "Hung");
+    assert_eq!(
+        host.condition(ConditionType::DaemonReplaced).expect("reported").reason,
+        ConditionReason::Hung
+    );
     let meanwhile = host.script.sessions();
     let meanwhile = meanwhile[before..].iter().filter(|session| session.at < replaced_at);
     assert!(meanwhile.clone().count() > 5 && meanwhile.clone().all(|session| session.commands.is_empty()));

@@ -158,7 +158,8 @@ pub(crate) async fn server(control: &Control) -> u32 {
         let servers = parse::server_list(&ask(control, mps::Command::GetServerList).await).expect("servers");
         if let [server] = servers.as_slice() {
             let status = ask(control, mps::Command::GetServerStatus { server: *server }).await;
-            if parse::server_status(&status) == Ok(parse::ServerStatus::Active) {
+            let active = Some(mps_manager::domain::daemon::ServerStatus::Active);
+            if parse::server_status(&status) == Ok(active) {
                 return *server;
             }
         }

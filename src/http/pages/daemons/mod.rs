@@ -24,6 +24,7 @@ use super::lists::ROWS;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use super::spec_form;
+use crate::domain::condition::ConditionType;
 use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};

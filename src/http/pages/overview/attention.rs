@@ -1,6 +1,7 @@
 //! What needs attention: worst first, each with its cause and remedy.
 
-use crate::domain::daemon::{Condition, DaemonStatus, DesiredState, Phase};
+use crate::domain::condition::{Condition, ConditionType};
+use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
 use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
@@ -84,12 +85,12 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
         found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
     }
     for condition in &host.conditions {
-        let what = match condition.kind.as_str() {
-            "DatabaseLost" => "The database file is missing",
-            "DatabaseDamaged" => "The database is damaged",
-            "WritesFail" => "Nothing can be written",
-            "StateDiskFull" => "The disk of the state directory is full",
-            "SocketLost" => "Commands on this host cannot reach the manager",
+        let what = match condition.kind {
+            ConditionType::DatabaseLost => "The database file is missing",
+            ConditionType::DatabaseDamaged => "The database is damaged",
+            ConditionType::WritesFail => "Nothing can be written",
+            ConditionType::StateDiskFull => "The disk of the state directory is full",
+            ConditionType::SocketLost => "Commands on this host cannot reach the manager",
             _ => "The database lost its last writes",
         };
         found.push(attention(Tone::Bad, what, &condition.message, settings()));

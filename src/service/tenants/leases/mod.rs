@@ -16,6 +16,7 @@ pub(super) use living::refuse_while_leased;
 use holder::{command_of, holder_of};
 use living::{is_alive, living_holders};
 
+use crate::domain::condition::{self, ConditionReason};
 use crate::service::access::context::{Permit, RequestContext};
 
 use crate::domain::TenantName;
@@ -23,7 +24,7 @@ use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord, places_taken};
 use crate::domain::count::counted;
-use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase, meaning_for_tenants};
+use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
@@ -205,16 +206,17 @@ impl Service {
             Some(observed) if ready(&observed.status) => Ok(()),
             _ => {
                 let status = handle.observed().status;
-                let (reason, why) = match status.conditions.first() {
-                    Some(ready) => (ready.reason.as_str(), ready.message.as_str()),
-                    None => ("NotPolled", "it has not been polled yet"),
+                let (reason, why) = match condition::ready(&status.conditions) {
+                    Some(ready) => (ready.reason, ready.message.as_str()),
+                    None => (ConditionReason::NotPolled, "it has not been polled yet"),
                 };
                 let what = match reason {
-                    "ServerFault" => "takes no clients",
+                    ConditionReason::ServerFault => "takes no clients",
                     _ => "has not applied the tenant's limits yet",
                 };
                 let host = format!("daemon {name} {what}: {why}");
-                let meaning = meaning_for_tenants(reason).map(|text| format!("; {text}")).unwrap_or_default();
+                let meaning =
+                    reason.meaning_for_tenants().map(|text| format!("; {text}")).unwrap_or_default();
                 let redacted = format!(
                     "daemon {name} {what} ({reason}{meaning}): try again, or ask the host's operator"
                 );

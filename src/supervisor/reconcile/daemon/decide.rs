@@ -113,7 +113,7 @@ impl DaemonReconciler {
             // A server that died may have been replaced by MPS itself: nothing is started before it was searched for.
             return ReconcileStep::Sync(wrong);
         }
-        let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
+        let serving = seen.is_serving();
         if wrong.is_empty() && serving && self.applied != desired.generation && self.is_complete(desired) {
             // The same settings under a new generation: ready only once they were read under it.
             return ReconcileStep::Sync(wrong);

@@ -41,7 +41,7 @@ impl DaemonReconciler {
             && self.lost.is_none()
             && self.is_complete(desired)
             && self.seen.as_ref().is_some_and(|seen| {
-                seen.servers.iter().any(|server| server.status == "ACTIVE")
+                seen.is_serving()
                     && !serves_another_user(desired, seen)
                     && differences(desired, seen).is_empty()
             })

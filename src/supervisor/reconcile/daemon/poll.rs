@@ -31,7 +31,7 @@ impl DaemonReconciler {
                 self.silence = WedgeDetector::default();
                 self.keep_users(&mut seen);
                 self.note_drift(desired, &seen, wrote, now);
-                let serving = seen.servers.iter().any(|server| server.status == "ACTIVE");
+                let serving = seen.is_serving();
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_requested_at = None;
                 }

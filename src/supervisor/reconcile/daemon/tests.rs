@@ -2,6 +2,7 @@
 
 use super::decide::{EAGER_WRITES, SERVER_LISTED_MS};
 use super::*;
+use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Management, MemoryReading, Mode, Phase, Server};
 use crate::domain::difference::SettingDifference;
 use crate::domain::drift::DriftPolicy;
@@ -67,7 +68,7 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
                 pid: *pid,
                 start_time: 1,
                 uid: Some(0),
-                status: (*status).into(),
+                status: status.to_string().into(),
                 active_thread_percentage: Some(ThreadPercentage::FULL),
                 memory_limits: reading(),
                 held_by: Vec::new(),
@@ -78,7 +79,7 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
 }
 
 fn gone() -> Diagnosis {
-    Diagnosis { reason: "DiedOrDidNotStart", message: "gone".into() }
+    Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message: "gone".into() }
 }
 
 fn running() -> DaemonReconciler {
@@ -157,7 +158,7 @@ fn a_generation_without_new_settings_stays_ready() {
 fn daemon_without_gpu_is_only_read() {
     let (desired, mut state) = (desired(), running());
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);
-    let lost = Blocker { reason: "GpuMissing", message: String::new() };
+    let lost = Blocker { reason: ConditionReason::GpuMissing, message: String::new() };
     state.gpus_lost(Some(lost));
     assert_eq!(state.phase(&desired, 1), Phase::Blocked);
     // Its server died of it, and its settings differ: neither is restored.
@@ -269,7 +270,10 @@ fn observed_daemon_is_only_polled() {
         match state.decide(&desired, 0, now) {
             ReconcileStep::Search => {
                 searches += 1;
-                state.searched(Err(Blocker { reason: "ServesOtherwise", message: String::new() }), now);
+                state.searched(
+                    Err(Blocker { reason: ConditionReason::ServesOtherwise, message: String::new() }),
+                    now,
+                );
             }
             ReconcileStep::Wait(until) => now = until,
             other => panic!("{other:?}"),
@@ -368,13 +372,13 @@ fn failed_poll_has_reason_until_next_success() {
     let reason =
         |state: &DaemonReconciler| state.poll_failure.as_ref().map(|poll_failure| poll_failure.reason);
     for (outcome, expected) in [
-        (PollOutcome::Busy("x".into()), "OthersInterfere"),
-        (PollOutcome::Unreadable("x".into()), "Unreadable"),
-        (PollOutcome::NoFiles("x".into()), "FilesExhausted"),
-        (PollOutcome::NotRun("x".into()), "ControlProgramFailed"),
-        (PollOutcome::Misbehaved("x".into()), "ControlProgramFailed"),
-        (PollOutcome::Mute("x".into()), "ControlProgramFailed"),
-        (PollOutcome::Unanswered("x".into()), "Wedged"),
+        (PollOutcome::Busy("x".into()), ConditionReason::OthersInterfere),
+        (PollOutcome::Unreadable("x".into()), ConditionReason::Unreadable),
+        (PollOutcome::NoFiles("x".into()), ConditionReason::FilesExhausted),
+        (PollOutcome::NotRun("x".into()), ConditionReason::ControlProgramFailed),
+        (PollOutcome::Misbehaved("x".into()), ConditionReason::ControlProgramFailed),
+        (PollOutcome::Mute("x".into()), ConditionReason::ControlProgramFailed),
+        (PollOutcome::Unanswered("x".into()), ConditionReason::Wedged),
     ] {
         state.polled(outcome, false, &desired, 0, INTERVAL);
         assert_eq!(reason(&state), Some(expected));

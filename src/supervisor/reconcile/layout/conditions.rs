@@ -1,7 +1,7 @@
 //! What a daemon's conditions say of its layout.
 
 use super::LayoutReconciler;
-use crate::domain::daemon::Condition;
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -10,18 +10,18 @@ use crate::supervisor::report::recent::{SHOWN_MS, times};
 
 impl LayoutReconciler {
     /// Why the daemon is not ready as long as its layout is not in force, in a word and in a sentence.
-    pub fn unready(&self, desired: &Desired) -> Option<(&'static str, String)> {
+    pub fn unready(&self, desired: &Desired) -> Option<(ConditionReason, String)> {
         let (reason, message) = if self.write_retry_at > 0 {
             let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see \
                            that the disk of the state directory has room";
-            ("StoreUnavailable", message)
+            (ConditionReason::StoreUnavailable, message)
         } else {
             match self.runtime(desired)? {
                 Enforcement::Static if self.is_under_way() => {
-                    ("PartitionsBeingMade", "the partitions of its layout are being made")
+                    (ConditionReason::PartitionsBeingMade, "the partitions of its layout are being made")
                 }
                 Enforcement::Percentage if !self.progress(desired, None).is_complete() => (
-                    "PartitionsBeingProven",
+                    ConditionReason::PartitionsBeingProven,
                     "CUDA clients are measuring what the percentages of its layout give",
                 ),
                 _ => return None,
@@ -35,12 +35,22 @@ impl LayoutReconciler {
 pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(failure) = &layout.failure {
-        conditions.push(Condition::new("Layout", false, failure.reason(), failure.message.clone()));
+        conditions.push(Condition::new(
+            ConditionType::Layout,
+            false,
+            failure.reason(),
+            failure.message.clone(),
+        ));
     }
     conditions.extend(drifted(layout, now));
     if !layout.degraded.is_empty() {
         let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
-        conditions.push(Condition::new("PartitionsDegraded", true, "OtherIds", what.join("; ")));
+        conditions.push(Condition::new(
+            ConditionType::PartitionsDegraded,
+            true,
+            ConditionReason::OtherIds,
+            what.join("; "),
+        ));
     }
     conditions
 }
@@ -63,12 +73,17 @@ fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
             (None, _) => "it is being restored".to_owned(),
         };
         let message = say(&layout.drift, &done);
-        return Some(Condition::new("PartitionsDrifted", true, "ChangedByOthers", message));
+        return Some(Condition::new(
+            ConditionType::PartitionsDrifted,
+            true,
+            ConditionReason::ChangedByOthers,
+            message,
+        ));
     }
     let at = seen.last_at.filter(|at| now - at < SHOWN_MS)?;
     let (reason, done) = match seen.repaired_at {
-        Some(repaired_at) if repaired_at >= at => ("Restored", "it was restored"),
-        _ => ("Over", "it is so no longer"),
+        Some(repaired_at) if repaired_at >= at => (ConditionReason::Restored, "it was restored"),
+        _ => (ConditionReason::Over, "it is so no longer"),
     };
-    Some(Condition::new("PartitionsDrifted", false, reason, say(&seen.last, done)))
+    Some(Condition::new(ConditionType::PartitionsDrifted, false, reason, say(&seen.last, done)))
 }

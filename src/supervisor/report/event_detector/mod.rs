@@ -14,7 +14,8 @@ use super::event_queue::Observation;
 use super::server_log_events::ServerLogEvents;
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{DaemonStatus, Phase};
+use crate::domain::condition::{self, ConditionReason};
+use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
 use crate::domain::event::{
     Because, DaemonLayout, DomainEvent, EventType, LostEvents, NewEvent, NotReadyReason,
@@ -46,7 +47,7 @@ pub(crate) struct EventDetector {
     /// Whether it was reported as ready, and of which generation last.
     ready: bool,
     applied: i64,
-    reason: Option<String>,
+    reason: Option<ConditionReason>,
     /// Whether the layout that is found in place was reported by an earlier manager.
     layout_found: bool,
     /// Each with its server, once it was seen there.
@@ -54,7 +55,7 @@ pub(crate) struct EventDetector {
     /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
     /// the next poll shows, or that line was missed.
     vanished: BTreeSet<ClientId>,
-    servers: BTreeMap<(u32, u64), String>,
+    servers: BTreeMap<(u32, u64), ServerStatus>,
     /// Servers that died, until their last client is gone.
     dead: BTreeSet<u32>,
     /// Servers that the manager killed.
@@ -155,15 +156,16 @@ impl EventDetector {
 
     fn detect_phase(&mut self, seen: &Snapshot<'_>) {
         let (status, name) = (seen.status, &seen.desired.name);
-        let ready = status.conditions.iter().find(|condition| condition.kind == "Ready");
-        let (reason, text) = ready.map_or(("", ""), |ready| (ready.reason.as_str(), ready.message.as_str()));
+        let ready = condition::ready(&status.conditions);
+        let (reason, text) =
+            ready.map_or((ConditionReason::NotPolled, ""), |ready| (ready.reason, ready.message.as_str()));
         if self.pid != status.pid {
             self.ready = false;
         }
         let is_new = self.phase != Some(status.phase);
         let daemon = || name.clone();
-        let why = || NotReadyReason { daemon: daemon(), reason: reason.to_owned(), message: text.to_owned() };
-        let other_reason = self.reason.as_deref() != Some(reason);
+        let why = || NotReadyReason { daemon: daemon(), reason, message: text.to_owned() };
+        let other_reason = self.reason != Some(reason);
         match status.phase {
             Phase::Ready if !self.ready => {
                 self.emit(DomainEvent::DaemonReady { daemon: daemon() });
@@ -198,7 +200,7 @@ impl EventDetector {
         }
         // A change is being applied: that is no end of readiness.
         self.ready &= matches!(status.phase, Phase::Ready | Phase::Applying) && seen.poll_failure.is_none();
-        self.reason = Some(reason.to_owned());
+        self.reason = Some(reason);
     }
 
     fn detect_clients(

@@ -8,7 +8,8 @@ use super::server_end::ServerEnd;
 use super::{EventDetector, Snapshot};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
-use crate::domain::daemon::{Phase, Server};
+use crate::domain::condition::ConditionReason;
+use crate::domain::daemon::{Phase, Server, ServerStatus};
 use crate::domain::event::{
     AffectedClient, Because, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, ServerFault,
 };
@@ -41,8 +42,8 @@ impl EventDetector {
         self.died = true;
         let why = match failure.reason {
             _ if self.killed.remove(&pid) => DaemonDeath::Killed,
-            "DiedInSession" => DaemonDeath::ForeignSession,
-            "QuitByOthers" => DaemonDeath::ForeignQuit,
+            ConditionReason::DiedInSession => DaemonDeath::ForeignSession,
+            ConditionReason::QuitByOthers => DaemonDeath::ForeignQuit,
             _ => DaemonDeath::Unexplained,
         };
         let connected = self.clients.keys().filter(|client| !server_log.has_disconnected(client.pid));
@@ -72,7 +73,7 @@ impl EventDetector {
             // Not read yet.
             None => return server_ends,
         };
-        let now: BTreeMap<(u32, u64), String> =
+        let now: BTreeMap<(u32, u64), ServerStatus> =
             listed.iter().map(|server| ((server.pid, server.start_time), server.status.clone())).collect();
         let gone: Vec<u32> =
             self.servers.keys().filter(|key| !now.contains_key(*key)).map(|(pid, _)| *pid).collect();
@@ -158,8 +159,8 @@ impl EventDetector {
     ) {
         let (daemon, pid) = (|| seen.desired.name.clone(), server.pid);
         let before = self.servers.get(&(pid, server.start_time));
-        let was_faulty = before.is_some_and(|status| status == "FAULT");
-        let is_faulty = server.status == "FAULT";
+        let was_faulty = before.is_some_and(|status| *status == ServerStatus::Fault);
+        let is_faulty = server.is_faulty();
         // What a process that was found has was there before.
         if before.is_none() && !self.found {
             self.emit(DomainEvent::ServerStarted { daemon: daemon(), pid, uid: server.uid });
@@ -186,7 +187,7 @@ impl EventDetector {
             let affected = self.affected.get(&pid).cloned().or_else(so_far).unwrap_or_default();
             server_ends.insert(pid, ServerEnd::Fault(affected));
         }
-        if was_faulty && server.status == "ACTIVE" {
+        if was_faulty && server.is_active() {
             self.emit(DomainEvent::ServerRecovered { daemon: daemon(), pid });
             self.affected.remove(&pid);
         }

@@ -1,9 +1,8 @@
 //! The events of a daemon, change by change.
 
 use super::*;
-use crate::domain::daemon::{
-    Condition, Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient,
-};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::{Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient};
 use crate::domain::drift::Drifted;
 use crate::domain::event::{Details, EventCause, KnownFrom};
 use crate::domain::gpu::GpuUuid;
@@ -23,7 +22,12 @@ fn status(phase: Phase, pid: Option<u32>) -> DaemonStatus {
     DaemonStatus {
         phase,
         observed_generation: 1,
-        conditions: vec![Condition::new("Ready", phase == Phase::Ready, "Word", "because")],
+        conditions: vec![Condition::new(
+            ConditionType::Ready,
+            phase == Phase::Ready,
+            ConditionReason::Unreadable,
+            "because",
+        )],
         pid,
         uid: None,
         incarnation: 1,
@@ -46,7 +50,7 @@ fn ready(servers: &[(u32, &str)]) -> DaemonStatus {
         pid: *pid,
         start_time: 1,
         uid: Some(0),
-        status: (*status).to_owned(),
+        status: status.to_string().into(),
         active_thread_percentage: None,
         memory_limits: Vec::new(),
         held_by: Vec::new(),
@@ -334,7 +338,7 @@ fn fault_waits_for_the_rest_of_its_lines() {
 fn external_quit_is_attributed_to_outsider() {
     let mut event_detector = EventDetector::default();
     reported(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5)]);
-    let failure = Diagnosis { reason: "QuitByOthers", message: "quit -t 1".into() };
+    let failure = Diagnosis { reason: ConditionReason::QuitByOthers, message: "quit -t 1".into() };
     event_detector.died(&desired().name, 10, &failure, &ServerLogEvents::default());
     let observations =
         detect(&mut event_detector, &status(Phase::Starting, None), &[], &mut ServerLogEvents::default());
@@ -358,7 +362,7 @@ fn daemon_start_death_and_return_are_reported() {
     assert!(first.iter().all(about_gpu), "{first:?}");
     assert!(reported(&mut event_detector, &serves, &[]).is_empty(), "once");
     assert_eq!(reported(&mut event_detector, &serves, &[client(5)]), ["+5"]);
-    let failure = Diagnosis { reason: "DiedOrDidNotStart", message: "secret".into() };
+    let failure = Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message: "secret".into() };
     event_detector.died(&name, 10, &failure, &ServerLogEvents::default());
     let dead = status(Phase::Starting, None);
     assert_eq!(
@@ -421,14 +425,14 @@ fn applied_change_emits_no_second_ready_event() {
         ["daemon.wedged"]
     );
     assert_eq!(reported(&mut event_detector, &newer, &[]), ["daemon.ready"]);
-    let blocked = |reason: &str| DaemonStatus {
-        conditions: vec![Condition::new("Ready", false, reason, "because")],
+    let blocked = |reason: ConditionReason| DaemonStatus {
+        conditions: vec![Condition::new(ConditionType::Ready, false, reason, "because")],
         phase: Phase::Blocked,
         ..newer.clone()
     };
-    assert_eq!(reported(&mut event_detector, &blocked("GpuMissing"), &[]), ["daemon.blocked"]);
-    assert!(reported(&mut event_detector, &blocked("GpuMissing"), &[]).is_empty());
-    assert_eq!(reported(&mut event_detector, &blocked("MigEnabled"), &[]), ["daemon.blocked"]);
+    assert_eq!(reported(&mut event_detector, &blocked(ConditionReason::GpuMissing), &[]), ["daemon.blocked"]);
+    assert!(reported(&mut event_detector, &blocked(ConditionReason::GpuMissing), &[]).is_empty());
+    assert_eq!(reported(&mut event_detector, &blocked(ConditionReason::MigEnabled), &[]), ["daemon.blocked"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod partitions;
 mod percentages;
 
 use super::*;
+use crate::domain::condition::ConditionReason;
 
 /// A daemon on which a layout is made or proven.
 trait Daemon {
@@ -70,7 +71,7 @@ fn layout_is_handed_out_once_recorded() {
         reconciler.not_written(100);
         let step = reconciler.next_step(&desired, daemon.listed().as_deref());
         assert_eq!(step, Some((100 + UNWRITTEN_RETRY_MS, LayoutAction::Record)));
-        assert_eq!(reconciler.unready(&desired).expect("a reason").0, "StoreUnavailable");
+        assert_eq!(reconciler.unready(&desired).expect("a reason").0, ConditionReason::StoreUnavailable);
 
         write(&mut reconciler, &desired);
         assert_eq!(state(daemon, &reconciler, &desired), LayoutState::Applied);

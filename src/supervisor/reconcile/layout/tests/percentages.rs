@@ -1,6 +1,7 @@
 //! Thread percentages, one decision at a time, with CUDA clients that see what a rule says.
 
 use super::*;
+use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
@@ -223,7 +224,7 @@ fn unexpected_sms_fail_until_layout_changes() {
     prove(&mut known, &mut wanted, |_| saw(&h200(0), 66));
     assert_eq!(known.progress(&wanted, None), LayoutProgress::Failed);
     let failure = status(&known, &wanted).failure.expect("a failure");
-    assert_eq!((failure.reason(), failure.generation), ("PartitionNotProven", 1));
+    assert_eq!((failure.reason(), failure.generation), (ConditionReason::PartitionNotProven, 1));
     assert!(
         failure.message.contains("saw 66 SMs") && failure.message.contains("56 were planned"),
         "{}",
@@ -256,7 +257,7 @@ fn failed_probe_is_retried_then_reported() {
         known.follow(&mut wanted, 1000);
     }
     let given_up = failure(&known, &wanted).expect("a failure");
-    assert_eq!(given_up.reason(), "PartitionNotSeen");
+    assert_eq!(given_up.reason(), ConditionReason::PartitionNotSeen);
     let (percentage, at) = due(&known, &wanted).expect("due again");
     assert_eq!(at, 1000 + Timings::default().blocked_retry());
     assert_eq!(status(&known, &wanted).state, LayoutState::Failed);
@@ -288,5 +289,5 @@ fn a_static_daemon_cannot_hold_percentages() {
     wanted.mode = Mode::Static;
     follow(&mut known, &mut wanted);
     assert!(matches!(known.progress(&wanted, None), LayoutProgress::Refused(_)));
-    assert_eq!(failure(&known, &wanted).expect("a failure").reason(), "LayoutBlocked");
+    assert_eq!(failure(&known, &wanted).expect("a failure").reason(), ConditionReason::LayoutBlocked);
 }

@@ -4,6 +4,7 @@ mod histories;
 
 use super::*;
 use crate::domain::client::ClientId;
+use crate::domain::condition::ConditionType;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::{ActiveLayout, DesiredLayout, PartitionPolicy};
@@ -424,7 +425,7 @@ fn degraded_partition_is_withheld_and_others_stay() {
     assert_eq!(handed_out, [true, false], "{status:?}");
     let why = status.partitions[1].withheld.as_ref().expect("a reason");
     assert!(why.contains("is on record") && why.contains("recreate"), "{why}");
-    assert_eq!(conditions(&status, 0)[0].kind, "PartitionsDegraded");
+    assert_eq!(conditions(&status, 0)[0].kind, ConditionType::PartitionsDegraded);
     assert!(progress(&reconciler, &target, &die).is_complete());
 }
 

@@ -1,0 +1,345 @@
+//! Conditions: statements about a thing, each with its reason, as the API shows them.
+
+use serde::{Deserialize, Serialize};
+
+/// A closed set of words, each written as its variant is called.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $word:ident,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$word_doc])* $word,)+
+        }
+
+        impl $name {
+            /// The word, as it is on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$word => stringify!($word),)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// What a condition states.
+    ConditionType {
+        /// The audit log ends before a row that is known to have been written.
+        AuditTruncated,
+        /// Processes use its GPU outside MPS.
+        Bypass,
+        /// The socket is in the tenant's directory. Good where it holds.
+        ClientSocket,
+        /// The compute mode of its GPUs is as its spec says. Good where it holds.
+        ComputeMode,
+        /// The control daemon hung and was replaced.
+        DaemonReplaced,
+        /// SQLite found the database damaged.
+        DatabaseDamaged,
+        /// The database's file, or a part of it, is no longer at its place.
+        DatabaseLost,
+        /// One of its processes is near its limit of open files.
+        FileDescriptorsLow,
+        /// Why it died, did not start or could not be read.
+        LastFailure,
+        /// Its layout is applied. Good where it holds.
+        Layout,
+        /// The tenant's memory limit leaves no room for a CUDA context.
+        LimitBelowContext,
+        /// A client can escape its memory limits.
+        LimitsEscapable,
+        /// The file system of its logs has no room.
+        LogDiskFull,
+        /// Its pipe directory changes at the next restart.
+        MovesAtRestart,
+        /// It does not run in a systemd scope of its own.
+        NotIsolated,
+        /// Partitions are not handed out, since their IDs differ.
+        PartitionsDegraded,
+        /// Another program changed partitions.
+        PartitionsDrifted,
+        /// It can be used. Good where it holds.
+        Ready,
+        /// It is replaced as soon as no client is connected.
+        RestartRequired,
+        /// It admits new clients. Good where it holds.
+        Schedulable,
+        /// Its server had a fatal GPU error.
+        ServerFault,
+        /// Its server hung and was replaced.
+        ServerReplaced,
+        /// Another program changed settings.
+        SettingsDrifted,
+        /// A daemon that is not managed serves one of its GPUs.
+        SharesGpu,
+        /// The manager's unix socket is not at its place.
+        SocketLost,
+        /// The state directory's file system has no room.
+        StateDiskFull,
+        /// Clients wait until those of another user are gone.
+        UsersWaiting,
+        /// The last write to the database failed.
+        WritesFail,
+    }
+}
+
+words! {
+    /// Why a condition holds or does not.
+    ConditionReason {
+        /// Every setting was read back as it should be.
+        AppliedAndReadBack,
+        /// What was written has not been read back yet.
+        AwaitingReadBack,
+        /// It died or did not start, and is started again after a pause.
+        BackOff,
+        /// Something blocks it that the manager does not touch by itself.
+        Blocked,
+        /// The daemon cannot hold the tenant's spec.
+        CannotBeHeld,
+        /// Whether it is so could not be found out.
+        CannotBeTold,
+        /// Another program changed it.
+        ChangedByOthers,
+        /// The clients that a fatal GPU error affects have not ended yet.
+        ClientsToBeTornDown,
+        /// The compute mode of a GPU could not be set.
+        ComputeModeNotSet,
+        /// The limit leaves no room for the CUDA context, which is paid from it.
+        ContextPaidFromLimit,
+        /// `nvidia-cuda-mps-control` failed or printed nothing.
+        ControlProgramFailed,
+        /// The daemon is cordoned.
+        Cordoned,
+        /// It died or did not start five times within a minute.
+        CrashLoop,
+        /// The tenant's daemon is not ready.
+        DaemonNotReady,
+        /// The daemon did not answer while its layout was applied.
+        DaemonUnreachable,
+        /// It died while another program had a session open.
+        DiedInSession,
+        /// It died or did not start, for no known reason.
+        DiedOrDidNotStart,
+        /// The tenant's directory could not be made.
+        DirectoryNotMade,
+        /// The tenant's user cannot reach the daemon's pipe directory.
+        DirectoryUnreachable,
+        /// A directory of the daemon is missing, unsafe or on a full disk.
+        DirectoryUnusable,
+        /// The disk has no room.
+        DiskFull,
+        /// What is known of a process does not agree, so nothing is touched.
+        DoubtfulProcess,
+        /// A file of the database was removed.
+        FileRemoved,
+        /// A file of the database was replaced.
+        FileReplaced,
+        /// No file descriptor could be had.
+        FilesExhausted,
+        /// A control daemon that is not managed runs there.
+        ForeignDaemon,
+        /// A GPU of the daemon is missing.
+        GpuMissing,
+        /// A daemon that is not managed serves a GPU of this one.
+        GpuSharedWithForeignDaemon,
+        /// The file that remembers the end of the audit log cannot be read.
+        HeadUnreadable,
+        /// It hung, and was replaced.
+        Hung,
+        /// The layout is refused until an operator acts.
+        LayoutBlocked,
+        /// The kernel permits no hard link to the socket.
+        LinkNotPermitted,
+        /// The file system of the daemon's logs has no room.
+        LogDiskFull,
+        /// The host is in maintenance.
+        Maintenance,
+        /// A GPU of the daemon is in MIG mode.
+        MigEnabled,
+        /// It is near its limit.
+        NearLimit,
+        /// The daemon's control socket is not there.
+        NoControlSocket,
+        /// The GPUs of the host are not known.
+        NoInventory,
+        /// The placeholder in the tenant's directory could not be made.
+        NoPlaceholder,
+        /// The disk has no room.
+        NoRoom,
+        /// It runs in no systemd scope of its own.
+        NoScope,
+        /// It was read back otherwise than wanted.
+        NotAsWanted,
+        /// It has not been polled yet.
+        NotPolled,
+        /// It was set, and is not read back at the moment.
+        NotReadBack,
+        /// It is only observed, and is not running.
+        NotRunning,
+        /// It is observed and never written to, as its spec says.
+        OnlyObserved,
+        /// The tenant's directory is on another file system than the socket.
+        OtherFileSystem,
+        /// Partitions have other IDs than the recorded ones.
+        OtherIds,
+        /// Its server still serves another user.
+        OtherUser,
+        /// Other programs keep the daemon busy.
+        OthersInterfere,
+        /// It is so no longer.
+        Over,
+        /// A page of the database is corrupt.
+        PageCorrupt,
+        /// A partition has another ID than the recorded one.
+        PartitionIdDiffers,
+        /// A process of another tenant is in the partition.
+        PartitionInUse,
+        /// A partition was not made.
+        PartitionNotMade,
+        /// The SMs of a partition are not proven.
+        PartitionNotProven,
+        /// The SMs of a partition could not be seen yet; it is tried again.
+        PartitionNotSeen,
+        /// The partitions of the layout are being made.
+        PartitionsBeingMade,
+        /// The partitions of the layout are being proven by a client.
+        PartitionsBeingProven,
+        /// Others changed partitions while the layout was applied.
+        PartitionsInterfered,
+        /// The daemon's pipe directory or its sockets are gone.
+        PipeDirectoryLost,
+        /// A process uses the GPU outside MPS.
+        ProcessOutsideMps,
+        /// Another program sent it a quit.
+        QuitByOthers,
+        /// It was started otherwise than its spec says now.
+        RestartRequired,
+        /// What others changed was restored.
+        Restored,
+        /// Rows are missing.
+        RowsMissing,
+        /// The server had a fatal GPU error.
+        ServerFault,
+        /// The server hangs since a client died while it connected.
+        ServerHangs,
+        /// The server is being started.
+        ServerStarting,
+        /// The server serves another user.
+        ServesAnotherUser,
+        /// The running daemon serves otherwise than the spec says.
+        ServesOtherwise,
+        /// Another program holds a control session open.
+        SessionHeldOpen,
+        /// It was set and read back.
+        SetAndReadBack,
+        /// Settings were read back otherwise than wanted.
+        SettingsDiffer,
+        /// Another program changed settings, and they stay.
+        SettingsDrifted,
+        /// The daemon has several GPUs.
+        SeveralGpus,
+        /// The daemon's socket cannot be handed to the tenant.
+        SocketNotHandedOut,
+        /// The daemon's socket could not be linked.
+        SocketNotLinked,
+        /// The socket was removed.
+        SocketRemoved,
+        /// The socket was replaced.
+        SocketReplaced,
+        /// It was started otherwise than its spec says now.
+        StartedOtherwise,
+        /// It is being started.
+        Starting,
+        /// Its GPUs or its control program know no static partitions.
+        StaticModeUnsupported,
+        /// It could not be stopped.
+        StopFailed,
+        /// It is stopped, as its spec says.
+        StoppedAsWanted,
+        /// It is stopped while the host is in maintenance.
+        StoppedForMaintenance,
+        /// It is being stopped.
+        Stopping,
+        /// The database does not take the start.
+        StoreUnavailable,
+        /// The tenant's directory is not safe to hand out.
+        TenantDirectoryUnsafe,
+        /// An answer could not be understood.
+        Unreadable,
+        /// It does not answer.
+        Wedged,
+        /// A write failed.
+        WriteFailed,
+    }
+}
+
+impl ConditionType {
+    /// Whether all is well where it holds; of the others, all is well where they do not.
+    fn is_good(self) -> bool {
+        matches!(
+            self,
+            Self::Ready | Self::Schedulable | Self::ComputeMode | Self::Layout | Self::ClientSocket
+        )
+    }
+}
+
+/// A statement about a thing, with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Condition {
+    /// What is stated, as `Ready`.
+    #[serde(rename = "type")]
+    #[schema(value_type = String)]
+    pub kind: ConditionType,
+    /// Whether it holds.
+    pub status: bool,
+    /// One word for why, as `AwaitingReadBack`.
+    #[schema(value_type = String)]
+    pub reason: ConditionReason,
+    /// A sentence for an operator, with the remedy where there is one.
+    pub message: String,
+}
+
+impl Condition {
+    /// Builds a condition.
+    pub fn new(
+        kind: ConditionType,
+        status: bool,
+        reason: ConditionReason,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { kind, status, reason, message: message.into() }
+    }
+
+    /// Whether it reports something that is not as it should be.
+    pub fn needs_attention(&self) -> bool {
+        self.kind.is_good() != self.status
+    }
+}
+
+/// The condition that says whether the thing can be used.
+pub fn ready(conditions: &[Condition]) -> Option<&Condition> {
+    conditions.iter().find(|condition| condition.kind == ConditionType::Ready)
+}
+
+impl ConditionReason {
+    /// What it means to the tenants of a daemon that is not ready, where they can do something with it and it names nobody.
+    pub fn meaning_for_tenants(self) -> Option<&'static str> {
+        Some(match self {
+            Self::ServerFault => {
+                "its server had a fatal GPU error and takes no client until those that it affects have ended, so end yours if their \
+                 CUDA calls fail"
+            }
+            Self::ServerHangs => "its server hangs since a client died while it connected, and is replaced",
+            Self::ServerStarting | Self::Starting => "its server is being started",
+            Self::Stopping | Self::StoppedAsWanted => "it is stopped or being stopped",
+            _ => return None,
+        })
+    }
+}
