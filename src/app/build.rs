@@ -25,7 +25,7 @@ use crate::domain::timings::Timings;
 use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
-use crate::http::auth::{Authenticator, Entrance};
+use crate::http::auth::{Authenticator, ServerAddress};
 use crate::http::bounds::Rates;
 use crate::http::server::Listeners;
 use crate::http::tls::Certificates;
@@ -188,7 +188,7 @@ impl App {
             seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
-        let auth = Authenticator::new(Entrance { address, tls, hosts, open_metrics });
+        let auth = Authenticator::new(ServerAddress { address, tls, hosts, open_metrics });
         let rates = Arc::new(Rates::new(&config.limits, manager_uid));
         let state = AppState::new(AppParts {
             service,

@@ -45,7 +45,7 @@ pub(super) async fn run(
         VerificationOutcome::Verified => ExitCode::SUCCESS,
         VerificationOutcome::Differs => ExitCode::from(DIFFERS),
         VerificationOutcome::NotVerified => {
-            let why = result.obstacle.map(|obstacle| obstacle.message).unwrap_or_default();
+            let why = result.blocker.map(|blocker| blocker.message).unwrap_or_default();
             crate::cli::complain(&format!("tenant {tenant} was not verified: {why}"));
             ExitCode::from(ERROR)
         }

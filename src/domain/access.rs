@@ -156,7 +156,7 @@ pub enum Denied {
 
 /// The identity of an actor, by how it authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum Principal {
     /// The manager itself.
     Manager,
     /// The holder of the token of the first start.
@@ -174,7 +174,7 @@ pub enum Subject {
     Anybody,
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for Principal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Manager => write!(f, "manager"),
@@ -242,7 +242,7 @@ impl std::fmt::Display for Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
     /// Who it is.
-    pub subject: Subject,
+    pub subject: Principal,
     /// What it was granted.
     pub grant: Grant,
     /// Where it calls from.
@@ -252,7 +252,7 @@ pub struct Actor {
 impl Actor {
     /// The manager itself, which may do everything.
     pub fn manager() -> Self {
-        Self { subject: Subject::Manager, grant: Grant::Host(Role::Admin), origin: Origin::Manager }
+        Self { subject: Principal::Manager, grant: Grant::Host(Role::Admin), origin: Origin::Manager }
     }
 
     /// Whether it has a right; the reason where it has not.
@@ -299,7 +299,7 @@ mod tests {
 
     fn actor(grant: &str) -> Actor {
         let grant = Grant::parse(grant).expect("grant");
-        Actor { subject: Subject::User(1000), grant, origin: Origin::Socket }
+        Actor { subject: Principal::User(1000), grant, origin: Origin::Socket }
     }
 
     #[test]

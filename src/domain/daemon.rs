@@ -199,12 +199,12 @@ pub struct Incarnation {
     /// The generation that it was last read to hold.
     pub applied: i64,
     /// Where it was adopted from; `None` for one that this manager started in the directories it gives.
-    pub home: Option<Home>,
+    pub home: Option<DaemonDirectories>,
 }
 
 /// The directories of a control process that are not the ones this manager would give it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Home {
+pub struct DaemonDirectories {
     /// The directory of its sockets.
     pub pipe_directory: PathBuf,
     /// The directory of its logs.

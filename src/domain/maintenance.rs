@@ -138,7 +138,7 @@ impl std::fmt::Display for DeviceHolder {
 
 /// What is known of this manager and its daemons.
 #[derive(Debug, Clone, Default)]
-pub struct Ours {
+pub struct OwnProcesses {
     /// The manager's process ID.
     pub manager: u32,
     /// The directory of all daemons that it gives directories to.
@@ -178,7 +178,7 @@ const PROGRAMS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 /// Daemons and servers leave the manager's family, and have the token of their start instead. Another manager's have
 /// one too, but a pipe directory outside `daemons`. One that was adopted has no token: it is known by its process, its
 /// servers by their parent, and those that have lost it by their program and the directory that was adopted.
-pub fn is_ours(signs: &OwnershipSigns<'_>, ours: &Ours) -> bool {
+pub fn is_ours(signs: &OwnershipSigns<'_>, ours: &OwnProcesses) -> bool {
     let family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
     let pipe = signs.pipe_directory.as_deref();
     let marked = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token)).is_some_and(|token| {
@@ -225,13 +225,13 @@ mod tests {
 
     #[test]
     fn own_processes_are_recognised_by_kin_and_token() {
-        let known = Ours {
+        let known = OwnProcesses {
             manager: 100,
             daemons: "/run/mps-manager/daemons".into(),
             tokens: vec!["known".into()],
             left_alone: vec!["observed".into()],
             pipe_directories: vec!["/run/theirs".into()],
-            ..Ours::default()
+            ..OwnProcesses::default()
         };
         let ours = |signs: OwnershipSigns<'_>| is_ours(&signs, &known);
         let (pipe, token) = (|path: &str| Some(PathBuf::from(path)), Some("some".to_owned()));

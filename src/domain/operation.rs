@@ -203,7 +203,7 @@ pub struct Step {
     pub started_at: i64,
     /// When it ended; `null` while it runs, or when the manager died in it.
     pub finished_at: Option<i64>,
-    /// What came of it; while it runs, what it waits for, if that is known.
+    /// Its outcome; while it runs, what it waits for, if that is known.
     pub outcome: Option<String>,
 }
 
@@ -281,7 +281,7 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
         | OperationRequest::ApplyLayout { .. }
         | OperationRequest::ReplayLayout { .. } => undoing(operation).map_or(Resume::Finish, Resume::Undo),
         OperationRequest::RestartDaemon { .. } => {
-            // Once the stop has been journalled as done, the driver brings the daemon up by itself; a second
+            // Once the stop has been journaled as done, the driver brings the daemon up by itself; a second
             // stop would cost the clients that came since.
             let stopped =
                 operation.steps.iter().any(|step| step.name == "stop" && step.finished_at.is_some());

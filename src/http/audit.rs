@@ -10,7 +10,7 @@ use super::pages::FormTargets;
 use super::problem::Kind;
 use crate::clock::Clock;
 use crate::domain::access::Actor;
-use crate::domain::audit::{Outcome, Target};
+use crate::domain::audit::{AuditOutcome, Target};
 use crate::service::Service;
 use crate::service::access::context::RequestContext;
 
@@ -109,15 +109,15 @@ impl Tracked {
 }
 
 /// The outcome of a request, and the type of its problem.
-type Refusal = (Outcome, String);
+type Refusal = (AuditOutcome, String);
 
 /// The refusal in a response, if it belongs in the audit log: rate-limited requests do not, or a flood would grow the log.
 fn refusal(response: &Response) -> Option<Refusal> {
     let status = response.status();
     let outcome = match status {
         StatusCode::TOO_MANY_REQUESTS => return None,
-        _ if status.is_server_error() => Outcome::Failed,
-        _ if status.is_client_error() => Outcome::Refused,
+        _ if status.is_server_error() => AuditOutcome::Failed,
+        _ if status.is_client_error() => AuditOutcome::Refused,
         _ => return None,
     };
     Some((outcome, kind(response).map_or_else(|| status.to_string(), ToOwned::to_owned)))
@@ -187,11 +187,14 @@ mod tests {
         {
             assert_eq!(
                 unrecorded_refusal(&answer(status)),
-                Some((Outcome::Refused, kind.clone())),
+                Some((AuditOutcome::Refused, kind.clone())),
                 "{status}"
             );
         }
-        assert_eq!(unrecorded_refusal(&answer(StatusCode::GATEWAY_TIMEOUT)), Some((Outcome::Failed, kind)));
+        assert_eq!(
+            unrecorded_refusal(&answer(StatusCode::GATEWAY_TIMEOUT)),
+            Some((AuditOutcome::Failed, kind))
+        );
         let mut seen_to = answer(StatusCode::FORBIDDEN);
         seen_to.extensions_mut().insert(RefusalHandled);
         assert_eq!(unrecorded_refusal(&seen_to), None);

@@ -131,7 +131,7 @@ mod tests {
     use axum::http::header;
 
     use super::*;
-    use crate::domain::access::{Grant, Role, Subject};
+    use crate::domain::access::{Grant, Principal, Role};
     use crate::service::access::LocalUser;
 
     fn tcp(address: &str) -> Peer {
@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(rates.of_peer(tcp("192.0.2.2")), Ok(()), "another address");
         let address = "192.0.2.3".parse().expect("an address");
         let local = |uid| Peer::Unix(Some(LocalUser { uid, gid: uid, pid: None, process: None }));
-        let actor = |origin| Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin };
+        let actor =
+            |origin| Actor { subject: Principal::AdminToken, grant: Grant::Host(Role::Admin), origin };
         for _ in 0..3 {
             assert_eq!(rates.of_actor(&actor(Origin::Address(address))), Ok(()), "for itself");
         }

@@ -62,7 +62,7 @@ impl Drop for KeyInProgress {
 
 /// An answer as stored.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Answer {
+struct StoredResponse {
     status: u16,
     headers: Vec<(String, String)>,
     body: String,
@@ -71,7 +71,7 @@ struct Answer {
 /// Headers that belong to the answer itself; the others are set for each response.
 const OWN: [HeaderName; 3] = [header::CONTENT_TYPE, header::ETAG, header::LOCATION];
 
-impl Answer {
+impl StoredResponse {
     fn into_response(self) -> Response {
         let mut response = HttpResponse::new(Body::from(self.body));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
@@ -141,7 +141,7 @@ async fn kept(
         return Err(ServiceError::Conflict(detail).into());
     };
     if let Some(text) = app.service.kept_answer(&key).await? {
-        let answer: Answer = serde_json::from_str(&text)
+        let answer: StoredResponse = serde_json::from_str(&text)
             .map_err(|error| Problem::from(ServiceError::Internal(format!("a stored answer: {error}"))))?;
         return Ok(answer.into_response());
     }
@@ -158,7 +158,7 @@ async fn kept(
         let value = parts.headers.get(name)?.to_str().ok()?;
         Some((name.to_string(), value.to_owned()))
     });
-    let answer = Answer {
+    let answer = StoredResponse {
         status: parts.status.as_u16(),
         headers: headers.collect(),
         body: String::from_utf8_lossy(&bytes).into_owned(),

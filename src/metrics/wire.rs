@@ -26,7 +26,7 @@ impl ListenerKind {
 
 /// Why a connection was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turned {
+pub enum RefusedConnection {
     /// There were as many as there may be.
     Full(ListenerKind),
     /// There were as many of its address, or of its user, as there may be.
@@ -100,13 +100,13 @@ struct ListenerLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Away {
+struct RefusalLabels {
     listener: &'static str,
     reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Why {
+struct ReasonLabel {
     reason: &'static str,
 }
 
@@ -120,8 +120,8 @@ struct Scope {
 pub struct Wire {
     open: Family<ListenerLabels, Gauge>,
     accepted: Family<ListenerLabels, Counter>,
-    turned: Family<Away, Counter>,
-    closed: Family<Why, Counter>,
+    turned: Family<RefusalLabels, Counter>,
+    closed: Family<ReasonLabel, Counter>,
     limited: Family<Scope, Counter>,
 }
 
@@ -136,18 +136,18 @@ impl Wire {
     }
 
     /// A connection was turned away.
-    pub fn turned_away(&self, why: Turned) {
+    pub fn turned_away(&self, why: RefusedConnection) {
         let (listener, reason) = match why {
-            Turned::Full(listener) => (listener, "full"),
-            Turned::OfOne(ListenerKind::Tcp) => (ListenerKind::Tcp, "address"),
-            Turned::OfOne(ListenerKind::Unix) => (ListenerKind::Unix, "user"),
+            RefusedConnection::Full(listener) => (listener, "full"),
+            RefusedConnection::OfOne(ListenerKind::Tcp) => (ListenerKind::Tcp, "address"),
+            RefusedConnection::OfOne(ListenerKind::Unix) => (ListenerKind::Unix, "user"),
         };
-        self.turned.get_or_create(&Away { listener: listener.as_str(), reason }).inc();
+        self.turned.get_or_create(&RefusalLabels { listener: listener.as_str(), reason }).inc();
     }
 
     /// A connection was closed by the server.
     pub fn closed(&self, reason: Closed) {
-        self.closed.get_or_create(&Why { reason: reason.as_str() }).inc();
+        self.closed.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
     }
 
     /// A request was refused with 429.
@@ -163,10 +163,10 @@ impl Wire {
             (ListenerKind::Tcp, "address"),
             (ListenerKind::Unix, "user"),
         ] {
-            let _ = self.turned.get_or_create(&Away { listener: listener.as_str(), reason });
+            let _ = self.turned.get_or_create(&RefusalLabels { listener: listener.as_str(), reason });
         }
         for reason in [Closed::Handshake, Closed::Slow, Closed::Idle, Closed::Stalled, Closed::TakesBack] {
-            let _ = self.closed.get_or_create(&Why { reason: reason.as_str() });
+            let _ = self.closed.get_or_create(&ReasonLabel { reason: reason.as_str() });
         }
         for limit in Limit::ALL {
             let _ = self.limited.get_or_create(&Scope { scope: limit.as_str() });

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::layout::{ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RunProgress, TakenAway, WRITE};
+use super::layout::{
+    ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RemovedPartition, RunProgress, WRITE,
+};
 use super::{Engine, Failure, Stop};
 use crate::domain::count::counted;
 use crate::domain::layout::active::ActiveLayout;
@@ -13,7 +15,7 @@ use crate::domain::layout::status::LayoutStatus;
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::partitions::PartitionRef;
 use crate::store;
-use crate::store::operations::Noted;
+use crate::store::operations::CompletedStep;
 
 /// Longest wait for the poll that is planned on.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -71,13 +73,13 @@ pub(super) async fn apply(
             format!(
                 "layout {wanted}: {}, {}{took}",
                 counted(status.partitions.len(), "partition"),
-                counted(ran.taken.len(), "command")
+                counted(ran.executed_steps.len(), "command")
             )
         }
         Ok((None, _)) => format!("layout {wanted}"),
         Err((failed, _)) => failed.why.clone(),
     };
-    let noted = engine.note(operation, vec![Noted { name: READ_BACK.to_owned(), outcome }]).await;
+    let noted = engine.note(operation, vec![CompletedStep { name: READ_BACK.to_owned(), outcome }]).await;
     match (result, noted) {
         (Ok((_, ran)), Err(why)) => Err((ApplyFailed::from(why), ran)),
         (result, _) => result,
@@ -89,7 +91,7 @@ async fn plan(
     engine: &Engine,
     operation: &Operation,
     change: &DesiredLayoutChange,
-) -> Result<Vec<TakenAway>, Failure> {
+) -> Result<Vec<RemovedPartition>, Failure> {
     let planning = async {
         let daemon = the_daemon(operation)?;
         let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;

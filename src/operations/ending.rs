@@ -40,7 +40,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         let mut tries = 0;
         loop {
-            match self.journalled(id, UNDO, undone()).await {
+            match self.journaled(id, UNDO, undone()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => {
                     tries += 1;

@@ -167,11 +167,11 @@ impl Engine {
         name: &'static str,
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<T, E> {
-        self.journalled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
+        self.journaled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
     }
 
     /// The same, with a failure of the journal distinguished from one of the work.
-    pub(super) async fn journalled<T, E: std::fmt::Display>(
+    pub(super) async fn journaled<T, E: std::fmt::Display>(
         &self,
         id: Uuid,
         name: &'static str,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Engine, Failure};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
-use crate::domain::maintenance::{DeviceHolder, Ours, OwnershipSigns, is_ours};
+use crate::domain::maintenance::{DeviceHolder, OwnProcesses, OwnershipSigns, is_ours};
 use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::{self, files};
 use crate::store::{self, StoreError};
@@ -39,10 +39,13 @@ impl Engine {
     }
 
     /// What is known of this manager's daemons, adopted ones included; those that are only observed are not its.
-    async fn ours(&self) -> Result<Ours, StoreError> {
+    async fn ours(&self) -> Result<OwnProcesses, StoreError> {
         let context = self.fleet.context();
-        let mut ours =
-            Ours { manager: std::process::id(), daemons: context.daemons_directory(), ..Ours::default() };
+        let mut ours = OwnProcesses {
+            manager: std::process::id(),
+            daemons: context.daemons_directory(),
+            ..OwnProcesses::default()
+        };
         let mut reader = self.store.read().await?;
         for daemon in store::daemons::all(&mut reader).await? {
             let Some(incarnation) = store::daemons::incarnation(&mut reader, &daemon.name).await? else {
@@ -68,7 +71,7 @@ fn search(
     inventory: &dyn Inventory,
     gpus: &[GpuUuid],
     remembered: &BTreeMap<GpuUuid, PathBuf>,
-    known_ours: &Ours,
+    known_ours: &OwnProcesses,
 ) -> Result<Holders, InventoryError> {
     let mut known = Vec::new();
     let mut unproven = Vec::new();
@@ -107,7 +110,7 @@ fn search(
     Ok(Holders { processes: processes.collect(), unexamined: search.unexamined, unproven })
 }
 
-fn ours(id: ClientId, known: &Ours) -> bool {
+fn ours(id: ClientId, known: &OwnProcesses) -> bool {
     let pid = id.pid;
     let ancestors: Vec<u32> = host::process::ancestors(pid).collect();
     let environment = host::process::environ(pid).unwrap_or_default();
@@ -192,7 +195,8 @@ mod tests {
         for (remembered, unproven, found) in [(&here, 1, 0), (&its_own, 0, 1)] {
             let remembered = BTreeMap::from([(missing.clone(), remembered.clone())]);
             let gpus = std::slice::from_ref(&missing);
-            let holders = search(&One(here.clone()), gpus, &remembered, &Ours::default()).expect("found");
+            let holders =
+                search(&One(here.clone()), gpus, &remembered, &OwnProcesses::default()).expect("found");
             let this = holders.processes.iter().filter(|holder| holder.pid == std::process::id()).count();
             assert_eq!((holders.unproven.len(), this), (unproven, found), "{holders:?}");
         }

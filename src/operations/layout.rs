@@ -19,7 +19,7 @@ use crate::domain::layout::active::{
 use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::outlook::{LayoutPlan, Prospect};
-use crate::domain::layout::plan::{Given, Plan, plan};
+use crate::domain::layout::plan::{Plan, PlanInput, plan};
 use crate::domain::layout::record::{ExecutedStep, PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::{Enforcement, Layout, PartitionChange, VersionRef};
@@ -28,7 +28,7 @@ use crate::domain::partitions::PartitionRef;
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid, PartitionName};
 use crate::host;
-use crate::store::operations::Noted;
+use crate::store::operations::CompletedStep;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{FreshError, Handle, Observed};
 
@@ -76,10 +76,10 @@ pub(super) struct DesiredLayoutChange {
 }
 
 /// Processes by the partition that they were let into.
-type LetIn = BTreeMap<PartitionRef, Vec<ClientId>>;
+type AdmittedClients = BTreeMap<PartitionRef, Vec<ClientId>>;
 
 /// A partition that a change takes away, with its name where a layout of ours made it.
-pub(super) type TakenAway = (PartitionRef, Option<PartitionName>);
+pub(super) type RemovedPartition = (PartitionRef, Option<PartitionName>);
 
 /// How a run ended that the driver gave up.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ pub(super) struct Awaited<'a> {
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunProgress {
     began: Option<i64>,
-    pub(super) taken: Vec<ExecutedStep>,
+    pub(super) executed_steps: Vec<ExecutedStep>,
     pub(super) duration_us: Option<u64>,
 }
 
@@ -202,7 +202,7 @@ impl Engine {
         &self,
         operation: &Operation,
         requested: DesiredLayoutChange,
-        removed: Vec<TakenAway>,
+        removed: Vec<RemovedPartition>,
     ) -> Result<i64, Failure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
@@ -364,12 +364,17 @@ impl Engine {
         let mut reported: Option<String> = None;
         loop {
             let known = |layout: &LayoutStatus| {
-                if layout.ran_at == ran.began { ran.taken.len() } else { journaled(operation, &layout.taken) }
+                if layout.ran_at == ran.began {
+                    ran.executed_steps.len()
+                } else {
+                    journaled(operation, &layout.executed_steps)
+                }
             };
             let is_new = |seen: &Observed| {
                 seen.has_tried(tried)
                     && (seen.follows() >= wanted)
-                    && (of_this(seen, since, from).is_some_and(|layout| layout.taken.len() > known(layout))
+                    && (of_this(seen, since, from)
+                        .is_some_and(|layout| layout.executed_steps.len() > known(layout))
                         || layout_result(seen, wanted, version).is_some()
                         || seen.blocker(tried).is_some_and(|found| reported.as_ref() != Some(&found.message)))
             };
@@ -378,9 +383,10 @@ impl Engine {
                 return std::future::pending().await;
             };
             if let Some(layout) = of_this(&seen, since, from) {
-                let new_commands: Vec<Noted> = layout.taken.iter().skip(known(layout)).map(noted).collect();
+                let new_commands: Vec<CompletedStep> =
+                    layout.executed_steps.iter().skip(known(layout)).map(noted).collect();
                 ran.began = layout.ran_at;
-                ran.taken.clone_from(&layout.taken);
+                ran.executed_steps.clone_from(&layout.executed_steps);
                 ran.duration_us = layout.duration_us;
                 self.note(operation, new_commands).await?;
             }
@@ -409,11 +415,13 @@ impl Engine {
         let of_this = |layout: &LayoutStatus| {
             layout.version_ref().as_ref() == Some(version) && layout.ran_at.is_some_and(|at| at >= since)
         };
-        status.filter(of_this).map_or_else(Default::default, |layout| (layout.taken, layout.duration_us))
+        status
+            .filter(of_this)
+            .map_or_else(Default::default, |layout| (layout.executed_steps, layout.duration_us))
     }
 
     /// Writes steps that were seen when they were over.
-    pub(super) async fn note(&self, operation: &Operation, steps: Vec<Noted>) -> Result<(), Failure> {
+    pub(super) async fn note(&self, operation: &Operation, steps: Vec<CompletedStep>) -> Result<(), Failure> {
         if steps.is_empty() {
             return Ok(());
         }
@@ -435,7 +443,7 @@ impl Engine {
 fn plan_partitions(
     daemon: &DaemonName,
     seen: &PolledDaemon,
-    admitted: &LetIn,
+    admitted: &AdmittedClients,
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
     let effective = seen.observed.status.effective.as_ref();
     let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
@@ -443,7 +451,7 @@ fn plan_partitions(
     };
     let nothing = Record::default();
     let chunks = chunk_sms(&seen.gpus, present.iter().map(|gpu| &gpu.gpu));
-    let planned = plan(&Given {
+    let planned = plan(&PlanInput {
         steps: &seen.desired.steps,
         expected: seen.desired.expected.as_deref(),
         record: seen.run.as_ref().map_or(&nothing, |run| &run.record),
@@ -456,7 +464,7 @@ fn plan_partitions(
 }
 
 /// Of those who were admitted, the processes that live.
-fn living(admitted: LetIn) -> LetIn {
+fn living(admitted: AdmittedClients) -> AdmittedClients {
     let living = admitted.into_iter().map(|(partition, holders)| {
         let living = holders.into_iter().filter(|holder| host::process::is_alive((*holder).into()));
         (partition, living.collect::<Vec<_>>())
@@ -465,7 +473,7 @@ fn living(admitted: LetIn) -> LetIn {
 }
 
 /// Who was let into partitions that are taken away, in words; `None` where nobody was.
-fn held(removed: &[TakenAway], admitted: &LetIn) -> Option<Failure> {
+fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<Failure> {
     let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();
         let clients = admitted.get(partition)?.clone();
@@ -483,10 +491,10 @@ fn of_this(seen: &Observed, since: Option<i64>, from: i64) -> Option<&LayoutStat
 
 /// How many of these commands stand at the end of the journal that the operation was claimed with: a manager that died has
 /// noted some of them, or all.
-fn journaled(operation: &Operation, taken: &[ExecutedStep]) -> usize {
+fn journaled(operation: &Operation, executed_steps: &[ExecutedStep]) -> usize {
     let journal: Vec<(&str, Option<&str>)> =
         operation.steps.iter().map(|step| (step.name.as_str(), step.outcome.as_deref())).collect();
-    let commands: Vec<Noted> = taken.iter().map(noted).collect();
+    let commands: Vec<CompletedStep> = executed_steps.iter().map(noted).collect();
     let commands: Vec<(&str, Option<&str>)> =
         commands.iter().map(|noted| (noted.name.as_str(), Some(noted.outcome.as_str()))).collect();
     (0..=commands.len()).rev().find(|count| journal.ends_with(&commands[..*count])).unwrap_or(0)
@@ -527,7 +535,7 @@ fn layout_result(
 }
 
 /// A command as the journal has it.
-fn noted(taken: &ExecutedStep) -> Noted {
+fn noted(taken: &ExecutedStep) -> CompletedStep {
     let verb = match taken.change {
         PartitionChange::Add => "add",
         PartitionChange::Remove => "remove",
@@ -535,6 +543,6 @@ fn noted(taken: &ExecutedStep) -> Noted {
     let name = taken.partition.as_ref().map_or("a partition of no layout", |name| name.as_str());
     let undo = if taken.undo { "undo: " } else { "" };
     let id = taken.id.as_ref().map(|id| format!("{}/{id}", taken.gpu));
-    let outcome: Vec<String> = id.into_iter().chain(taken.trouble.clone()).collect();
-    Noted { name: format!("{undo}{verb} {name}"), outcome: outcome.join(": ") }
+    let outcome: Vec<String> = id.into_iter().chain(taken.problem.clone()).collect();
+    CompletedStep { name: format!("{undo}{verb} {name}"), outcome: outcome.join(": ") }
 }

@@ -1,4 +1,4 @@
-//! Actions that take time: claimed one a daemon, journalled step by step, picked up again after a restart.
+//! Actions that take time: claimed one a daemon, journaled step by step, picked up again after a restart.
 //!
 //! A step is written before it is taken and completed after. What becomes of an operation that the manager's
 //! death interrupted is decided by [`crate::domain::operation::resume`], which is pure.

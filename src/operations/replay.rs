@@ -8,7 +8,7 @@ use super::{Engine, Failure, Stop};
 use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
-use crate::store::operations::Noted;
+use crate::store::operations::CompletedStep;
 use crate::store::{self, Fate, StoreError};
 
 /// The step that compares what was seen with what is on record.
@@ -72,16 +72,17 @@ async fn tried(
         Ok(result) => result,
         Err((failed, ran)) => {
             let why = failed.why;
-            let replay = replay.given_up(why.clone(), failed.cause.as_ref(), ran.taken, ran.duration_us);
+            let replay =
+                replay.given_up(why.clone(), failed.cause.as_ref(), ran.executed_steps, ran.duration_us);
             return Ok((replay, Some(Stop::Failed(why))));
         }
     };
     // The driver compares IDs; what clients saw is compared with the record here.
     let seen = status.and_then(|status| PartitionShare::seen(&status.partitions)).unwrap_or_default();
     match replay.other_sms(&seen) {
-        None => Ok((replay.done(seen, ran.taken, ran.duration_us), None)),
+        None => Ok((replay.done(seen, ran.executed_steps, ran.duration_us), None)),
         Some(why) => {
-            let noted = Noted { name: COMPARE.to_owned(), outcome: why.clone() };
+            let noted = CompletedStep { name: COMPARE.to_owned(), outcome: why.clone() };
             engine.note(operation, vec![noted]).await?;
             Ok((replay.differed(why.clone(), seen, ran.duration_us), Some(Stop::Failed(why))))
         }

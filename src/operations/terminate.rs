@@ -40,12 +40,12 @@ pub(super) async fn run(
     let begun = engine
         .step(operation.id, "ask MPS to end its work", request_termination(&handle, client, stopped))
         .await?;
-    let Begun::LetGo(terminating) = begun else { return Ok(()) };
+    let StartedTermination::LetGo(terminating) = begun else { return Ok(()) };
     engine.step(operation.id, "end its process", ended(terminating)).await?;
     engine.step(operation.id, "confirm that it is gone", gone(&handle, client)).await
 }
 
-enum Begun {
+enum StartedTermination {
     LetGo(Terminating),
     AlreadyGone,
 }
@@ -54,14 +54,14 @@ async fn request_termination(
     handle: &Handle,
     client: ClientId,
     stopped: StoppedPolicy,
-) -> Result<(Begun, String), Failure> {
+) -> Result<(StartedTermination, String), Failure> {
     let mut terminating =
         handle.start_termination(client, stopped).await.map_err(|error| error.to_string())?;
     if terminating.let_go().await {
-        return Ok((Begun::LetGo(terminating), LET_GO.to_owned()));
+        return Ok((StartedTermination::LetGo(terminating), LET_GO.to_owned()));
     }
     let ended = terminating.ended().await.map_err(|error| error.to_string())?;
-    Ok((Begun::AlreadyGone, ended.as_str().to_owned()))
+    Ok((StartedTermination::AlreadyGone, ended.as_str().to_owned()))
 }
 
 async fn ended(terminating: Terminating) -> Result<((), String), Failure> {

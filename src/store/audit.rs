@@ -5,13 +5,13 @@ use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::schema::{self, Schema};
 use super::{StoreError, from_json};
-use crate::domain::audit::{AttemptedAction, AuditRecord, Broken, Head, Outcome};
+use crate::domain::audit::{AttemptedAction, AuditOutcome, AuditRecord, Broken, Head};
 
-/// What came of an attempt, as it is written.
+/// The outcome of an attempt, as it is written.
 #[derive(Debug, Clone, Default)]
-pub struct Came {
-    /// What came of it: done where no problem is given.
-    pub problem: Option<(Outcome, String)>,
+pub struct AuditResult {
+    /// Its outcome: done where no problem is given.
+    pub problem: Option<(AuditOutcome, String)>,
     /// The spec before, where it changed.
     pub before: Option<String>,
     /// The spec after, where it changed.
@@ -22,13 +22,13 @@ pub struct Came {
 pub async fn append(
     db: &mut SqliteConnection,
     attempt: &AttemptedAction,
-    result: Came,
+    result: AuditResult,
     count: i64,
     now: i64,
 ) -> Result<(), StoreError> {
     let Head { id, hash: previous } = head(&mut *db).await?;
     let (outcome, problem) = match result.problem {
-        None => (Outcome::Done, None),
+        None => (AuditOutcome::Done, None),
         Some((outcome, problem)) => (outcome, Some(problem)),
     };
     let mut row = AuditRecord {
@@ -106,7 +106,7 @@ pub struct AuditFilter {
     /// Those about this.
     pub target: Option<String>,
     /// Those that ended so.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<AuditOutcome>,
     /// Those written at this time or later, in unix milliseconds.
     pub since: Option<i64>,
     /// Those written before this time.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::domain::access::Actor;
     use crate::domain::audit::{AttemptedAction, Target};
-    use crate::store::audit::Came;
+    use crate::store::audit::AuditResult;
 
     #[test]
     fn a_head_is_written_and_read_back() {
@@ -127,7 +127,7 @@ mod tests {
             let written: Result<(), StoreError> = store
                 .write(move |db| {
                     Box::pin(async move {
-                        audit::append(db, &attempt, Came::default(), 1, 7).await?;
+                        audit::append(db, &attempt, AuditResult::default(), 1, 7).await?;
                         Ok(((), Fate::Commit))
                     })
                 })

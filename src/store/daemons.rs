@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, replays, to_json};
-use crate::domain::daemon::{Daemon, DaemonSpec, Home, Incarnation, Management};
+use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation, Management};
 use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
 struct DaemonRow {
@@ -189,7 +189,7 @@ pub async fn incarnation(
                 .pipe_inode
                 .map(|number| Inode { number: number.cast_unsigned(), born: row.pipe_birth_ns }),
             applied: row.applied_generation,
-            home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| Home {
+            home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| DaemonDirectories {
                 pipe_directory: pipe.into(),
                 log_directory: log.into(),
                 foreign: row.is_foreign,

@@ -185,7 +185,7 @@ mod tests {
                         drift_seen: DriftSeen::default(),
                         degraded: vec![],
                         failure: None,
-                        taken: vec![],
+                        executed_steps: vec![],
                         ran_at: Some(3),
                         duration_us: Some(5),
                     };

@@ -46,7 +46,7 @@ def populate(host):
     host.client(f"{LONG[:-1]}y", "--spin", "3600", "--alloc", "256")
     assert host.verified("web")["outcome"] == "verified"
     host.api("POST", "/daemons/gpu0/cordon")
-    assert host.verified("demo")["obstacle"]["code"] == "cordoned"
+    assert host.verified("demo")["blocker"]["code"] == "cordoned"
     host.token_for("operator", "ci")
     # Another program makes a partition that the layout does not have.
     pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]

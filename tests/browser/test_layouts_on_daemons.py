@@ -201,7 +201,7 @@ def test_blocked_apply_names_client_and_remedy(static_host, visitor):
     page.goto("/layouts/prod/assert?daemon=gpu1")
     expect(page.get_by_text("gpu1 does not have it")).to_be_visible()
     visit.accessible()
-    # Where the obstacle appeared after the plan was shown, the apply is refused and names it.
+    # Where the blocker appeared after the plan was shown, the apply is refused and names it.
     client.kill()
     client.wait()
     eventually("the client is gone", lambda: not host.api("GET", "/clients?tenant=web&fresh=true")["items"])

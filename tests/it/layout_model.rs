@@ -8,9 +8,9 @@ use fastrand::Rng;
 use mps_manager::domain::client::ClientId;
 use mps_manager::domain::layout::blocked::Blocked;
 use mps_manager::domain::layout::execution::{
-    CommandAnswer, Deed, Execution, ExecutionOutcome, LayoutFailureCause,
+    CommandAnswer, MoveAction, Execution, ExecutionOutcome, LayoutFailureCause,
 };
-use mps_manager::domain::layout::plan::{Action, Given, Plan, plan};
+use mps_manager::domain::layout::plan::{Action, PlanInput, Plan, plan};
 use mps_manager::domain::layout::record::Record;
 use mps_manager::domain::layout::{PartitionChange, ResolvedStep};
 use mps_manager::domain::partitions::{GpuPartitions, ListedPartition};
@@ -100,14 +100,14 @@ impl Daemon {
 
     fn perform(&mut self, next: &mps_manager::domain::layout::execution::Move) -> CommandAnswer {
         match &next.deed {
-            Deed::Add { .. } => match self.partitions.add(self.ordinal(&next.gpu), next.chunks) {
+            MoveAction::Add { .. } => match self.partitions.add(self.ordinal(&next.gpu), next.chunks) {
                 Ok(name) => {
                     let (_, id) = name.split_once('/').expect("GPU/ID");
                     CommandAnswer::Named(PartitionId::parse(id).expect("an ID"))
                 }
                 Err(error) => CommandAnswer::Refused(format!("{error:?}")),
             },
-            Deed::Remove { id } => {
+            MoveAction::Remove { id } => {
                 let name = format!("{}/{id}", next.gpu);
                 match self.partitions.remove(&name, self.used.contains(&name)) {
                     Ok(()) => CommandAnswer::Silent,
@@ -131,7 +131,7 @@ impl Daemon {
         let chunk_sms = self.gpus().into_iter().map(|gpu| (gpu, 8)).collect();
         let present = self.listed();
         let admitted = BTreeMap::new();
-        plan(&Given {
+        plan(&PlanInput {
             steps,
             expected,
             record,

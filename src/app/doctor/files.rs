@@ -59,34 +59,37 @@ fn untrusted(id: &'static str, Untrusted { path, problem, remedy }: Untrusted) -
 }
 
 /// Checks of a directory that has to exist or be created.
-enum Place {
+enum DirectoryState {
     There(Metadata),
     /// Its nearest parent that is there.
     CanBeMade(PathBuf),
     Unusable(String),
 }
 
-fn place(path: &Path) -> Place {
+fn place(path: &Path) -> DirectoryState {
     match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_dir() => Place::Unusable(format!("{} is no directory", path.display())),
+        Ok(metadata) if !metadata.is_dir() => {
+            DirectoryState::Unusable(format!("{} is no directory", path.display()))
+        }
         Ok(metadata) => match access(path, Access::WRITE_OK | Access::EXEC_OK) {
-            Ok(()) => Place::There(metadata),
-            Err(errno) => {
-                Place::Unusable(format!("{}: this user may not write there ({errno})", path.display()))
-            }
+            Ok(()) => DirectoryState::There(metadata),
+            Err(errno) => DirectoryState::Unusable(format!(
+                "{}: this user may not write there ({errno})",
+                path.display()
+            )),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let parent = path.ancestors().skip(1).find(|parent| parent.exists()).unwrap_or(Path::new("/"));
             match access(parent, Access::WRITE_OK | Access::EXEC_OK) {
-                Ok(()) => Place::CanBeMade(parent.to_owned()),
-                Err(errno) => Place::Unusable(format!(
+                Ok(()) => DirectoryState::CanBeMade(parent.to_owned()),
+                Err(errno) => DirectoryState::Unusable(format!(
                     "{} is not there, and this user may not make it in {} ({errno})",
                     path.display(),
                     parent.display()
                 )),
             }
         }
-        Err(error) => Place::Unusable(format!("{}: {error}", path.display())),
+        Err(error) => DirectoryState::Unusable(format!("{}: {error}", path.display())),
     }
 }
 
@@ -171,7 +174,7 @@ impl Examination {
     pub(super) fn state_directory(&mut self) {
         let path = &self.config.state_dir;
         let check = match (place(path), network(path)) {
-            (Place::Unusable(why), _) => Check::fail(
+            (DirectoryState::Unusable(why), _) => Check::fail(
                 "state_directory",
                 why,
                 "run this as the manager's user, give that user the directory, or name another with --state-dir",
@@ -181,11 +184,11 @@ impl Examination {
                 format!("{} is on {kind}, a file system over a network", path.display()),
                 "SQLite's log is shared memory of one host: name a directory on a local disk with --state-dir",
             ),
-            (Place::CanBeMade(parent), None) => Check::ok(
+            (DirectoryState::CanBeMade(parent), None) => Check::ok(
                 "state_directory",
                 format!("{} is not there yet, and can be made in {}", path.display(), parent.display()),
             ),
-            (Place::There(metadata), None) => self.state_modes(&metadata),
+            (DirectoryState::There(metadata), None) => self.state_modes(&metadata),
         };
         self.add(check);
     }
@@ -292,16 +295,16 @@ impl Examination {
     pub(super) fn runtime_directory(&mut self) {
         let path = &self.config.runtime_dir;
         let check = match place(path) {
-            Place::Unusable(why) => Check::fail(
+            DirectoryState::Unusable(why) => Check::fail(
                 "runtime_directory",
                 why,
                 "run this as the manager's user, give that user the directory, or name another with --runtime-dir",
             ),
-            Place::CanBeMade(parent) => Check::ok(
+            DirectoryState::CanBeMade(parent) => Check::ok(
                 "runtime_directory",
                 format!("{} is not there yet, and can be made in {}", path.display(), parent.display()),
             ),
-            Place::There(metadata) => match trusted::check_runtime(path, &self.trust()) {
+            DirectoryState::There(metadata) => match trusted::check_runtime(path, &self.trust()) {
                 Err(error) => untrusted("runtime_directory", error),
                 Ok(()) => Check::ok(
                     "runtime_directory",

@@ -10,7 +10,7 @@ use super::super::{DIFFERS, line};
 use super::{DocumentFormat, DriftPolicyArgument, LayoutTargetArgs, PlanOutput};
 use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
-use crate::domain::layout::document::{Document, Entry};
+use crate::domain::layout::document::{Document, DocumentLayout};
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::{Version, text};
 use crate::domain::operation::Operation;
@@ -87,11 +87,14 @@ async fn read_request(
 }
 
 /// The layout of that name in a document.
-fn named(file: &str, name: &LayoutName) -> Result<Entry, ClientError> {
+fn named(file: &str, name: &LayoutName) -> Result<DocumentLayout, ClientError> {
     entry(&read(file)?, name).cloned()
 }
 
-pub(super) fn entry<'d>(document: &'d Document, name: &LayoutName) -> Result<&'d Entry, ClientError> {
+pub(super) fn entry<'d>(
+    document: &'d Document,
+    name: &LayoutName,
+) -> Result<&'d DocumentLayout, ClientError> {
     document.layouts.get(name).ok_or_else(|| {
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
         ClientError::Address(format!("the document has no layout {name}: it has {}", names.join(", ")))

@@ -9,16 +9,15 @@ use sha2::{Digest as _, Sha256};
 
 pub use target::{Target, shown_path};
 
-use super::access::{Actor, Grant, Origin, Role, Subject};
+use super::access::{Actor, Grant, Origin, Principal, Role};
 
 /// What stands in the place of the hash before the first row.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[schema(as = AuditOutcome)]
-pub enum Outcome {
+pub enum AuditOutcome {
     /// It was done: this row was written in the same transaction.
     Done,
     /// It was refused, and nothing was done.
@@ -27,7 +26,7 @@ pub enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl AuditOutcome {
     /// The word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -66,7 +65,7 @@ impl AttemptedAction {
             actor: actor.subject.to_string(),
             granted: actor.grant.to_string(),
             origin: actor.origin.to_string(),
-            is_manager: actor.subject == Subject::Manager,
+            is_manager: actor.subject == Principal::Manager,
             request,
             action,
             target,
@@ -78,7 +77,7 @@ impl AttemptedAction {
     pub fn at_command_line(uid: u32, action: &str, file: &std::path::Path) -> Self {
         let path = file.to_string_lossy();
         Self {
-            actor: Subject::User(uid).to_string(),
+            actor: Principal::User(uid).to_string(),
             granted: Grant::Host(Role::Admin).to_string(),
             origin: "command line".to_owned(),
             is_manager: false,
@@ -147,8 +146,8 @@ pub struct AuditRecord {
     /// On what.
     #[schema(example = "tenants/web")]
     pub target: String,
-    /// What came of it.
-    pub outcome: Outcome,
+    /// Its outcome.
+    pub outcome: AuditOutcome,
     /// The type of the problem, where it was refused or failed.
     pub problem: Option<String>,
     /// How many attempts it stands for; more than one where refused ones were counted.
@@ -258,7 +257,7 @@ mod tests {
             request: None,
             action: "PUT /api/v1/tenants/{name}".into(),
             target: "tenants/web".into(),
-            outcome: Outcome::Done,
+            outcome: AuditOutcome::Done,
             problem: None,
             count: 1,
             before: None,
@@ -293,7 +292,7 @@ mod tests {
         let changes: [fn(&mut AuditRecord); 8] = [
             |row| row.at += 1,
             |row| row.actor.push('x'),
-            |row| row.outcome = Outcome::Refused,
+            |row| row.outcome = AuditOutcome::Refused,
             |row| row.count += 1,
             |row| (row.before, row.after) = (row.after.take(), None),
             |row| row.request = Some(String::new()),

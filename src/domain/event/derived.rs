@@ -4,7 +4,10 @@ use super::domain_event::{
     ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
     NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
 };
-use super::{Also, Because, Details, EventCause, EventSubject, EventType, KnownFrom, Predecessor, Severity};
+use super::{
+    Details, EventCause, EventSubject, EventTrigger, EventType, KnownFrom, OtherSubjects, Predecessor,
+    Severity,
+};
 
 /// The type of a variant, which has its name.
 macro_rules! same_name {
@@ -54,13 +57,13 @@ impl DomainEvent {
     }
 
     /// What it is about beside its subject, which names one of each: it is found by these too.
-    pub fn also(&self) -> Also {
+    pub fn also(&self) -> OtherSubjects {
         self.about().1
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each type")]
-    fn about(&self) -> (EventSubject, Also) {
-        let mut also = Also::default();
+    fn about(&self) -> (EventSubject, OtherSubjects) {
+        let mut also = OtherSubjects::default();
         let subject = match self {
             Self::DaemonCreated { daemon }
             | Self::DaemonAdopted { daemon }
@@ -149,7 +152,7 @@ impl DomainEvent {
             | Self::OperationCancelled(operation)
             | Self::OperationFailed { operation, .. }
             | Self::OperationStep { operation, .. } => {
-                also = Also { daemons: several(&operation.daemons), gpus: several(&operation.gpus) };
+                also = OtherSubjects { daemons: several(&operation.daemons), gpus: several(&operation.gpus) };
                 EventSubject {
                     daemon: only(&operation.daemons),
                     gpu: only(&operation.gpus),
@@ -292,17 +295,19 @@ impl DomainEvent {
     }
 
     /// What makes it happen, where nothing else is known.
-    pub(super) fn usual_cause(&self) -> Because {
+    pub(super) fn usual_cause(&self) -> EventTrigger {
         let outsider = |command: &Option<String>| EventCause::Outsider { command: command.clone() }.into();
         match self {
-            Self::DaemonDied { why: DaemonDeath::Killed, .. } => Because::Latest(EventType::DaemonReplaced),
+            Self::DaemonDied { why: DaemonDeath::Killed, .. } => {
+                EventTrigger::Latest(EventType::DaemonReplaced)
+            }
             Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
             | Self::BypassAppeared { .. } => outsider(&None),
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
-            Self::SettingsRepaired { .. } => Because::Latest(EventType::SettingsDrifted),
-            Self::LayoutRepaired(_) => Because::Latest(EventType::LayoutDrifted),
+            Self::SettingsRepaired { .. } => EventTrigger::Latest(EventType::SettingsDrifted),
+            Self::LayoutRepaired(_) => EventTrigger::Latest(EventType::LayoutDrifted),
             Self::DaemonReplaced { .. } | Self::ServerReplaced { .. } => {
-                Because::Latest(EventType::DaemonWedged)
+                EventTrigger::Latest(EventType::DaemonWedged)
             }
             Self::DaemonDied { why: DaemonDeath::Unexplained, .. }
             | Self::ServerStarted { .. }
@@ -314,8 +319,8 @@ impl DomainEvent {
             | Self::ClientRefused { .. } => EventCause::Mps.into(),
             Self::ClientConnected(_) | Self::ClientLeft(_) => EventCause::Client.into(),
             Self::GpuMissing { .. } | Self::GpuBack { .. } => EventCause::Host.into(),
-            Self::OperationStarted(_) => Because::Latest(EventType::OperationRequested),
-            Self::OperationCancelled(_) => Because::Latest(EventType::OperationCancelRequested),
+            Self::OperationStarted(_) => EventTrigger::Latest(EventType::OperationRequested),
+            Self::OperationCancelled(_) => EventTrigger::Latest(EventType::OperationCancelRequested),
             Self::OperationStep { .. }
             | Self::OperationFinished(_)
             | Self::OperationFailed { .. }
@@ -324,7 +329,7 @@ impl DomainEvent {
             | Self::MaintenanceBegun(_)
             | Self::MaintenanceActive(_)
             | Self::MaintenanceEnded(_)
-            | Self::ClientTerminated { .. } => Because::Latest(EventType::OperationStarted),
+            | Self::ClientTerminated { .. } => EventTrigger::Latest(EventType::OperationStarted),
             _ => EventCause::Manager.into(),
         }
     }

@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use super::{AffectedClient, Because, KnownFrom, Predecessor};
+use super::{AffectedClient, EventTrigger, KnownFrom, Predecessor};
 use crate::domain::access::Grant;
 use crate::domain::attribution::AttributedBy;
 use crate::domain::bypass::Bypass;
@@ -15,13 +15,16 @@ use crate::domain::gpu::ComputeMode;
 use crate::domain::layout::record::{Degraded, PartitionDrift};
 use crate::domain::maintenance::Maintenance;
 use crate::domain::token::{Token, TokenId};
-use crate::domain::verification::{ObstacleCode, VerifiedSetting};
+use crate::domain::verification::{BlockerCode, VerifiedSetting};
 use crate::domain::wedge::ReplacedProcess;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
 
 /// Something that happened: one variant per type, of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "`EventType` documents the types, and `Subject` and `Details` the fields")]
+#[allow(
+    missing_docs,
+    reason = "`EventType` documents the types, and `EventSubject` and `Details` the fields"
+)]
 pub enum DomainEvent {
     DaemonCreated { daemon: DaemonName },
     DaemonChanged { daemon: DaemonName, gpus: Vec<GpuUuid>, fields: Vec<String>, operation: Option<Uuid> },
@@ -184,7 +187,7 @@ pub enum VerificationFailure {
     /// A client saw other values of these.
     Differs(Vec<VerifiedSetting>),
     /// No client could run.
-    NotVerified(Option<ObstacleCode>),
+    NotVerified(Option<BlockerCode>),
 }
 
 /// A lease, as its events report it.
@@ -341,7 +344,7 @@ pub struct NewEvent {
     /// What happened.
     pub event: DomainEvent,
     /// What made it happen.
-    pub cause: Because,
+    pub cause: EventTrigger,
     /// The GPU, where the event names none: the only one of its daemon.
     pub gpu: Option<GpuUuid>,
 }
@@ -354,7 +357,7 @@ impl From<DomainEvent> for NewEvent {
 
 impl DomainEvent {
     /// The event with another cause than the usual one.
-    pub fn because(self, cause: impl Into<Because>) -> NewEvent {
+    pub fn because(self, cause: impl Into<EventTrigger>) -> NewEvent {
         NewEvent { event: self, cause: cause.into(), gpu: None }
     }
 

@@ -117,8 +117,8 @@ impl DomainEvent {
                         settings.join(", ")
                     )
                 }
-                VerificationFailure::NotVerified(obstacle) => {
-                    let why = obstacle.map_or("", |code| code.redacted_message());
+                VerificationFailure::NotVerified(blocker) => {
+                    let why = blocker.map_or("", |code| code.redacted_message());
                     format!("tenant {tenant} could not be verified: {why}")
                 }
             },

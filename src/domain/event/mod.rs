@@ -140,14 +140,14 @@ pub enum EventCause {
 
 /// What made it happen, as its reporter knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Because {
+pub enum EventTrigger {
     /// This.
     Known(EventCause),
     /// The last event of this type about the same operation, or else the same daemon; the manager where there is none.
     Latest(EventType),
 }
 
-impl From<EventCause> for Because {
+impl From<EventCause> for EventTrigger {
     fn from(cause: EventCause) -> Self {
         Self::Known(cause)
     }
@@ -299,7 +299,7 @@ pub enum Details {
     Step {
         /// What was done.
         step: String,
-        /// What came of it.
+        /// Its outcome.
         outcome: String,
     },
     /// The compute mode of a GPU.
@@ -370,7 +370,7 @@ pub struct AffectedClient {
 
 /// Things of which an event is about more than one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Also {
+pub struct OtherSubjects {
     /// Daemons.
     pub daemons: Vec<DaemonName>,
     /// GPUs.

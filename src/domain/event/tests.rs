@@ -251,7 +251,7 @@ fn single_daemon_and_gpu_are_the_subject() {
     let one = examples().into_iter().find_map(operation).expect("an example");
     let two = OperationFacts { gpus: [one.gpus.clone(), one.gpus.clone()].concat(), ..one.clone() };
     let (one, two) = (DomainEvent::OperationStarted(one), DomainEvent::OperationStarted(two));
-    assert!(one.subject().gpu.is_some() && one.also() == Also::default());
+    assert!(one.subject().gpu.is_some() && one.also() == OtherSubjects::default());
     assert_eq!((two.subject().gpu, two.also().gpus.len()), (None, 2));
     let ready = DomainEvent::DaemonReady { daemon: text("gpu0") };
     let new = NewEvent { gpu: one.subject().gpu, ..ready.clone().into() };

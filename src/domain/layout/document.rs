@@ -26,7 +26,7 @@ pub struct Document {
     #[schema(pattern = "^v1$", example = "v1")]
     pub version: String,
     /// The layouts, by name.
-    pub layouts: BTreeMap<LayoutName, Entry>,
+    pub layouts: BTreeMap<LayoutName, DocumentLayout>,
     /// `sha256:` and the digest of the rest; every export has one. It must be there where anything is recorded, and be right
     /// where it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct Document {
 /// A layout in a document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct DocumentLayout {
     /// What makes the partitions hold.
     #[serde(default)]
     pub enforcement: Enforcement,
@@ -189,7 +189,7 @@ impl Fingerprint {
     }
 }
 
-impl Entry {
+impl DocumentLayout {
     /// The layout itself.
     pub fn layout(&self) -> Layout {
         Layout { enforcement: self.enforcement, sku: self.sku.clone(), steps: self.steps.clone() }
@@ -204,7 +204,7 @@ impl Entry {
 
 impl Document {
     /// A document with its checksum.
-    pub fn sealed(layouts: BTreeMap<LayoutName, Entry>) -> Self {
+    pub fn sealed(layouts: BTreeMap<LayoutName, DocumentLayout>) -> Self {
         let mut document = Self { version: VERSION.to_owned(), layouts, checksum: None };
         document.checksum = Some(document.digest());
         document
@@ -274,7 +274,7 @@ pub fn check_version(version: &str) -> Result<(), InvalidValue> {
     }))
 }
 
-fn check_recorded(entry: &Entry, recorded: &Recorded) -> Result<(), (&'static str, String)> {
+fn check_recorded(entry: &DocumentLayout, recorded: &Recorded) -> Result<(), (&'static str, String)> {
     let partitions: Vec<&PartitionName> = entry
         .steps
         .iter()

@@ -26,7 +26,7 @@ use crate::domain::{GpuUuid, PartitionId, PartitionName};
 
 /// A move to come, or one that was made.
 #[derive(Debug, Clone)]
-struct Ahead {
+struct PlannedMove {
     gpu: GpuUuid,
     partition: Option<PartitionName>,
     chunks: u32,
@@ -53,12 +53,12 @@ pub struct Move {
     /// Its chunks.
     pub chunks: u32,
     /// What is done.
-    pub deed: Deed,
+    pub deed: MoveAction,
 }
 
 /// What a move does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Deed {
+pub enum MoveAction {
     /// Makes a partition, which is to have this ID if one is on record.
     Add {
         /// The ID on record.
@@ -75,8 +75,8 @@ impl Move {
     /// The command, as the control daemon takes it.
     pub fn command(&self) -> String {
         match &self.deed {
-            Deed::Add { .. } => add_command(&self.gpu, self.chunks),
-            Deed::Remove { id } => remove_command(&self.gpu, id),
+            MoveAction::Add { .. } => add_command(&self.gpu, self.chunks),
+            MoveAction::Remove { id } => remove_command(&self.gpu, id),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Move {
 pub enum CommandAnswer {
     /// The daemon named the partition that it made.
     Named(PartitionId),
-    /// The daemon said nothing that means anything.
+    /// The reply was empty.
     Silent,
     /// The daemon refused in these words.
     Refused(String),
@@ -113,8 +113,8 @@ pub enum LayoutFailureCause {
     NotDone {
         /// The command.
         command: String,
-        /// What it said.
-        said: String,
+        /// Its reply.
+        reply: String,
     },
     /// Partitions came or went that no step of this run made or removed.
     Interference {
@@ -148,7 +148,7 @@ impl std::fmt::Display for LayoutFailureCause {
                     step + 1
                 )
             }
-            Self::NotDone { command, said } => write!(f, "the daemon did not do `{command}`: {said}"),
+            Self::NotDone { command, reply } => write!(f, "the daemon did not do `{command}`: {reply}"),
             Self::Interference { seen } => {
                 write!(f, "another program changes partitions of this daemon: {seen}")
             }
@@ -169,7 +169,7 @@ pub struct ExecutionOutcome {
     /// Why it was undone; `None` when it was done.
     pub cause: Option<LayoutFailureCause>,
     /// Every command.
-    pub taken: Vec<ExecutedStep>,
+    pub executed_steps: Vec<ExecutedStep>,
 }
 
 /// A run under way.
@@ -177,14 +177,14 @@ pub struct ExecutionOutcome {
 pub struct Execution {
     steps: Vec<ResolvedStep>,
     base: Record,
-    ahead: Vec<Ahead>,
+    ahead: Vec<PlannedMove>,
     next: usize,
     attempts: u32,
     listed: Listing,
     /// The ID of each step of the layout, once it is known.
     ids: BTreeMap<usize, PartitionId>,
-    done: Vec<Ahead>,
-    taken: Vec<ExecutedStep>,
+    done: Vec<PlannedMove>,
+    executed_steps: Vec<ExecutedStep>,
     cause: Option<LayoutFailureCause>,
     degraded: Vec<Degraded>,
     over: bool,
@@ -212,7 +212,7 @@ impl Execution {
             listed: listing(present),
             ids,
             done: Vec::new(),
-            taken: Vec::new(),
+            executed_steps: Vec::new(),
             cause: None,
             degraded: Vec::new(),
             over: false,
@@ -221,7 +221,7 @@ impl Execution {
             .steps
             .iter()
             .filter(|step| step.action != Action::Keep)
-            .map(|step| Ahead {
+            .map(|step| PlannedMove {
                 gpu: step.gpu.clone(),
                 partition: step.partition.clone(),
                 chunks: step.chunks,
@@ -246,8 +246,8 @@ impl Execution {
         }
         let ahead = self.ahead.get(self.next)?;
         let deed = match ahead.change {
-            PartitionChange::Add => Deed::Add { expected: ahead.id.clone() },
-            PartitionChange::Remove => Deed::Remove {
+            PartitionChange::Add => MoveAction::Add { expected: ahead.id.clone() },
+            PartitionChange::Remove => MoveAction::Remove {
                 id: ahead.id.clone().or_else(|| self.made_by(ahead.partition.as_ref(), ahead.step))?,
             },
         };
@@ -275,8 +275,8 @@ impl Execution {
     }
 
     /// What was sent so far.
-    pub fn taken(&self) -> &[ExecutedStep] {
-        &self.taken
+    pub fn executed_steps(&self) -> &[ExecutedStep] {
+        &self.executed_steps
     }
 
     /// Tells what came of the command that [`Execution::next`] gave.
@@ -288,10 +288,10 @@ impl Execution {
         let judged = self.judge(&sent, answer, &seen);
         self.write_down(&sent, &ahead, &judged, duration_us);
         match judged {
-            Judged::Again => self.attempts += 1,
-            Judged::Done { id } => self.step_done(ahead, id),
-            Judged::Failed(cause) if self.is_undoing() => self.undo_failed(&sent, &cause),
-            Judged::Failed(cause) => self.turn_back(cause),
+            MoveVerdict::Again => self.attempts += 1,
+            MoveVerdict::Done { id } => self.step_done(ahead, id),
+            MoveVerdict::Failed(cause) if self.is_undoing() => self.undo_failed(&sent, &cause),
+            MoveVerdict::Failed(cause) => self.turn_back(cause),
         }
     }
 
@@ -302,26 +302,27 @@ impl Execution {
         self.over = true;
     }
 
-    fn judge(&self, sent: &Move, answer: &CommandAnswer, seen: &Changes) -> Judged {
-        let failed =
-            |said: String| Judged::Failed(LayoutFailureCause::NotDone { command: sent.command(), said });
+    fn judge(&self, sent: &Move, answer: &CommandAnswer, seen: &Changes) -> MoveVerdict {
+        let failed = |reply: String| {
+            MoveVerdict::Failed(LayoutFailureCause::NotDone { command: sent.command(), reply })
+        };
         let nothing = match answer {
-            CommandAnswer::Lost(_) if self.attempts + 1 < ATTEMPTS => Judged::Again,
+            CommandAnswer::Lost(_) if self.attempts + 1 < ATTEMPTS => MoveVerdict::Again,
             CommandAnswer::Lost(why) => {
                 failed(format!("no reply, {ATTEMPTS} times, and nothing was done: {why}"))
             }
-            CommandAnswer::Refused(said) => failed(said.clone()),
+            CommandAnswer::Refused(reply) => failed(reply.clone()),
             CommandAnswer::Named(id) => failed(format!("it named {id}, which it does not list")),
-            CommandAnswer::Silent => failed("it said nothing, and nothing was done".to_owned()),
+            CommandAnswer::Silent => failed("its reply was empty, and nothing was done".to_owned()),
         };
         match (&sent.deed, seen.came.as_slice(), seen.went.as_slice()) {
             (_, [], []) => nothing,
-            (Deed::Add { .. }, [(gpu, id)], []) if *gpu == sent.gpu => {
+            (MoveAction::Add { .. }, [(gpu, id)], []) if *gpu == sent.gpu => {
                 let chunks = self.listed.get(gpu).and_then(|ids| ids.get(id)).map(|(chunks, _)| *chunks);
                 match answer {
                     CommandAnswer::Named(named) if named != id => {
                         let seen = format!("`{}` was answered {named}, and {id} is new", sent.command());
-                        Judged::Failed(LayoutFailureCause::Interference { seen })
+                        MoveVerdict::Failed(LayoutFailureCause::Interference { seen })
                     }
                     _ if chunks != Some(sent.chunks) => {
                         let seen = format!(
@@ -329,25 +330,25 @@ impl Execution {
                             sent.command(),
                             counted(chunks.unwrap_or(0), "chunk")
                         );
-                        Judged::Failed(LayoutFailureCause::Interference { seen })
+                        MoveVerdict::Failed(LayoutFailureCause::Interference { seen })
                     }
-                    _ => Judged::Done { id: id.clone() },
+                    _ => MoveVerdict::Done { id: id.clone() },
                 }
             }
-            (Deed::Remove { id }, [], [(gpu, gone)]) if *gpu == sent.gpu && gone == id => {
-                Judged::Done { id: id.clone() }
+            (MoveAction::Remove { id }, [], [(gpu, gone)]) if *gpu == sent.gpu && gone == id => {
+                MoveVerdict::Done { id: id.clone() }
             }
-            _ => Judged::Failed(LayoutFailureCause::Interference { seen: seen.words(&sent.command()) }),
+            _ => MoveVerdict::Failed(LayoutFailureCause::Interference { seen: seen.words(&sent.command()) }),
         }
     }
 
-    fn write_down(&mut self, sent: &Move, ahead: &Ahead, judged: &Judged, duration_us: u64) {
+    fn write_down(&mut self, sent: &Move, ahead: &PlannedMove, judged: &MoveVerdict, duration_us: u64) {
         let id = match judged {
-            Judged::Done { id } => Some(id.clone()),
+            MoveVerdict::Done { id } => Some(id.clone()),
             _ => None,
         };
         let listed = id.as_ref().and_then(|id| self.listed.get(&sent.gpu)?.get(id));
-        self.taken.push(ExecutedStep {
+        self.executed_steps.push(ExecutedStep {
             step: ahead.step,
             change: ahead.change,
             gpu: sent.gpu.clone(),
@@ -355,22 +356,22 @@ impl Execution {
             chunks: sent.chunks,
             command: sent.command(),
             expected: match &sent.deed {
-                Deed::Add { expected } => expected.clone(),
-                Deed::Remove { .. } => None,
+                MoveAction::Add { expected } => expected.clone(),
+                MoveAction::Remove { .. } => None,
             },
             sms: listed.map(|(_, sms)| *sms),
             id,
             undo: self.is_undoing(),
-            trouble: match judged {
-                Judged::Done { .. } => None,
-                Judged::Again => Some("no reply, and nothing was done: sent again".to_owned()),
-                Judged::Failed(cause) => Some(cause.to_string()),
+            problem: match judged {
+                MoveVerdict::Done { .. } => None,
+                MoveVerdict::Again => Some("no reply, and nothing was done: sent again".to_owned()),
+                MoveVerdict::Failed(cause) => Some(cause.to_string()),
             },
             duration_us,
         });
     }
 
-    fn step_done(&mut self, ahead: Ahead, id: PartitionId) {
+    fn step_done(&mut self, ahead: PlannedMove, id: PartitionId) {
         self.attempts = 0;
         self.next += 1;
         self.over = self.next == self.ahead.len();
@@ -379,7 +380,7 @@ impl Execution {
             self.ids.insert(step, id.clone());
         }
         if !undoing {
-            self.done.push(Ahead { id: Some(id.clone()), ..ahead.clone() });
+            self.done.push(PlannedMove { id: Some(id.clone()), ..ahead.clone() });
         }
         let expected = ahead.id.filter(|expected| ahead.change == PartitionChange::Add && *expected != id);
         let Some(expected) = expected else { return };
@@ -401,8 +402,8 @@ impl Execution {
     }
 
     /// What undoes a move that was made, if anything has to.
-    fn opposite(&self, done: &Ahead) -> Option<Ahead> {
-        let back = |change| Ahead { change, step: None, ..done.clone() };
+    fn opposite(&self, done: &PlannedMove) -> Option<PlannedMove> {
+        let back = |change| PlannedMove { change, step: None, ..done.clone() };
         let id = done.id.as_ref()?;
         match done.change {
             PartitionChange::Add => {
@@ -417,7 +418,7 @@ impl Execution {
     }
 
     /// Whether a step of the layout did this to the same partition in this run: what came and went leaves nothing to undo.
-    fn in_this_run(&self, done: &Ahead, change: PartitionChange) -> bool {
+    fn in_this_run(&self, done: &PlannedMove, change: PartitionChange) -> bool {
         done.step.is_some()
             && self.done.iter().any(|other| {
                 other.change == change
@@ -428,8 +429,8 @@ impl Execution {
 
     fn undo_failed(&mut self, sent: &Move, cause: &LayoutFailureCause) {
         let (expected, got) = match &sent.deed {
-            Deed::Add { expected } => (expected.clone(), None),
-            Deed::Remove { id } => (None, Some(id.clone())),
+            MoveAction::Add { expected } => (expected.clone(), None),
+            MoveAction::Remove { id } => (None, Some(id.clone())),
         };
         self.degraded.push(Degraded {
             gpu: sent.gpu.clone(),
@@ -449,7 +450,12 @@ impl Execution {
             None => self.of_layout(),
             Some(_) => self.of_before(),
         };
-        ExecutionOutcome { record, degraded: self.degraded, cause: self.cause, taken: self.taken }
+        ExecutionOutcome {
+            record,
+            degraded: self.degraded,
+            cause: self.cause,
+            executed_steps: self.executed_steps,
+        }
     }
 
     fn of_layout(&self) -> Record {
@@ -491,7 +497,7 @@ impl Execution {
     }
 }
 
-enum Judged {
+enum MoveVerdict {
     Done { id: PartitionId },
     Again,
     Failed(LayoutFailureCause),

@@ -20,7 +20,7 @@ use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
 /// What a plan is made of.
 #[derive(Debug, Clone, Copy)]
-pub struct Given<'a> {
+pub struct PlanInput<'a> {
     /// The steps of the layout, from empty GPUs.
     pub steps: &'a [ResolvedStep],
     /// The ID of each step, where it is on record what they give here.
@@ -178,7 +178,7 @@ pub fn remove_command(gpu: &GpuUuid, id: &PartitionId) -> String {
 }
 
 /// What has to be done.
-pub fn plan(given: &Given<'_>) -> Plan {
+pub fn plan(given: &PlanInput<'_>) -> Plan {
     let mut planning = Planning::new(given);
     let mut done: BTreeSet<usize> = BTreeSet::new();
     let mut gone: Vec<(Reason, Option<PartitionName>, GpuUuid, ListedPartition)> = Vec::new();
@@ -210,7 +210,7 @@ pub fn plan(given: &Given<'_>) -> Plan {
 }
 
 /// The GPUs that the plan may touch: those with steps, and those where an earlier layout made something.
-fn touched(given: &Given<'_>) -> Vec<GpuUuid> {
+fn touched(given: &PlanInput<'_>) -> Vec<GpuUuid> {
     let mut gpus: Vec<GpuUuid> = Vec::new();
     let named = given.steps.iter().map(|step| &step.gpu).chain(given.record.0.iter().map(|step| &step.gpu));
     let cut_short = given.before.into_iter().flat_map(BTreeMap::keys);
@@ -223,14 +223,14 @@ fn touched(given: &Given<'_>) -> Vec<GpuUuid> {
 }
 
 /// The longest beginning of the layout whose state is still there.
-struct Kept<'a> {
+struct KeptSteps<'a> {
     /// The steps that need not be taken.
     steps: Vec<usize>,
     /// The partitions of that state: the step, the name that the layout gives, and what is listed.
     partitions: Vec<(usize, &'a PartitionName, &'a ListedPartition)>,
 }
 
-fn kept<'a>(given: &Given<'a>, present: &'a GpuPartitions) -> Kept<'a> {
+fn kept<'a>(given: &PlanInput<'a>, present: &'a GpuPartitions) -> KeptSteps<'a> {
     let wanted: Vec<(usize, &ResolvedStep)> =
         given.steps.iter().enumerate().filter(|(_, step)| step.gpu == present.gpu).collect();
     let taken: Vec<&RecordedStep> = given.record.0.iter().filter(|step| step.gpu == present.gpu).collect();
@@ -253,10 +253,10 @@ fn kept<'a>(given: &Given<'a>, present: &'a GpuPartitions) -> Kept<'a> {
             .collect();
         if let Some(partitions) = listed.filter(|_| as_expected) {
             let steps = wanted.iter().take(length).map(|(number, _)| *number).collect();
-            return Kept { steps, partitions };
+            return KeptSteps { steps, partitions };
         }
     }
-    Kept { steps: Vec::new(), partitions: Vec::new() }
+    KeptSteps { steps: Vec::new(), partitions: Vec::new() }
 }
 
 /// How many steps at the beginning are the same to the daemon, whatever the partitions are called.
@@ -279,7 +279,7 @@ fn common(wanted: &[(usize, &ResolvedStep)], taken: &[&RecordedStep]) -> usize {
 }
 
 fn why_it_goes(
-    given: &Given<'_>,
+    given: &PlanInput<'_>,
     gpu: &GpuUuid,
     listed: &ListedPartition,
 ) -> (Reason, Option<PartitionName>) {
@@ -308,14 +308,14 @@ fn final_partitions(steps: &[ResolvedStep]) -> impl Iterator<Item = &ResolvedSte
 
 /// A plan under way, with the chunks of each GPU as they are after the steps so far.
 struct Planning<'a> {
-    given: &'a Given<'a>,
+    given: &'a PlanInput<'a>,
     chunks: BTreeMap<GpuUuid, Chunks>,
     steps: Vec<PlannedStep>,
     blocked: Vec<Blocked>,
 }
 
 impl<'a> Planning<'a> {
-    fn new(given: &'a Given<'a>) -> Self {
+    fn new(given: &'a PlanInput<'a>) -> Self {
         let chunks = given
             .present
             .iter()

@@ -194,7 +194,7 @@ pub struct ExecutedStep {
     /// Whether it was sent on the way back.
     pub undo: bool,
     /// What was wrong with it.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// Microseconds from the command to the list that shows what it did.
     pub duration_us: u64,
 }
@@ -232,7 +232,7 @@ pub struct RunLog {
     /// When it began, in unix milliseconds.
     pub began: i64,
     /// Its commands.
-    pub taken: Vec<ExecutedStep>,
+    pub executed_steps: Vec<ExecutedStep>,
     /// How long they took, in microseconds.
     pub duration_us: Option<u64>,
 }

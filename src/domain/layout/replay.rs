@@ -46,7 +46,7 @@ pub struct Replay {
     pub provenance: Option<Provenance>,
     /// Versions that differ from those of the document, and were passed over with `force`.
     pub forced: Vec<FingerprintDifference>,
-    /// What came of it.
+    /// Its outcome.
     pub verdict: Verdict,
     /// Why it did not complete.
     pub error: Option<String>,
@@ -195,7 +195,7 @@ impl Replay {
         // Where nothing could be done, the last run is of the process before.
         let own = status.ran_at.is_some_and(|ran_at| ran_at >= self.created_at);
         let (steps, duration_us) =
-            if own { (status.taken.clone(), status.duration_us) } else { (Vec::new(), None) };
+            if own { (status.executed_steps.clone(), status.duration_us) } else { (Vec::new(), None) };
         if let Some(failure) = &status.failure {
             return self.given_up(failure.cause.to_string(), Some(&failure.cause), steps, duration_us);
         }

@@ -36,7 +36,7 @@ pub struct LayoutStatus {
     /// Why it is not in force, where it is not going to be by itself.
     pub failure: Option<LayoutFailure>,
     /// The commands of the run that applies it, or of the last that did; those of a repair are in `drift_seen`.
-    pub taken: Vec<ExecutedStep>,
+    pub executed_steps: Vec<ExecutedStep>,
     /// When that run began, in unix milliseconds.
     pub ran_at: Option<i64>,
     /// How long it took, in microseconds; `null` while it is under way.
@@ -73,7 +73,7 @@ pub struct DriftSeen {
     /// When that was last, in unix milliseconds.
     pub repaired_at: Option<i64>,
     /// The commands of the repair under way, or of the last one.
-    pub taken: Vec<ExecutedStep>,
+    pub executed_steps: Vec<ExecutedStep>,
     /// When the next repair begins, in unix milliseconds, where it is put off since others undo what is restored.
     pub next_repair_at: Option<i64>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::document::{Document, Entry, check_version};
+use super::document::{Document, DocumentLayout, check_version};
 use super::{Invalid, Layout};
 use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::{InvalidValue, LayoutName, shortened};
@@ -69,7 +69,7 @@ pub fn write(document: &Document, format: LayoutFormat) -> String {
 pub fn bare(name: LayoutName, layout: &Layout, note: Option<String>) -> Document {
     Document {
         version: super::document::VERSION.to_owned(),
-        layouts: BTreeMap::from([(name, Entry::of(layout, note, None))]),
+        layouts: BTreeMap::from([(name, DocumentLayout::of(layout, note, None))]),
         checksum: None,
     }
 }

@@ -44,7 +44,7 @@ pub struct VerificationResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Staleness>,
     /// Why no client could run, where `outcome` is `not_verified`.
-    pub obstacle: Option<VerificationObstacle>,
+    pub blocker: Option<VerificationBlocker>,
     /// Each setting; empty where no client could run.
     pub comparisons: Vec<SettingComparison>,
     /// The variables that the client was started with.
@@ -102,9 +102,9 @@ impl Staleness {
 
 /// What blocked a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct VerificationObstacle {
+pub struct VerificationBlocker {
     /// In a word.
-    pub code: ObstacleCode,
+    pub code: BlockerCode,
     /// What happened, with the remedy.
     pub message: String,
 }
@@ -112,7 +112,7 @@ pub struct VerificationObstacle {
 /// What blocked a client, as a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ObstacleCode {
+pub enum BlockerCode {
     /// The daemon does not run, or does not hold the tenant's limits.
     DaemonNotReady,
     /// The daemon takes no new clients.
@@ -137,7 +137,7 @@ pub enum ObstacleCode {
     Fault,
 }
 
-impl ObstacleCode {
+impl BlockerCode {
     /// The same for a user who is limited to the tenant: it names no process and no user.
     pub fn redacted_message(self) -> &'static str {
         match self {

@@ -54,12 +54,12 @@ pub struct Prober {
     program: PathBuf,
     base: Vec<(OsString, OsString)>,
     places: Semaphore,
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<WaitingProbe>>,
 }
 
 /// A process that was left waiting at a daemon.
 #[derive(Debug)]
-struct Left {
+struct WaitingProbe {
     id: Identity,
     pipe_directory: Option<String>,
     uid: u32,
@@ -124,7 +124,7 @@ impl Prober {
     fn still_waiting(&self, request: &ProbeRequest) -> Option<u32> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|left| process::is_alive(left.id));
-        let same = |left: &&Left| {
+        let same = |left: &&WaitingProbe| {
             left.uid == request.uid && left.pipe_directory.as_ref() == request.variables.get(PIPE_ENV)
         };
         left.iter().find(same).map(|left| left.id.pid)
@@ -135,7 +135,7 @@ impl Prober {
         let Some(id) = pid.and_then(process::identify) else { return };
         let pipe_directory = request.variables.get(PIPE_ENV).cloned();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.push(Left { id, pipe_directory, uid: request.uid });
+        left.push(WaitingProbe { id, pipe_directory, uid: request.uid });
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::List;
-use crate::domain::audit::{AuditRecord, Head, Outcome};
+use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
 use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::Query;
@@ -26,7 +26,7 @@ pub(super) struct AuditQuery {
     #[param(example = "tenants/web")]
     target: Option<String>,
     /// Only those with this outcome.
-    outcome: Option<Outcome>,
+    outcome: Option<AuditOutcome>,
     /// Only those written at this time or later, in unix milliseconds.
     since: Option<i64>,
     /// Only those written before this time, in unix milliseconds.

@@ -14,7 +14,7 @@ pub(super) const MAX_DELAYED: usize = 64;
 
 /// How the server is reached.
 #[derive(Debug, Clone)]
-pub struct Entrance {
+pub struct ServerAddress {
     /// The address that it listens on.
     pub address: SocketAddr,
     /// Whether it is reached by TLS.
@@ -28,14 +28,14 @@ pub struct Entrance {
 /// The part of authentication that does not depend on the caller.
 #[derive(Debug)]
 pub struct Authenticator {
-    pub(super) entrance: Entrance,
+    pub(super) entrance: ServerAddress,
     /// Slots for delayed failures.
     pub(super) waiting: tokio::sync::Semaphore,
 }
 
 impl Authenticator {
     /// For a server reached like this.
-    pub fn new(entrance: Entrance) -> Self {
+    pub fn new(entrance: ServerAddress) -> Self {
         Self { entrance, waiting: tokio::sync::Semaphore::new(MAX_DELAYED) }
     }
 

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderValue, header};
 
 use super::authenticator::{COOKIES, LONGEST_TOKEN};
-use super::{Authenticator, Credentials, Entrance, shown};
+use super::{Authenticator, Credentials, ServerAddress, shown};
 use crate::fuzz::Inputs;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -49,8 +49,10 @@ fn authorization_headers() {
 #[test]
 fn cookie_headers() {
     let address = ([127, 0, 0, 1], 8640).into();
-    let plain = Authenticator::new(Entrance { address, tls: false, hosts: Vec::new(), open_metrics: false });
-    let secure = Authenticator::new(Entrance { address, tls: true, hosts: Vec::new(), open_metrics: false });
+    let plain =
+        Authenticator::new(ServerAddress { address, tls: false, hosts: Vec::new(), open_metrics: false });
+    let secure =
+        Authenticator::new(ServerAddress { address, tls: true, hosts: Vec::new(), open_metrics: false });
     let (one, other) =
         (format!("mps_manager_session={SECRET}"), format!("__Host-mps_manager_session={SECRET}"));
     let samples =

@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
-pub use authenticator::{Authenticator, Entrance};
+pub use authenticator::{Authenticator, ServerAddress};
 pub(super) use log_in::log_in;
 pub use peer::Peer;
 

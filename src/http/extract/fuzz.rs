@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 
 use super::{Conditions, FromRequestParts, Idempotency, MAX_KEY, Problem};
 use crate::clock::Clock;
-use crate::domain::access::{Actor, Grant, Origin, Role, Subject};
+use crate::domain::access::{Actor, Grant, Origin, Principal, Role};
 use crate::fuzz::Inputs;
 use crate::service::access::context::RequestContext;
 
@@ -63,7 +63,7 @@ fn idempotency_keys() {
     let samples = ["0190d5a2-7b1c-7def-8123-456789abcdef", longest.as_str(), "a-key!"];
     let name = HeaderName::from_static("idempotency-key");
     let actor =
-        Actor { subject: Subject::User(7), grant: Grant::Host(Role::Operator), origin: Origin::Socket };
+        Actor { subject: Principal::User(7), grant: Grant::Host(Role::Operator), origin: Origin::Socket };
     let ctx = RequestContext::new(actor, Clock::system(), None);
     Inputs::new(samples, &["-", "k", " ", "\t", "\"", "0190"]).at_most(128 << 10).check(|bytes| {
         let Some(mut parts) = head(&name, bytes) else { return false };

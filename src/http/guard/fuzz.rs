@@ -12,11 +12,11 @@ use tower_http::csrf::CsrfLayer;
 
 use super::{cross_site, is_called};
 use crate::fuzz::Inputs;
-use crate::http::auth::{Authenticator, Entrance, same_site};
+use crate::http::auth::{Authenticator, ServerAddress, same_site};
 
 fn server() -> Authenticator {
     let address = ([127, 0, 0, 1], 8640).into();
-    Authenticator::new(Entrance {
+    Authenticator::new(ServerAddress {
         address,
         tls: false,
         hosts: vec!["gpu7.example".to_owned()],

@@ -14,14 +14,14 @@ use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, PageLinks};
 use super::{page, rendered};
-use crate::domain::audit::{AuditRecord, Head, Outcome};
+use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::audit::AuditFilter;
 use crate::service::access::context::RequestContext;
 
-const OUTCOMES: [Outcome; 3] = [Outcome::Done, Outcome::Refused, Outcome::Failed];
+const OUTCOMES: [AuditOutcome; 3] = [AuditOutcome::Done, AuditOutcome::Refused, AuditOutcome::Failed];
 /// Fields of the filter.
 const FILTER: [&str; 3] = ["actor", "target", "outcome"];
 
@@ -111,7 +111,7 @@ async fn found(
     Ok((paged.items.into_iter().map(AuditRow::of).collect(), head, page_links))
 }
 
-fn parse_outcome(text: &str) -> Result<Outcome, String> {
+fn parse_outcome(text: &str) -> Result<AuditOutcome, String> {
     let found = OUTCOMES.into_iter().find(|outcome| outcome.as_str() == text);
     found.ok_or_else(|| format!("{text:?} is not an outcome: choose one of the list"))
 }
@@ -140,7 +140,7 @@ impl AuditRow {
 /// Whether the target of an attempt existed before it, or exists since.
 fn is_made(record: &AuditRecord) -> bool {
     let creates = record.action.starts_with("PUT ") || record.action.starts_with("POST ");
-    record.outcome == Outcome::Done || record.before.is_some() || !creates
+    record.outcome == AuditOutcome::Done || record.before.is_some() || !creates
 }
 
 /// The changed fields.
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn refused_creation_has_no_link() {
-        let row = |action: &str, target: &str, outcome: Outcome, before: Option<&str>| {
+        let row = |action: &str, target: &str, outcome: AuditOutcome, before: Option<&str>| {
             let record = serde_json::json!({
                 "id": 1, "at": 1, "actor": "root", "granted": "admin", "origin": "socket", "count": 1, "previous": "", "hash": "",
                 "action": action, "target": target, "outcome": outcome, "before": before,
@@ -183,14 +183,14 @@ mod tests {
         };
         let put = "PUT /api/v1/layouts/{name}";
         let link = Some("/layouts/prod".to_owned());
-        assert_eq!(row(put, "layouts/prod", Outcome::Refused, None), None);
-        assert_eq!(row(put, "layouts/prod", Outcome::Failed, None), None);
-        assert_eq!(row(put, "layouts/prod", Outcome::Done, None), link);
-        assert_eq!(row(put, "layouts/prod", Outcome::Refused, Some("{}")), link);
+        assert_eq!(row(put, "layouts/prod", AuditOutcome::Refused, None), None);
+        assert_eq!(row(put, "layouts/prod", AuditOutcome::Failed, None), None);
+        assert_eq!(row(put, "layouts/prod", AuditOutcome::Done, None), link);
+        assert_eq!(row(put, "layouts/prod", AuditOutcome::Refused, Some("{}")), link);
         // A target that is only deleted or read existed.
-        assert_eq!(row("DELETE /api/v1/layouts/{name}", "layouts/prod", Outcome::Refused, None), link);
-        assert_eq!(row(put, "layouts/{name}", Outcome::Done, None), None);
-        assert_eq!(row("POST /api/v1/layouts/import", "layouts", Outcome::Done, None), None);
+        assert_eq!(row("DELETE /api/v1/layouts/{name}", "layouts/prod", AuditOutcome::Refused, None), link);
+        assert_eq!(row(put, "layouts/{name}", AuditOutcome::Done, None), None);
+        assert_eq!(row("POST /api/v1/layouts/import", "layouts", AuditOutcome::Done, None), None);
     }
 
     #[test]

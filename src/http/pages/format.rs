@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::domain::audit::Outcome;
+use crate::domain::audit::AuditOutcome;
 use crate::domain::condition::{self, Condition, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::event::Severity;
@@ -121,11 +121,11 @@ pub(super) fn verdict(of: ComparisonVerdict) -> Badge {
 }
 
 /// The outcome of an attempt.
-pub(super) fn outcome(of: Outcome) -> Badge {
+pub(super) fn outcome(of: AuditOutcome) -> Badge {
     match of {
-        Outcome::Done => badge("done", Tone::Good),
-        Outcome::Refused => badge("refused", Tone::Warn),
-        Outcome::Failed => badge("failed", Tone::Bad),
+        AuditOutcome::Done => badge("done", Tone::Good),
+        AuditOutcome::Refused => badge("refused", Tone::Warn),
+        AuditOutcome::Failed => badge("failed", Tone::Bad),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The frame of every page: navigation, the user, the host, and whether it is simulated.
 
 use super::assets::Assets;
-use crate::domain::access::{Grant, Role, Subject};
+use crate::domain::access::{Grant, Principal, Role};
 use crate::service::Service;
 use crate::service::access::context::RequestContext;
 use crate::service::host::HostIdentity;
@@ -104,7 +104,7 @@ impl Frame {
             sections: sections.map(link).collect(),
             who: ctx.actor.subject.to_string(),
             called: match &ctx.actor.subject {
-                Subject::Token { name, .. } => name.to_string(),
+                Principal::Token { name, .. } => name.to_string(),
                 other => other.to_string(),
             },
             grant: ctx.actor.grant.clone(),

@@ -62,7 +62,7 @@ pub(super) struct Activity {
 
 #[derive(Debug)]
 struct ConnectionState {
-    doing: Doing,
+    doing: ConnectionPhase,
     /// Whether requests share the connection, so that a byte does not start a request.
     multiplexed: bool,
     /// Since when nothing of a response could be sent.
@@ -76,7 +76,7 @@ struct ConnectionState {
 }
 
 #[derive(Debug)]
-enum Doing {
+enum ConnectionPhase {
     Head { since: Instant },
     Serving { requests: usize },
     Idle { since: Instant },
@@ -84,7 +84,7 @@ enum Doing {
 
 impl Activity {
     pub(super) fn new(now: Instant) -> Self {
-        let doing = Doing::Head { since: now };
+        let doing = ConnectionPhase::Head { since: now };
         let state = ConnectionState {
             doing,
             multiplexed: false,
@@ -99,8 +99,8 @@ impl Activity {
     /// Bytes arrived.
     pub(super) fn read(&self, now: Instant) {
         let mut state = self.state();
-        if !state.multiplexed && matches!(state.doing, Doing::Idle { .. }) {
-            state.doing = Doing::Head { since: now };
+        if !state.multiplexed && matches!(state.doing, ConnectionPhase::Idle { .. }) {
+            state.doing = ConnectionPhase::Head { since: now };
         }
     }
 
@@ -109,8 +109,10 @@ impl Activity {
         let mut state = self.state();
         state.multiplexed = multiplexed;
         state.doing = match state.doing {
-            Doing::Serving { requests } => Doing::Serving { requests: requests + 1 },
-            Doing::Head { .. } | Doing::Idle { .. } => Doing::Serving { requests: 1 },
+            ConnectionPhase::Serving { requests } => ConnectionPhase::Serving { requests: requests + 1 },
+            ConnectionPhase::Head { .. } | ConnectionPhase::Idle { .. } => {
+                ConnectionPhase::Serving { requests: 1 }
+            }
         };
     }
 
@@ -119,8 +121,10 @@ impl Activity {
         let mut state = self.state();
         *(if answered { &mut state.answered } else { &mut state.taken_back }) += 1;
         state.doing = match state.doing {
-            Doing::Serving { requests } if requests > 1 => Doing::Serving { requests: requests - 1 },
-            _ => Doing::Idle { since: now },
+            ConnectionPhase::Serving { requests } if requests > 1 => {
+                ConnectionPhase::Serving { requests: requests - 1 }
+            }
+            _ => ConnectionPhase::Idle { since: now },
         };
     }
 
@@ -155,8 +159,8 @@ impl Activity {
             return Some(Overdue::TakesBack);
         }
         match state.doing {
-            Doing::Head { since } if past(since, timeouts.head) => Some(Overdue::Slow),
-            Doing::Idle { since } if past(since, timeouts.idle) => Some(Overdue::Idle),
+            ConnectionPhase::Head { since } if past(since, timeouts.head) => Some(Overdue::Slow),
+            ConnectionPhase::Idle { since } if past(since, timeouts.idle) => Some(Overdue::Idle),
             _ => None,
         }
     }

@@ -39,7 +39,7 @@ use super::auth::Peer;
 use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
-use crate::metrics::wire::{ListenerKind, Turned, Wire};
+use crate::metrics::wire::{ListenerKind, RefusedConnection, Wire};
 use crate::service::limits::{CallerSource, Slot, Slots, SlotsTaken};
 
 /// The two bound listeners.
@@ -234,8 +234,8 @@ async fn accept<L>(
             Ok(slot) => slot,
             Err(why) => {
                 serving.wire.turned_away(match why {
-                    SlotsTaken::All => Turned::Full(entry.kind),
-                    SlotsTaken::Share => Turned::OfOne(entry.kind),
+                    SlotsTaken::All => RefusedConnection::Full(entry.kind),
+                    SlotsTaken::Share => RefusedConnection::OfOne(entry.kind),
                 });
                 if entry.kind == ListenerKind::Unix || serving.certificates.is_none() {
                     stream.send_now(&refused_response(entry.kind, why));

@@ -29,7 +29,7 @@ pub use find::{
     is_listened_at, is_same_directory, mode, occupant, orphans, servers,
 };
 pub use start::{DaemonStartError, Launcher, StartSpec, Started, start};
-pub use stop::{How, StopError, Stopped, clean_stale, stop};
+pub use stop::{DaemonEnd, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.
 pub const TOKEN_ENV: &str = "MPS_MANAGER_INCARNATION";

@@ -32,7 +32,7 @@ const DYING: Duration = Duration::from_secs(2);
 
 /// How a daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum DaemonEnd {
     /// It was dead already.
     AlreadyDead,
     /// It quit on request.
@@ -47,7 +47,7 @@ pub enum How {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
     /// How it ended.
-    pub how: How,
+    pub how: DaemonEnd,
     /// Servers that outlived it and were killed.
     pub servers_killed: u32,
 }
@@ -84,16 +84,16 @@ pub async fn stop(
     let mut known = servers(identity.pid);
     let how = if !process::is_alive(identity) {
         known.clear();
-        How::AlreadyDead
+        DaemonEnd::AlreadyDead
     } else if quit(control, identity, grace_s).await {
-        How::Quit
+        DaemonEnd::Quit
     } else {
         // A server may have been replaced since; the daemon still lives, so its children are still its own.
         known.extend(servers(identity.pid));
         if kill(identity, Signal::TERM, Grounds::ControlDaemon).await? {
-            How::Terminated
+            DaemonEnd::Terminated
         } else if kill(identity, Signal::KILL, Grounds::ControlDaemon).await? {
-            How::Killed
+            DaemonEnd::Killed
         } else {
             return Err(StopError::Immortal { identity });
         }

@@ -101,7 +101,7 @@ impl Control {
             nonce,
             delimiters: 0,
             processes: 0,
-            state: State::Unopened,
+            state: SessionState::Unopened,
             alone: false,
         })
     }
@@ -143,13 +143,13 @@ pub struct PtySession {
     nonce: u64,
     delimiters: u32,
     processes: u32,
-    state: State,
+    state: SessionState,
     /// A command that runs alone was sent.
     alone: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum SessionState {
     Unopened,
     Open(Box<Channel>),
     /// A command is on its way; a state that stays only if the caller dropped the future.
@@ -213,7 +213,7 @@ impl PtySession {
     async fn exchange_command(&mut self, command: &Command) -> Result<Vec<u8>, SessionError> {
         let line = command.line();
         check_line(&line)?;
-        let first = matches!(self.state, State::Unopened);
+        let first = matches!(self.state, SessionState::Unopened);
         if self.alone || matches!(command, Command::Quit { .. }) || (command.runs_alone() && !first) {
             return Err(SessionError::NotAlone { command: line });
         }
@@ -230,21 +230,21 @@ impl PtySession {
         if self.alone {
             return Err(SessionError::NotAlone { command });
         }
-        let mut channel = match std::mem::replace(&mut self.state, State::Over) {
-            State::Unopened => self.greet().await?,
-            State::Open(channel) => *channel,
-            State::Waiting { command } => {
+        let mut channel = match std::mem::replace(&mut self.state, SessionState::Over) {
+            SessionState::Unopened => self.greet().await?,
+            SessionState::Open(channel) => *channel,
+            SessionState::Waiting { command } => {
                 return Err(SessionError::Unknown { command, cause: NoReplyCause::Abandoned });
             }
-            State::Over => return Err(SessionError::Over),
+            SessionState::Over => return Err(SessionError::Over),
         };
         self.alone = alone;
-        self.state = State::Waiting { command: command.clone() };
+        self.state = SessionState::Waiting { command: command.clone() };
         let exchanged = self.exchange(&mut channel, Some(lines), self.deadline).await;
-        self.state = State::Over;
+        self.state = SessionState::Over;
         let cause = match exchanged {
             Ok(ReadOutcome::Reply(reply)) => {
-                self.state = State::Open(Box::new(channel));
+                self.state = SessionState::Open(Box::new(channel));
                 return Ok(reply);
             }
             Ok(ReadOutcome::Ended) => {
@@ -262,7 +262,7 @@ impl PtySession {
 
     /// Ends the session: closes the control process's input and waits for it.
     pub async fn close(self) {
-        if let State::Open(channel) = self.state {
+        if let SessionState::Open(channel) = self.state {
             channel.close().await;
         }
     }

@@ -12,7 +12,7 @@ use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, GrantedLease,
 use crate::domain::layout::Version;
 use crate::service::access::context::Permit;
 use crate::service::{Service, ServiceError};
-use crate::store::audit::Came;
+use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError, Transaction};
 
 impl Service {
@@ -186,18 +186,18 @@ fn changes(
     target: &Target,
     mut before: BTreeMap<Target, serde_json::Value>,
     mut after: BTreeMap<Target, serde_json::Value>,
-) -> Vec<(Target, Came)> {
+) -> Vec<(Target, AuditResult)> {
     let targets: BTreeSet<Target> = before.keys().chain(after.keys()).cloned().collect();
     let mut rows = Vec::new();
     for target in targets {
         let (before, after) = (before.remove(&target), after.remove(&target));
         if before != after {
             let text = |spec: Option<serde_json::Value>| spec.map(|spec| spec.to_string());
-            rows.push((target, Came { problem: None, before: text(before), after: text(after) }));
+            rows.push((target, AuditResult { problem: None, before: text(before), after: text(after) }));
         }
     }
     if rows.is_empty() {
-        rows.push((target.clone(), Came::default()));
+        rows.push((target.clone(), AuditResult::default()));
     }
     rows
 }
@@ -264,7 +264,7 @@ fn tenant_event(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{Actor, Grant, Origin, Role, Subject as Who};
+    use crate::domain::access::{Actor, Grant, Origin, Principal as Who, Role};
     use crate::domain::event::{Details, EventType};
 
     fn attempt_of(path: &str, action: &str) -> AttemptedAction {

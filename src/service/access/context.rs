@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::domain::DaemonName;
-use crate::domain::access::{Actor, Right, Subject};
+use crate::domain::access::{Actor, Principal, Right};
 use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::event::EventCause;
 use crate::service::ServiceError;
@@ -66,7 +66,7 @@ impl RequestContext {
     /// The cause of what the request does.
     pub(in crate::service) fn cause(&self) -> EventCause {
         match &self.actor.subject {
-            Subject::Manager => EventCause::Manager,
+            Principal::Manager => EventCause::Manager,
             subject => EventCause::Actor { subject: subject.to_string() },
         }
     }

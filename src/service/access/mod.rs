@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::domain::access::{Actor, Grant, Origin, Role, Subject, UserMap};
+use crate::domain::access::{Actor, Grant, Origin, Principal, Role, UserMap};
 use crate::domain::session::{LoginSession, SessionHolder, SessionLimits};
 use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
 use crate::host;
@@ -85,7 +85,7 @@ pub struct Admission {
 impl Admission {
     /// For anonymous requests to something public; valid for nothing else.
     pub fn anonymous(origin: Origin) -> Self {
-        let actor = Actor { subject: Subject::Anybody, grant: Grant::Host(Role::Viewer), origin };
+        let actor = Actor { subject: Principal::Anybody, grant: Grant::Host(Role::Viewer), origin };
         Self { actor, lifetime: Lifetime::unlimited() }
     }
 }
@@ -308,24 +308,24 @@ impl Access {
             uid if self.users.groups.is_empty() => self.users.grant(uid, &[]),
             uid => self.users.grant(uid, &user.groups()),
         };
-        let actor = Actor { subject: Subject::User(user.uid), grant: grant?, origin: Origin::Socket };
+        let actor = Actor { subject: Principal::User(user.uid), grant: grant?, origin: Origin::Socket };
         Some(Admission { actor, lifetime: Lifetime::unlimited() })
     }
 
     /// The same without a process: grants to groups do not apply.
     fn user_without_groups(&self, uid: u32, origin: Origin) -> Option<Admission> {
         let grant = self.users.grant(uid, &[])?;
-        let actor = Actor { subject: Subject::User(uid), grant, origin };
+        let actor = Actor { subject: Principal::User(uid), grant, origin };
         Some(Admission { actor, lifetime: Lifetime::unlimited() })
     }
 
     /// The holder of sessions that an actor may open for itself, or why it can have none.
     pub(super) fn holder_of(&self, actor: &Actor) -> Result<SessionHolder, NoHolder> {
         match &actor.subject {
-            Subject::AdminToken | Subject::Manager => Ok(SessionHolder::AdminToken),
-            Subject::Token { id, .. } => Ok(SessionHolder::Token(id.clone())),
-            Subject::User(uid) => self.holder_of_user(*uid),
-            Subject::Anybody => Err(NoHolder::Anonymous),
+            Principal::AdminToken | Principal::Manager => Ok(SessionHolder::AdminToken),
+            Principal::Token { id, .. } => Ok(SessionHolder::Token(id.clone())),
+            Principal::User(uid) => self.holder_of_user(*uid),
+            Principal::Anybody => Err(NoHolder::Anonymous),
         }
     }
 
@@ -464,7 +464,7 @@ impl LiveSession {
 
 fn admin(origin: Origin) -> Admission {
     Admission {
-        actor: Actor { subject: Subject::AdminToken, grant: Grant::Host(Role::Admin), origin },
+        actor: Actor { subject: Principal::AdminToken, grant: Grant::Host(Role::Admin), origin },
         lifetime: Lifetime::unlimited(),
     }
 }
@@ -477,7 +477,7 @@ impl LiveToken {
         self.last_used.fetch_max(now, Ordering::Relaxed);
         let Token { id, name, grant, expires_at, .. } = self.token.clone();
         Some(Admission {
-            actor: Actor { subject: Subject::Token { id, name }, grant, origin },
+            actor: Actor { subject: Principal::Token { id, name }, grant, origin },
             lifetime: Lifetime { ended: self.ended.clone(), expires_at, session: None },
         })
     }

@@ -8,7 +8,7 @@
 use crate::domain::access::Actor;
 use crate::domain::event::{Details, Event, EventCause, EventType};
 use crate::domain::operation::{Operation, Step};
-use crate::domain::verification::{Verification, VerificationObstacle, VerificationResult};
+use crate::domain::verification::{Verification, VerificationBlocker, VerificationResult};
 use crate::operations::TERMINATION_OUTCOMES;
 use crate::service::ServiceError;
 
@@ -146,11 +146,11 @@ fn outcome(outcome: String) -> String {
 
 impl Redact for Verification {
     fn redact(self) -> Self {
-        let redacted = |obstacle: VerificationObstacle| VerificationObstacle {
-            message: obstacle.code.redacted_message().to_owned(),
-            ..obstacle
+        let redacted = |blocker: VerificationBlocker| VerificationBlocker {
+            message: blocker.code.redacted_message().to_owned(),
+            ..blocker
         };
-        let last = self.last.map(|last| VerificationResult { obstacle: last.obstacle.map(redacted), ..last });
+        let last = self.last.map(|last| VerificationResult { blocker: last.blocker.map(redacted), ..last });
         Self { last, ..self }
     }
 }
@@ -289,7 +289,7 @@ impl Redact for Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{Grant, Origin, Subject};
+    use crate::domain::access::{Grant, Origin, Principal};
     use crate::domain::event::EventSubject as About;
     use crate::service::FieldError;
 
@@ -298,7 +298,7 @@ mod tests {
 
     fn actor(grant: &str) -> Actor {
         Actor {
-            subject: Subject::User(7),
+            subject: Principal::User(7),
             grant: Grant::parse(grant).expect("a grant"),
             origin: Origin::Socket,
         }

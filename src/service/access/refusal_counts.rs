@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::domain::audit::{AttemptedAction, Outcome};
+use crate::domain::audit::{AttemptedAction, AuditOutcome};
 
 /// Refused attempts of one actor that get rows of their own in a minute.
 pub(super) const ROWS: u32 = 60;
@@ -14,13 +14,13 @@ const SOURCES: usize = 1024;
 #[derive(Debug, Clone)]
 pub(super) struct RefusedAttempts {
     pub(super) attempt: AttemptedAction,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: AuditOutcome,
     pub(super) problem: String,
     pub(super) count: i64,
 }
 
 impl RefusedAttempts {
-    pub(super) fn one(attempt: AttemptedAction, outcome: Outcome, problem: String) -> Self {
+    pub(super) fn one(attempt: AttemptedAction, outcome: AuditOutcome, problem: String) -> Self {
         Self { attempt, outcome, problem, count: 1 }
     }
 
@@ -30,8 +30,8 @@ impl RefusedAttempts {
         if self.problem != other.problem {
             self.problem.clear();
         }
-        if other.outcome == Outcome::Failed {
-            self.outcome = Outcome::Failed;
+        if other.outcome == AuditOutcome::Failed {
+            self.outcome = AuditOutcome::Failed;
         }
         self.count += other.count;
     }
@@ -87,14 +87,14 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::access::{Actor, Grant, Origin, Role, Subject};
+    use crate::domain::access::{Actor, Grant, Origin, Principal, Role};
     use crate::domain::audit::Target;
 
     fn refused(path: &str, action: &str, problem: &str) -> RefusedAttempts {
         let actor =
-            Actor { subject: Subject::User(7), grant: Grant::Host(Role::Admin), origin: Origin::Socket };
+            Actor { subject: Principal::User(7), grant: Grant::Host(Role::Admin), origin: Origin::Socket };
         let attempt = AttemptedAction::of(&actor, None, action.to_owned(), Target::of_request(path, path));
-        RefusedAttempts::one(attempt, Outcome::Refused, problem.to_owned())
+        RefusedAttempts::one(attempt, AuditOutcome::Refused, problem.to_owned())
     }
 
     #[test]
@@ -119,10 +119,10 @@ mod tests {
             refusals.take_row_or_count("uid 7", 0, refused(path, action, "forbidden"));
         }
         let failed =
-            RefusedAttempts { outcome: Outcome::Failed, ..refused("daemons/gpu0", "PUT", "internal") };
+            RefusedAttempts { outcome: AuditOutcome::Failed, ..refused("daemons/gpu0", "PUT", "internal") };
         refusals.take_row_or_count("uid 7", 0, failed);
         let [rest] = &refusals.take()[..] else { panic!("one row") };
-        assert_eq!((rest.count, rest.outcome, rest.problem.as_str()), (4, Outcome::Failed, ""));
+        assert_eq!((rest.count, rest.outcome, rest.problem.as_str()), (4, AuditOutcome::Failed, ""));
         assert_eq!((rest.attempt.actor.as_str(), rest.attempt.action.as_str()), ("uid 7", ""));
         assert_eq!(rest.attempt.target.to_string(), "");
     }
@@ -135,7 +135,7 @@ mod tests {
             let origin = Origin::Address([192, 0, high, low].into());
             let refused = RefusedAttempts::one(
                 AttemptedAction::of_stranger(origin),
-                Outcome::Refused,
+                AuditOutcome::Refused,
                 "unauthorized".to_owned(),
             );
             refusals.take_row_or_count(&origin.to_string(), 0, refused);

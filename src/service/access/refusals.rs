@@ -4,9 +4,9 @@
 
 use super::refusal_counts::{ROWS, RefusedAttempts};
 use crate::domain::access::Origin;
-use crate::domain::audit::{AttemptedAction, Outcome};
+use crate::domain::audit::{AttemptedAction, AuditOutcome};
 use crate::service::Service;
-use crate::store::audit::Came;
+use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError};
 
 /// Rows that are written in one transaction, so that no other job waits long.
@@ -14,7 +14,7 @@ const TOGETHER: usize = 100;
 
 impl Service {
     /// Records a refused or failed attempt, by the type of its problem.
-    pub async fn record_refusal(&self, attempt: AttemptedAction, outcome: Outcome, problem: String) {
+    pub async fn record_refusal(&self, attempt: AttemptedAction, outcome: AuditOutcome, problem: String) {
         let attempt = AttemptedAction { target: attempt.target.without_secrets(), ..attempt };
         let source = attempt.actor.clone();
         if let Some(refused) =
@@ -27,7 +27,8 @@ impl Service {
     /// Counts an attempt without valid credentials, by address.
     pub fn not_authenticated(&self, origin: Origin) {
         let problem = "urn:mps-manager:problem:unauthorized".to_owned();
-        let refused = RefusedAttempts::one(AttemptedAction::of_stranger(origin), Outcome::Refused, problem);
+        let refused =
+            RefusedAttempts::one(AttemptedAction::of_stranger(origin), AuditOutcome::Refused, problem);
         self.refusals.take_row_or_count(&format!("from {origin}"), 0, refused);
     }
 
@@ -46,7 +47,8 @@ impl Service {
             .write(move |db| {
                 Box::pin(async move {
                     for RefusedAttempts { attempt, outcome, problem, count } in rows {
-                        let came = Came { problem: Some((outcome, problem)), ..Came::default() };
+                        let came =
+                            AuditResult { problem: Some((outcome, problem)), ..AuditResult::default() };
                         store::audit::append(&mut *db, &attempt, came, count, clock.unix_ms()).await?;
                     }
                     Ok(((), Fate::Commit))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::access::{Actor, Grant, Right, Subject};
+use crate::domain::access::{Actor, Grant, Principal, Right};
 use crate::domain::audit::Target;
 use crate::domain::event::{DomainEvent, EventCause, SessionOwner, TokenFacts};
 use crate::domain::session::{LoginSession, SessionHolder};
@@ -187,7 +187,7 @@ impl Service {
         let holder = self.parts.access.holder_of(&ctx.actor)?;
         // The code is kept in memory only; its creation is recorded. The manager's own code at its first start is not
         // recorded: that must also work with a read-only database.
-        if ctx.actor.subject != Subject::Manager {
+        if ctx.actor.subject != Principal::Manager {
             self.write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
         }
         let expires_at = self.parts.access.keep_code(&code, holder, ctx.clock.unix_ms());

@@ -10,7 +10,7 @@ use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::condition::ConditionType;
 use crate::domain::daemon::{
-    CurrentDaemon, Daemon, DaemonSpec, Home, Incarnation, Management, Phase, check_management,
+    CurrentDaemon, Daemon, DaemonDirectories, DaemonSpec, Incarnation, Management, Phase, check_management,
 };
 use crate::domain::foreign::AdoptedSpec;
 use crate::domain::gpu::Gpu;
@@ -151,7 +151,7 @@ impl Service {
             pipe_inode: Some(pipe_inode),
             // The row does not exist yet.
             applied: 0,
-            home: Some(Home {
+            home: Some(DaemonDirectories {
                 pipe_directory: around.pipe_directory,
                 log_directory: around.log_directory,
                 foreign: true,

@@ -9,7 +9,7 @@ use crate::domain::attribution::{AttributedBy, Signs, attribute};
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::event::{
-    Because, ComputeModeChange, DomainEvent, EventType, LostEvents, ObservedClient, Predecessor,
+    ComputeModeChange, DomainEvent, EventTrigger, EventType, LostEvents, ObservedClient, Predecessor,
 };
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -175,7 +175,7 @@ async fn write_observation(
             if let Some(client) = connected_clients::remove(&mut *db, daemon, boot_id, client).await? {
                 let event = DomainEvent::ClientLeft(client.observed_on(daemon));
                 let event = match why {
-                    Some(kind) => event.because(Because::Latest(kind)),
+                    Some(kind) => event.because(EventTrigger::Latest(kind)),
                     None => event.into(),
                 };
                 store::events::append(db, &event, at).await?;

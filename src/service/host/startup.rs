@@ -16,7 +16,7 @@ use crate::service::access::context::{Permit, RequestContext};
 use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Service, ServiceError};
-use crate::store::audit::Came;
+use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{GpuPresence, RememberedDaemon};
 
@@ -355,7 +355,7 @@ async fn put_confirmation_on_record(
     let event = DomainEvent::HostConfirmed(confirmed).because(by);
     store::events::append(&mut *db, &event, now).await?;
     if let Some(attempt) = attempt {
-        store::audit::append(db, &attempt, Came::default(), 1, now).await?;
+        store::audit::append(db, &attempt, AuditResult::default(), 1, now).await?;
     }
     Ok(())
 }

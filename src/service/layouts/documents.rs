@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::document::{
-    Document, Entry, Fingerprint, PROTOCOL, PartitionShare, Provenance, Recorded,
+    Document, DocumentLayout, Fingerprint, PROTOCOL, PartitionShare, Provenance, Recorded,
 };
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::text::{self, LayoutFormat};
@@ -99,7 +99,7 @@ impl Service {
         let fingerprint = self.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
         let recorded = Recorded { ids, shares, fingerprint, provenance: self.provenance(daemon, &version) };
         let Version { name, layout, note, .. } = version;
-        let entry = Entry::of(&layout, note, Some(recorded));
+        let entry = DocumentLayout::of(&layout, note, Some(recorded));
         Ok(Document::sealed(BTreeMap::from([(name, entry)])))
     }
 
@@ -190,7 +190,7 @@ impl Service {
 }
 
 /// Checks everything that must be refused before anything is written.
-fn check_import(layouts: &BTreeMap<LayoutName, Entry>) -> Result<(), ServiceError> {
+fn check_import(layouts: &BTreeMap<LayoutName, DocumentLayout>) -> Result<(), ServiceError> {
     if layouts.len() > MAX_LAYOUTS {
         return Err(ServiceError::field(
             "/layouts",
@@ -204,7 +204,7 @@ fn check_import(layouts: &BTreeMap<LayoutName, Entry>) -> Result<(), ServiceErro
 }
 
 /// Splits layouts into one part per transaction.
-fn parts(layouts: BTreeMap<LayoutName, Entry>) -> Vec<Vec<(LayoutName, Entry)>> {
+fn parts(layouts: BTreeMap<LayoutName, DocumentLayout>) -> Vec<Vec<(LayoutName, DocumentLayout)>> {
     let (mut parts, mut steps): (Vec<Vec<_>>, usize) = (Vec::new(), 0);
     for (name, entry) in layouts {
         let more = entry.layout().steps.len();
@@ -251,7 +251,7 @@ fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
         (Some(status), Some(ids)) if matches!(status.state, LayoutState::Applied | LayoutState::Drifted) => {
             Ok(ids)
         }
-        (status, _) => Err(obstacle(status.as_ref())),
+        (status, _) => Err(blocker(status.as_ref())),
     }
 }
 
@@ -263,11 +263,11 @@ fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionSh
             && status.generation == generation
             && status.state == LayoutState::Applied
     });
-    of_this.and_then(|status| PartitionShare::seen(&status.partitions)).ok_or_else(|| obstacle(status))
+    of_this.and_then(|status| PartitionShare::seen(&status.partitions)).ok_or_else(|| blocker(status))
 }
 
 /// Why a layout is not in force as recorded, by its status.
-fn obstacle(status: Option<&LayoutStatus>) -> String {
+fn blocker(status: Option<&LayoutStatus>) -> String {
     let waits = "it is still being applied, or its daemon is not running: see the daemon's status".to_owned();
     let Some(status) = status else { return waits };
     if let Some(failure) = &status.failure {
@@ -284,7 +284,7 @@ fn obstacle(status: Option<&LayoutStatus>) -> String {
 pub(in crate::service) async fn take(
     db: store::Transaction<'_>,
     name: &LayoutName,
-    entry: &Entry,
+    entry: &DocumentLayout,
     author: &str,
     clock: Clock,
 ) -> Result<Version, ServiceError> {
@@ -301,7 +301,7 @@ pub(in crate::service) async fn take(
 mod tests {
     use super::*;
 
-    fn layouts(steps: &[usize]) -> BTreeMap<LayoutName, Entry> {
+    fn layouts(steps: &[usize]) -> BTreeMap<LayoutName, DocumentLayout> {
         let entries = steps.iter().enumerate().map(|(number, steps)| {
             let step =
                 |n| serde_json::json!({ "add": { "gpu": 0, "partition": format!("p{n}"), "chunks": 1 } });

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
-use crate::domain::layout::document::{Entry, FingerprintDifference, Recorded};
+use crate::domain::layout::document::{DocumentLayout, FingerprintDifference, Recorded};
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
@@ -62,7 +62,7 @@ struct ReplaySource {
     name: LayoutName,
     target: LayoutTarget,
     /// From a document.
-    entry: Option<Entry>,
+    entry: Option<DocumentLayout>,
 }
 
 impl ReplayRequest {

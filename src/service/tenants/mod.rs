@@ -301,14 +301,14 @@ impl Service {
         let clients = self.attributed().await?;
         let shown = paged.items.iter();
         let shown = shown.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
-        let obstacles = self.tenant_blockers(shown).await?;
+        let blockers = self.tenant_blockers(shown).await?;
         let mut items = Vec::with_capacity(paged.items.len());
         for tenant in paged.items {
             let connected =
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
             let verification = verifications.remove(&tenant.name);
-            items.push(self.view_with(ctx, tenant, (daemon, verification), &gpus, connected, &obstacles));
+            items.push(self.view_with(ctx, tenant, (daemon, verification), &gpus, connected, &blockers));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -428,8 +428,8 @@ impl Service {
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
         let verification = store::verifications::get(&mut reader, &tenant.name).await?;
         drop(reader);
-        let obstacles = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
-        Ok(self.view_with(ctx, tenant, (daemon, verification), gpus, connected, &obstacles))
+        let blockers = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
+        Ok(self.view_with(ctx, tenant, (daemon, verification), gpus, connected, &blockers))
     }
 
     /// A tenant as an actor may see it.
@@ -440,7 +440,7 @@ impl Service {
         (stored, verification): (Option<Daemon>, Option<Verification>),
         gpus: &[Gpu],
         connected: usize,
-        obstacles: &TenantBlockers,
+        blockers: &TenantBlockers,
     ) -> TenantView {
         let verification = verification
             .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(&ctx.actor));
@@ -479,7 +479,7 @@ impl Service {
                         if let Some(effective) = &mut status.effective {
                             effective.threads.partitions = placement.partitions();
                         }
-                        obstacles.refusal(&tenant, &stored, &placement)
+                        blockers.refusal(&tenant, &stored, &placement)
                     }
                 };
                 let refused = refused.filter(|_| applied);

@@ -16,8 +16,8 @@ use crate::domain::gpu::Gpu;
 use crate::domain::percentage::is_measured;
 use crate::domain::tenant::{Resolved, Tenant};
 use crate::domain::verification::{
-    ClientSight, Expectation, ExpectedGpu, ObstacleCode, SeenGpu, SettingComparison, Staleness, Verification,
-    VerificationObstacle, VerificationOutcome, VerificationResult, compare,
+    BlockerCode, ClientSight, Expectation, ExpectedGpu, SeenGpu, SettingComparison, Staleness, Verification,
+    VerificationBlocker, VerificationOutcome, VerificationResult, compare,
 };
 use crate::domain::{GpuUuid, MemoryLimit, TenantName};
 use crate::gpu::probe::ProbeRequest;
@@ -110,7 +110,7 @@ impl Service {
         let revision = store::daemons::get(&mut reader, &daemon.name).await?.map(|daemon| daemon.revision);
         drop(reader);
         if probed.is_ok() && (now.generation != tenant.generation || revision != Some(daemon.revision)) {
-            probed = Err(obstacle(ObstacleCode::Changed, ObstacleCode::Changed.redacted_message()));
+            probed = Err(blocker(BlockerCode::Changed, BlockerCode::Changed.redacted_message()));
         }
         if let Some(handle) = self.parts.fleet.get(&daemon.name) {
             // The server may have started with this client; if the poll fails, the last one is used.
@@ -136,11 +136,11 @@ impl Service {
         tenant: &Tenant,
         daemon: &Daemon,
         requested_at: i64,
-        probed: Result<ProbeResult, VerificationObstacle>,
+        probed: Result<ProbeResult, VerificationBlocker>,
     ) -> VerificationResult {
-        let (obstacle, comparisons, environment) = match probed {
+        let (blocker, comparisons, environment) = match probed {
             Ok((comparisons, environment)) => (None, comparisons, environment),
-            Err(obstacle) => (Some(obstacle), Vec::new(), BTreeMap::new()),
+            Err(blocker) => (Some(blocker), Vec::new(), BTreeMap::new()),
         };
         let mut result = VerificationResult {
             outcome: VerificationOutcome::NotVerified,
@@ -151,11 +151,11 @@ impl Service {
             daemon_revision: daemon.revision,
             server: self.status_of(daemon).and_then(|status| server(&status)),
             stale: None,
-            obstacle,
+            blocker,
             comparisons,
             environment,
         };
-        if result.obstacle.is_none() {
+        if result.blocker.is_none() {
             let differs = !result.differing().is_empty();
             result.outcome =
                 if differs { VerificationOutcome::Differs } else { VerificationOutcome::Verified };
@@ -202,7 +202,7 @@ impl Service {
                         let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? else {
                             continue;
                         };
-                        let code = ObstacleCode::Interrupted;
+                        let code = BlockerCode::Interrupted;
                         let result = VerificationResult {
                             outcome: VerificationOutcome::NotVerified,
                             requested_at,
@@ -212,7 +212,7 @@ impl Service {
                             daemon_revision: daemon.revision,
                             server: None,
                             stale: None,
-                            obstacle: Some(obstacle(code, code.redacted_message())),
+                            blocker: Some(blocker(code, code.redacted_message())),
                             comparisons: Vec::new(),
                             environment: BTreeMap::new(),
                         };
@@ -227,10 +227,10 @@ impl Service {
     }
 
     /// Starts the client in exactly the tenant's environment, as its user.
-    async fn probe_as(&self, tenant: &Tenant, daemon: &Daemon) -> Result<ProbeResult, VerificationObstacle> {
+    async fn probe_as(&self, tenant: &Tenant, daemon: &Daemon) -> Result<ProbeResult, VerificationBlocker> {
         self.check_blockers(tenant, daemon).await?;
         let no_environment =
-            |error: ServiceError| obstacle(ObstacleCode::NoEnvironment, error.host_error().to_string());
+            |error: ServiceError| blocker(BlockerCode::NoEnvironment, error.host_error().to_string());
         let known = self.held_gpus().await.map_err(fault)?;
         let resolved = self.resolved(tenant, daemon, &known).map_err(no_environment)?;
         let placement =
@@ -253,22 +253,22 @@ impl Service {
     }
 
     /// Refuses what would make the client fail or harm others.
-    async fn check_blockers(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), VerificationObstacle> {
+    async fn check_blockers(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), VerificationBlocker> {
         let mut reader = self.parts.store.read().await.map_err(|error| fault(error.into()))?;
-        let because = |code| move |error: ServiceError| obstacle(code, error.host_error().to_string());
+        let because = |code| move |error: ServiceError| blocker(code, error.host_error().to_string());
         refuse_in_maintenance(&mut reader, &daemon.name, &daemon.spec)
             .await
-            .map_err(because(ObstacleCode::Maintenance))?;
+            .map_err(because(BlockerCode::Maintenance))?;
         refuse_cordoned(&mut reader, &daemon.name, &daemon.spec)
             .await
-            .map_err(because(ObstacleCode::Cordoned))?;
+            .map_err(because(BlockerCode::Cordoned))?;
         drop(reader);
         let (uid, own) = (tenant.spec.uid, self.parts.manager_uid);
         if own != 0 && uid != own {
             let why = format!(
                 "the manager runs as uid {own} and cannot start a process as uid {uid}, the tenant's: run it as root"
             );
-            return Err(obstacle(ObstacleCode::NotRoot, why));
+            return Err(blocker(BlockerCode::NotRoot, why));
         }
         if let Err(error) = self.await_serving(tenant, daemon).await {
             // Drift that is left as it is should be verified by a client too.
@@ -276,11 +276,11 @@ impl Service {
                 self.status_of(daemon).is_some_and(|status| status.pid.is_some() && status.drift.present);
             if !drifted {
                 let error = self.unplaced(tenant, daemon).unwrap_or(error);
-                return Err(because(ObstacleCode::DaemonNotReady)(error));
+                return Err(because(BlockerCode::DaemonNotReady)(error));
             }
         }
         let reachable = self.parts.fleet.check_reachable(&daemon.name, daemon.spec.multi_user, uid).await;
-        reachable.map_err(|unreachable| obstacle(ObstacleCode::NoEnvironment, unreachable))?;
+        reachable.map_err(|unreachable| blocker(BlockerCode::NoEnvironment, unreachable))?;
         let observed = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed());
         let clients = observed.into_iter().flat_map(|observed| observed.clients);
         let others = clients.filter(|client| client.uid.is_some_and(|other| other != uid)).count();
@@ -292,7 +292,7 @@ impl Service {
                 if others == 1 { "is" } else { "are" },
                 daemon.name
             );
-            return Err(obstacle(ObstacleCode::OtherUser, why));
+            return Err(blocker(BlockerCode::OtherUser, why));
         }
         Ok(())
     }
@@ -374,24 +374,24 @@ fn server(status: &DaemonStatus) -> Option<ClientId> {
     Some(ClientId { pid: active.pid, start_time: active.start_time })
 }
 
-fn obstacle(code: ObstacleCode, message: impl Into<String>) -> VerificationObstacle {
-    VerificationObstacle { code, message: message.into() }
+fn blocker(code: BlockerCode, message: impl Into<String>) -> VerificationBlocker {
+    VerificationBlocker { code, message: message.into() }
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "as `map_err` wants it")]
-fn fault(error: ServiceError) -> VerificationObstacle {
-    obstacle(ObstacleCode::Fault, error.host_error().to_string())
+fn fault(error: ServiceError) -> VerificationBlocker {
+    blocker(BlockerCode::Fault, error.host_error().to_string())
 }
 
 /// What a report shows of limits; an error if the client saw no GPU.
-fn sight(report: Report) -> Result<ClientSight, VerificationObstacle> {
+fn sight(report: Report) -> Result<ClientSight, VerificationBlocker> {
     let failure =
         report.error.map(|failure| (failure.name.clone(), format!("{}: {}", failure.name, failure.message)));
     if report.devices.is_empty() {
         return Err(match failure {
-            Some((name, message)) if name == "timeout" => obstacle(ObstacleCode::ClientWaits, message),
-            Some((_, message)) => obstacle(ObstacleCode::ClientFailed, message),
-            None => obstacle(ObstacleCode::ClientFailed, "the client saw no GPU"),
+            Some((name, message)) if name == "timeout" => blocker(BlockerCode::ClientWaits, message),
+            Some((_, message)) => blocker(BlockerCode::ClientFailed, message),
+            None => blocker(BlockerCode::ClientFailed, "the client saw no GPU"),
         });
     }
     let gpus = report.devices.into_iter().map(|device| SeenGpu {
@@ -410,7 +410,7 @@ fn verification_event(name: &TenantName, result: &VerificationResult) -> DomainE
         VerificationOutcome::Verified => return DomainEvent::TenantVerified { tenant, daemon },
         VerificationOutcome::Differs => VerificationFailure::Differs(result.differing()),
         VerificationOutcome::NotVerified => {
-            VerificationFailure::NotVerified(result.obstacle.as_ref().map(|obstacle| obstacle.code))
+            VerificationFailure::NotVerified(result.blocker.as_ref().map(|blocker| blocker.code))
         }
     };
     DomainEvent::TenantVerificationFailed { tenant, daemon, failure }

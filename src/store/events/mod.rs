@@ -4,7 +4,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::{StoreError, connected_clients, from_json, parsed, to_json};
 use crate::domain::event::{
-    Because, Details, Event, EventCause, EventFilter, EventSubject, EventType, NewEvent, Severity,
+    Details, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent, Severity,
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -12,8 +12,8 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
     let mut subject = event.subject();
     let cause = match &event.cause {
-        Because::Known(cause) => cause.clone(),
-        Because::Latest(kind) => match latest(&mut *db, *kind, &subject).await? {
+        EventTrigger::Known(cause) => cause.clone(),
+        EventTrigger::Latest(kind) => match latest(&mut *db, *kind, &subject).await? {
             Some(id) => EventCause::Event { id },
             None => EventCause::Manager,
         },
@@ -242,7 +242,7 @@ pub async fn page(
     let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
     if filter.has_place() {
         // Read by themselves, so that either is read by its index, in order, and stops at its end.
-        let mut query = select(COLUMNS, filter, FoundAs::Also, order, after, limit);
+        let mut query = select(COLUMNS, filter, FoundAs::OtherSubjects, order, after, limit);
         let rows = query.build().fetch_all(db).await?;
         for row in &rows {
             events.push(event(row)?);
@@ -262,7 +262,7 @@ enum FoundAs {
     /// Its subject is it.
     Itself,
     /// It is one of several.
-    Also,
+    OtherSubjects,
     /// It is about no daemon, GPU, client or tenant.
     Nowhere,
 }
@@ -334,7 +334,7 @@ fn select(
     ];
     let filters: Vec<(&str, String)> =
         places.into_iter().filter_map(|(kind, name)| Some((kind, name?))).collect();
-    if found == FoundAs::Also {
+    if found == FoundAs::OtherSubjects {
         query.push(" AND id IN (SELECT event FROM event_subjects WHERE false");
         for (kind, name) in filters.clone() {
             query.push(format!(" OR (kind = '{kind}' AND name = ")).push_bind(name).push(")");
@@ -346,7 +346,7 @@ fn select(
     }
     for (kind, name) in filters {
         query.push(format!(" AND ({kind} = ")).push_bind(name.clone());
-        if found == FoundAs::Also {
+        if found == FoundAs::OtherSubjects {
             // What has several of the one may have one of the other.
             query.push(format!(
                 " OR id IN (SELECT event FROM event_subjects WHERE kind = '{kind}' AND name = "

@@ -229,7 +229,7 @@ async fn streams_report_lost_events_of_their_scope() {
 #[tokio::test]
 async fn event_names_the_event_that_caused_it() {
     let (_dir, store) = open().await;
-    let cause = Because::Latest(EventType::DaemonDied);
+    let cause = EventTrigger::Latest(EventType::DaemonDied);
     let back = || (NewEvent { cause: cause.clone(), ..started("gpu0") }, 1);
     let events = vec![back(), (died("gpu0"), 1), (died("gpu1"), 1), back()];
     write(&store, events, Fate::Commit).await;

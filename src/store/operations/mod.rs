@@ -372,10 +372,10 @@ pub async fn end_step(
 
 /// A step that was seen when it was over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Noted {
+pub struct CompletedStep {
     /// What was done.
     pub name: String,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: String,
 }
 
@@ -383,10 +383,10 @@ pub struct Noted {
 pub async fn note_steps(
     db: &mut SqliteConnection,
     id: Uuid,
-    steps: &[Noted],
+    steps: &[CompletedStep],
     now: i64,
 ) -> Result<(), StoreError> {
-    for Noted { name, outcome } in steps {
+    for CompletedStep { name, outcome } in steps {
         let ordinal = begin_step(&mut *db, id, name, now).await?;
         end_step(&mut *db, id, ordinal, outcome, now).await?;
     }

@@ -143,7 +143,7 @@ pub async fn restore(
     let event = DomainEvent::DatabaseRestored { file: attempt.target.to_string() };
     let by = EventCause::Actor { subject: attempt.actor.clone() };
     events::append(&mut *db, &event.because(by), now).await?;
-    audit::append(&mut *db, attempt, audit::Came::default(), 1, now).await?;
+    audit::append(&mut *db, attempt, audit::AuditResult::default(), 1, now).await?;
     transaction.commit().await?;
     restored.close().await?;
     if backup.machine_id.as_deref().is_some_and(|theirs| theirs != machine_id) {
@@ -352,7 +352,7 @@ async fn revoke(
     let event = DomainEvent::TokenRevoked(TokenFacts::from(token));
     events::append(&mut *db, &event.because(by), now).await?;
     let after = tokens::get(&mut *db, &token.id).await?;
-    let came = audit::Came {
+    let came = audit::AuditResult {
         problem: None,
         before: Some(token.on_record().to_string()),
         after: after.map(|token| token.on_record().to_string()),

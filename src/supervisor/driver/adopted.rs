@@ -2,7 +2,7 @@
 
 use super::Driver;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::{Home, Incarnation};
+use crate::domain::daemon::{DaemonDirectories, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
@@ -92,13 +92,13 @@ impl Driver {
     }
 
     /// The directories of a process that is about to be started, where they are not this manager's own.
-    pub(super) fn home(&self, foreign: bool) -> Option<Home> {
+    pub(super) fn home(&self, foreign: bool) -> Option<DaemonDirectories> {
         let own = self.context.pipe_directory(&self.desired.borrow().name);
         if self.pipe_directory == own { None } else { Some(self.home_of(foreign)) }
     }
 
-    fn home_of(&self, foreign: bool) -> Home {
-        Home {
+    fn home_of(&self, foreign: bool) -> DaemonDirectories {
+        DaemonDirectories {
             pipe_directory: self.pipe_directory.clone(),
             log_directory: self.log_directory.clone(),
             foreign,

@@ -74,7 +74,7 @@ impl Driver {
                     broken = Some(outcome);
                 }
             }
-            self.state.layout.commands_sent(execution.taken());
+            self.state.layout.commands_sent(execution.executed_steps());
             self.publish(desired);
         }
         talk.close().await;

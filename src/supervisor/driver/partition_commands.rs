@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::GpuUuid;
-use crate::domain::layout::execution::{CommandAnswer, Deed, Move};
+use crate::domain::layout::execution::{CommandAnswer, Move, MoveAction};
 use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
 use crate::host::Identity;
 use crate::host::process::death;
@@ -65,8 +65,8 @@ impl PartitionSession {
     ) -> Result<(CommandAnswer, Vec<GpuPartitions>), PollOutcome> {
         let gpu = step.gpu.clone();
         let command = match &step.deed {
-            Deed::Add { .. } => Command::SmPartitionAdd { gpu, chunks: step.chunks },
-            Deed::Remove { id } => {
+            MoveAction::Add { .. } => Command::SmPartitionAdd { gpu, chunks: step.chunks },
+            MoveAction::Remove { id } => {
                 Command::SmPartitionRemove { partition: PartitionRef { gpu, id: id.clone() } }
             }
         };
@@ -105,18 +105,18 @@ impl PartitionSession {
 }
 
 /// What a reply says, where it says anything.
-fn answer(deed: &Deed, reply: &[u8]) -> CommandAnswer {
+fn answer(deed: &MoveAction, reply: &[u8]) -> CommandAnswer {
     let refused = |error: ParseError| match error {
         ParseError::NotUnderstood { .. } if reply.trim_ascii().is_empty() => CommandAnswer::Silent,
         ParseError::Refused { text } => CommandAnswer::Refused(text),
         error => CommandAnswer::Refused(error.to_string()),
     };
     match deed {
-        Deed::Add { .. } => match parse::sm_partition_add(reply) {
+        MoveAction::Add { .. } => match parse::sm_partition_add(reply) {
             Ok(made) => CommandAnswer::Named(made.id),
             Err(error) => refused(error),
         },
-        Deed::Remove { .. } => match parse::sm_partition_remove(reply) {
+        MoveAction::Remove { .. } => match parse::sm_partition_remove(reply) {
             // No words of success are known, and some of failure may not be.
             Ok(()) if reply.trim_ascii().is_empty() => CommandAnswer::Silent,
             Ok(()) => CommandAnswer::Refused(String::from_utf8_lossy(reply).trim().to_owned()),

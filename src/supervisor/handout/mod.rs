@@ -113,13 +113,13 @@ pub struct Handouts {
 
 #[derive(Debug, Default)]
 struct HandoutState {
-    daemons: BTreeMap<DaemonName, Held>,
+    daemons: BTreeMap<DaemonName, DaemonHandout>,
     entries: BTreeMap<TenantDirectory, TenantEntry>,
 }
 
 /// What was announced of a daemon, and what its driver handed out of it.
 #[derive(Debug)]
-struct Held {
+struct DaemonHandout {
     /// The newest commit that was announced.
     announced: DesiredVersion,
     /// Whether it takes clients as of then.
@@ -137,7 +137,7 @@ struct Held {
     died: Option<(Identity, Duration)>,
 }
 
-impl Held {
+impl DaemonHandout {
     fn new() -> Self {
         Self {
             announced: DesiredVersion::default(),
@@ -163,7 +163,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for DaemonHandout {
     fn drop(&mut self) {
         if let Some(guard) = &self.guard {
             guard.abort();
@@ -229,7 +229,7 @@ impl Handouts {
     fn list_tenants(&self, inner: &mut HandoutState, tenants: &DaemonTenants<'_>) {
         let DaemonTenants { daemon, version, admits, directories } = *tenants;
         let HandoutState { daemons, entries } = inner;
-        let held = daemons.entry(daemon.clone()).or_insert_with(Held::new);
+        let held = daemons.entry(daemon.clone()).or_insert_with(DaemonHandout::new);
         if version < held.announced {
             return;
         }
@@ -300,7 +300,7 @@ impl Handouts {
         version: DesiredVersion,
         handout: Handout,
     ) {
-        let held = inner.daemons.entry(daemon.clone()).or_insert_with(Held::new);
+        let held = inner.daemons.entry(daemon.clone()).or_insert_with(DaemonHandout::new);
         let handout = match handout {
             Handout::Unchanged => return,
             // Its driver has not noticed yet.

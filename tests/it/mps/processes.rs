@@ -8,7 +8,7 @@ use mps_manager::domain::Inode;
 use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
-    DaemonStartError, Found, How, RecordedProcess, clean_stale, find, find_recorded, mode, occupant,
+    DaemonStartError, Found, DaemonEnd, RecordedProcess, clean_stale, find, find_recorded, mode, occupant,
     pipe_inode, servers, start, stop,
 };
 use mps_manager::mps::{Command, InstalledProgram};
@@ -58,11 +58,11 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
     assert_eq!(find(&spec.token, pipe), Found::Ours(started.identity));
 
     let stopped = stop(&control, started.identity, 1).await.expect("stopped");
-    assert_eq!((stopped.how, stopped.servers_killed), (How::Quit, 0));
+    assert_eq!((stopped.how, stopped.servers_killed), (DaemonEnd::Quit, 0));
     assert_eq!(process::identify(server), None);
     assert_eq!(find(&spec.token, pipe), Found::None);
     assert_eq!(occupant(pipe), None);
-    assert_eq!(stop(&control, started.identity, 1).await.expect("nothing to do").how, How::AlreadyDead);
+    assert_eq!(stop(&control, started.identity, 1).await.expect("nothing to do").how, DaemonEnd::AlreadyDead);
     clean_stale(pipe).expect("cleaned");
     assert_eq!(fs::read_dir(pipe).expect("it stays").count(), 0);
 }
@@ -186,7 +186,7 @@ async fn a_hanging_daemon_is_killed_with_its_server() {
     assert!(crate::harness::send(started.identity, Signal::STOP));
     let stopped = stop(&control, started.identity, 0).await.expect("stopped");
     // A stopped process handles SIGTERM only when it is continued.
-    assert_eq!(stopped.how, How::Killed);
+    assert_eq!(stopped.how, DaemonEnd::Killed);
     assert!(!process::is_alive(server) && !process::is_alive(started.identity));
 }
 
@@ -198,7 +198,7 @@ async fn clients_get_their_grace_and_no_more() {
     let mut client = host.client(&spec.pipe_directory, &["--spin", "600"]);
     connected(&control, client.pid()).await;
     let stopped = stop(&control, started.identity, 1).await.expect("stopped");
-    assert_eq!(stopped.how, How::Quit);
+    assert_eq!(stopped.how, DaemonEnd::Quit);
     eventually("the client went on without its daemon", || client.has_ended()).await;
 }
 

@@ -40,7 +40,7 @@ fn is_closed(host: &Served, when: &str) {
 
     let verified = verify(host, "tt");
     assert_eq!(verified["outcome"], "not_verified", "{when}: {verified}");
-    assert_eq!(verified["obstacle"]["code"], "daemon_not_ready", "{when}: {verified}");
+    assert_eq!(verified["blocker"]["code"], "daemon_not_ready", "{when}: {verified}");
     let compared = post(host, "two", "assert", &json!({})).ok();
     assert_eq!(compared["matches"], false, "{when}: {compared}");
     assert_ne!(compared["differences"], json!([]), "{when}: {compared}");

@@ -119,9 +119,9 @@ fn layout_in_new_spec_is_applied() {
     let here: Vec<_> = ids(&layout).into_iter().map(|(_, id)| id.as_str().unwrap().to_owned()).collect();
     assert_eq!(here, listed(&host));
     assert_eq!(changes(&host), (4, 1));
-    let taken = layout["taken"].as_array().unwrap();
+    let taken = layout["executed_steps"].as_array().unwrap();
     assert_eq!(taken.len(), 5);
-    assert!(taken.iter().all(|step| step["trouble"].is_null() && step["id"].is_string()), "{layout}");
+    assert!(taken.iter().all(|step| step["problem"].is_null() && step["id"].is_string()), "{layout}");
     assert!(taken[3]["command"].as_str().unwrap().starts_with("sm_partition rm GPU-"), "{layout}");
     assert_eq!(taken[3]["id"], taken[1]["id"]);
 
@@ -190,8 +190,12 @@ fn partition_drift_is_repaired_only_on_request() {
     let seen = &repaired["drift_seen"];
     assert_eq!((&seen["count"], &seen["repairs"]), (&json!(2), &json!(2)), "{seen}");
     assert_eq!(seen["last"][0]["kind"], "unknown", "{seen}");
-    assert!(seen["taken"][0]["command"].as_str().unwrap().starts_with("sm_partition rm"), "{seen}");
-    assert_eq!(repaired["taken"].as_array().unwrap().len(), 5, "what made the layout is what it was");
+    assert!(seen["executed_steps"][0]["command"].as_str().unwrap().starts_with("sm_partition rm"), "{seen}");
+    assert_eq!(
+        repaired["executed_steps"].as_array().unwrap().len(),
+        5,
+        "what made the layout is what it was"
+    );
     let reported = condition(&host.daemon("gpu1"), "PartitionsDrifted").expect("the drift is reported");
     assert_eq!((&reported["status"], &reported["reason"]), (&json!(false), &json!("Restored")), "{reported}");
     let log = host.log();
@@ -254,7 +258,8 @@ fn lost_reply_is_resolved_from_the_listing() {
         let layout = applied(&host);
         assert_eq!(ids(&layout), expected, "{spring:?} {nth}");
         assert_eq!((changes(&host).0 - had.0, changes(&host).1 - had.1), (sent, 1), "none is done twice");
-        let again = layout["taken"].as_array().unwrap().iter().filter(|step| step["trouble"].is_string());
+        let again =
+            layout["executed_steps"].as_array().unwrap().iter().filter(|step| step["problem"].is_string());
         assert_eq!(again.count(), usize::from(matches!(spring, Spring::Unheard)), "{layout}");
         assert_eq!(listed(&host).len(), 3);
     }
@@ -265,7 +270,7 @@ fn lost_reply_is_resolved_from_the_listing() {
 fn other_die_stops_at_first_differing_id() {
     let mut host = host_with(&small());
     // A partition of seven chunks has one of each of the first seven GPCs on either die.
-    let expected = applied(&host)["taken"][1]["id"].clone();
+    let expected = applied(&host)["executed_steps"][1]["id"].clone();
     let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     applied(&host);

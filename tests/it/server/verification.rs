@@ -64,7 +64,7 @@ fn verification_confirms_every_configured_setting() {
     assert!((3 << 30..4 << 30).contains(&largest), "{largest}");
     let given = host.api().get("/api/v1/tenants/demo/environment").ok();
     assert_eq!(result["environment"], given["variables"], "exactly what the tenant is given");
-    assert_eq!((&result["stale"], &result["obstacle"]), (&Value::Null, &Value::Null));
+    assert_eq!((&result["stale"], &result["blocker"]), (&Value::Null, &Value::Null));
     let event = eventually("it is reported", || {
         host.api().get("/api/v1/events?type=tenant.verified&tenant=demo").ok()["items"].get(0).cloned()
     });
@@ -141,7 +141,7 @@ fn static_mode_is_verified_by_partition_sms() {
     let bound = json!({"add": {"gpu": 0, "partition": "web", "chunks": 7, "tenants": ["web"]}});
     host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "4G", "uid": uid()})).ok();
     let early = verify(&host, "web");
-    assert_eq!(early["obstacle"]["code"], "no_environment", "it is bound to no partition: {early}");
+    assert_eq!(early["blocker"]["code"], "no_environment", "it is bound to no partition: {early}");
     write(&host, "prod", &[bound, add("spare", 1)]);
     apply(&host, "prod", &json!({}));
     let result = verify(&host, "web");
@@ -179,12 +179,12 @@ fn failed_verification_is_explained_without_results() {
     let host = InProcess::ready();
     let last = |result: &Value, code: &str| {
         assert_eq!(
-            (&result["outcome"], &result["obstacle"]["code"]),
+            (&result["outcome"], &result["blocker"]["code"]),
             (&json!("not_verified"), &json!(code)),
             "{result}"
         );
         assert_eq!(result["comparisons"], json!([]));
-        result["obstacle"]["message"].as_str().expect("words").to_owned()
+        result["blocker"]["message"].as_str().expect("words").to_owned()
     };
     assert_eq!(verify(&host, "demo")["outcome"], "verified");
     host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
@@ -233,7 +233,7 @@ fn probe_does_not_wait_behind_another_user() {
     let mut stranger = host.stranger("gpu1", "");
     let result = verify(&host, "other");
     assert_eq!(result["outcome"], "not_verified", "{result}");
-    let code = result["obstacle"]["code"].as_str().unwrap();
+    let code = result["blocker"]["code"].as_str().unwrap();
     assert!(["other_user", "daemon_not_ready"].contains(&code), "{result}");
     assert!(stranger.is_running());
 }
@@ -259,10 +259,10 @@ fn only_operators_and_own_tenant_may_verify() {
     let pid = host.daemon_pid("gpu0");
     signal(pid, Signal::STOP);
     let result = verify_as(&own, "demo");
-    let whole = of(host.api(), "demo")["last"]["obstacle"].clone();
+    let whole = of(host.api(), "demo")["last"]["blocker"].clone();
     signal(pid, Signal::CONT);
-    assert_eq!(result["obstacle"]["code"], "daemon_not_ready", "{result}");
-    let message = result["obstacle"]["message"].as_str().unwrap();
+    assert_eq!(result["blocker"]["code"], "daemon_not_ready", "{result}");
+    let message = result["blocker"]["message"].as_str().unwrap();
     assert!(message.ends_with("ask the host's operator"), "{message}");
     assert_ne!(whole["message"], message, "an operator sees why");
 }
@@ -286,7 +286,7 @@ fn interrupted_verification_is_reported_as_such() {
     host.await_ready();
     let now = of(host.api(), "demo");
     assert_eq!(
-        (&now["running_since"], &now["last"]["obstacle"]["code"]),
+        (&now["running_since"], &now["last"]["blocker"]["code"]),
         (&Value::Null, &json!("interrupted"))
     );
     assert_eq!(now["last"]["requested_at"], first["running_since"]);

@@ -48,7 +48,7 @@ const NAMES: &[(&str, &str)] = &[
     ("Mode", "DaemonMode"),
     ("NewToken", "CreatedToken"),
     ("NotReady", "DaemonNotReady"),
-    ("ObstacleCode", "VerificationObstacleCode"),
+    ("BlockerCode", "VerificationBlockerCode"),
     ("OnTimeout", "DrainTimeoutAction"),
     ("Phase", "DaemonPhase"),
     ("Predecessor", "PreviousManager"),

@@ -95,13 +95,13 @@ fn extend(object: &mut Value, part: &Value) {
 }
 
 /// What distinguishes the variants.
-struct Words {
+struct Discriminator {
     /// The field that holds the word; none where the word is the name of the only field.
     tag: Option<String>,
     words: Vec<String>,
 }
 
-fn words(variants: &[Value]) -> Option<Words> {
+fn words(variants: &[Value]) -> Option<Discriminator> {
     let fields = |variant: &Value| variant["properties"].as_object().cloned().unwrap_or_default();
     let only = |variant: &Value, tag: &str| -> Option<String> {
         let values = variant["properties"][tag]["enum"].as_array()?;
@@ -109,7 +109,7 @@ fn words(variants: &[Value]) -> Option<Words> {
     };
     for tag in fields(variants.first()?).keys() {
         if let Some(words) = variants.iter().map(|variant| only(variant, tag)).collect::<Option<Vec<_>>>() {
-            return Some(Words { tag: Some(tag.clone()), words });
+            return Some(Discriminator { tag: Some(tag.clone()), words });
         }
     }
     let single = |variant: &Value| -> Option<String> {
@@ -117,7 +117,7 @@ fn words(variants: &[Value]) -> Option<Words> {
         (fields.len() == 1).then(|| fields.keys().next().cloned())?
     };
     let words = variants.iter().map(single).collect::<Option<Vec<_>>>()?;
-    Some(Words { tag: None, words })
+    Some(Discriminator { tag: None, words })
 }
 
 /// `too_many_chunks` as `TooManyChunks`.

@@ -47,10 +47,10 @@ struct ReplayStepRow {
     compared: IdComparison,
     /// Whether it is the first difference.
     first: bool,
-    taken: bool,
+    executed_steps: bool,
     /// Whether it ran, or may have, and left nothing.
     unrecorded: bool,
-    trouble: Option<String>,
+    problem: Option<String>,
     duration_us: Option<u64>,
 }
 
@@ -64,11 +64,11 @@ enum IdComparison {
 
 impl ReplayStepRow {
     fn badge(&self) -> Badge {
-        match (self.compared, self.taken) {
+        match (self.compared, self.executed_steps) {
             (IdComparison::Same, _) => Badge { word: "same", tone: Tone::Good },
             (IdComparison::Differs, _) if self.first => Badge { word: "first difference", tone: Tone::Bad },
             (IdComparison::Differs, _) => Badge { word: "differs", tone: Tone::Bad },
-            (IdComparison::Nothing, true) if self.trouble.is_some() => {
+            (IdComparison::Nothing, true) if self.problem.is_some() => {
                 Badge { word: "failed", tone: Tone::Bad }
             }
             (IdComparison::Nothing, true) => Badge { word: "nothing to compare with", tone: Tone::Quiet },
@@ -132,9 +132,9 @@ fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, V
             got,
             compared,
             first,
-            taken: taken.is_some(),
+            executed_steps: taken.is_some(),
             unrecorded: replay.lacks_steps(),
-            trouble: taken.and_then(|taken| taken.trouble.clone()),
+            problem: taken.and_then(|taken| taken.problem.clone()),
             duration_us: taken.map(|taken| taken.duration_us),
         }
     };
@@ -260,7 +260,7 @@ mod tests {
             serde_json::json!({
                 "step": step, "change": if undo { "remove" } else { "add" }, "gpu": "GPU-514466a0-8e68-f857-9f73-e438010e48cb",
                 "partition": "web", "chunks": 7, "command": "sm_partition", "expected": null, "id": id, "sms": null,
-                "undo": undo, "trouble": null, "duration_us": 1250,
+                "undo": undo, "problem": null, "duration_us": 1250,
             })
         };
         serde_json::from_value(serde_json::json!({

@@ -29,7 +29,7 @@ pub(super) struct LastVerification {
     /// Why it is outdated.
     pub(super) stale: Option<&'static str>,
     /// Why no client could run.
-    pub(super) obstacle: Option<String>,
+    pub(super) blocker: Option<String>,
     pub(super) rows: Vec<VerifiedSettingRow>,
 }
 
@@ -58,7 +58,7 @@ impl LastVerification {
             badge: format::verification(result.outcome),
             at: Moment(result.observed_at),
             stale: result.stale.map(Staleness::meaning),
-            obstacle: result.obstacle.as_ref().map(|obstacle| obstacle.message.clone()),
+            blocker: result.blocker.as_ref().map(|blocker| blocker.message.clone()),
             rows: result.comparisons.iter().map(|one| VerifiedSettingRow::of(one, gpus)).collect(),
         }
     }

@@ -22,8 +22,8 @@ pub(super) struct DriftTracker {
 
 impl DriftTracker {
     /// The drift to publish; `taken` is what was done about it last.
-    pub(super) fn seen(&self, taken: Vec<ExecutedStep>) -> DriftSeen {
-        DriftSeen { taken, ..self.seen.clone() }
+    pub(super) fn seen(&self, executed_steps: Vec<ExecutedStep>) -> DriftSeen {
+        DriftSeen { executed_steps, ..self.seen.clone() }
     }
 
     /// What is otherwise, as far as it has not been restored.

@@ -213,9 +213,9 @@ impl LayoutReconciler {
     }
 
     /// A command of the run was sent.
-    pub fn commands_sent(&mut self, taken: &[ExecutedStep]) {
+    pub fn commands_sent(&mut self, executed_steps: &[ExecutedStep]) {
         if let Some(run) = self.partitions.current(&mut self.last) {
-            run.progress(taken);
+            run.progress(executed_steps);
         }
     }
 
@@ -223,7 +223,7 @@ impl LayoutReconciler {
     /// later.
     pub fn ended(&mut self, outcome: ExecutionOutcome, desired: &Desired, duration_us: u64, now: i64) {
         if let Some(run) = self.partitions.current(&mut self.last) {
-            run.progress(&outcome.taken);
+            run.progress(&outcome.executed_steps);
             run.end(duration_us);
         }
         if let Some(cause) = self.partitions.ended(outcome, self.last.as_ref(), desired, now) {
@@ -373,7 +373,7 @@ impl LayoutReconciler {
             drift_seen,
             degraded,
             failure,
-            taken: self.last.as_ref().map_or_else(Vec::new, |last| last.taken.clone()),
+            executed_steps: self.last.as_ref().map_or_else(Vec::new, |last| last.executed_steps.clone()),
             ran_at: self.last.as_ref().map(|last| last.began),
             duration_us: self.last.as_ref().and_then(|last| last.duration_us),
         })

@@ -14,7 +14,7 @@ use crate::domain::daemon::Mode;
 use crate::domain::layout::active::{DesiredLayout, PartitionPolicy};
 use crate::domain::layout::execution::{Execution, ExecutionOutcome, LayoutFailureCause};
 use crate::domain::layout::handout::{PartitionEvidence, may_hand_out};
-use crate::domain::layout::plan::{Given, Plan, Reason, plan};
+use crate::domain::layout::plan::{Plan, PlanInput, Reason, plan};
 use crate::domain::layout::record::{Degraded, PartitionDrift, PartitionRun, Record};
 use crate::domain::layout::status::{DriftSeen, PartitionStatus};
 use crate::domain::layout::{Enforcement, PartitionChange, ResolvedStep, VersionRef};
@@ -134,7 +134,7 @@ impl PartitionRuntime {
 
     /// What others did, and what was done about it.
     pub(super) fn drift_seen(&self) -> DriftSeen {
-        self.drifts.seen(self.repair.as_ref().map_or_else(Vec::new, |repair| repair.taken.clone()))
+        self.drifts.seen(self.repair.as_ref().map_or_else(Vec::new, |repair| repair.executed_steps.clone()))
     }
 
     /// What is not as it was, since something had to be undone.
@@ -231,7 +231,7 @@ impl PartitionRuntime {
         let (expected, chunk_sms) = (layout.and_then(|layout| self.expected(layout)), BTreeMap::new());
         // A change reports admitted clients to its caller before it is written; from then on no client is admitted.
         let admitted = BTreeMap::new();
-        let given = Given {
+        let given = PlanInput {
             steps: steps(layout),
             expected: expected.as_deref(),
             record: self.record(),

@@ -9,25 +9,25 @@ pub(super) struct LastRun {
     pub(super) began: i64,
     /// The commands and the time that it took before it was cut short.
     earlier: (usize, u64),
-    pub(super) taken: Vec<ExecutedStep>,
+    pub(super) executed_steps: Vec<ExecutedStep>,
     pub(super) duration_us: Option<u64>,
 }
 
 impl LastRun {
     pub(super) fn new(generation: i64, now: i64) -> Self {
-        Self { generation, began: now, earlier: (0, 0), taken: Vec::new(), duration_us: None }
+        Self { generation, began: now, earlier: (0, 0), executed_steps: Vec::new(), duration_us: None }
     }
 
     /// It was interrupted, and continues.
     pub(super) fn resume(&mut self) {
         let took = self.duration_us.take().unwrap_or_default();
-        self.earlier = (self.taken.len(), took);
+        self.earlier = (self.executed_steps.len(), took);
     }
 
     /// These commands were sent since it began, or since it was interrupted.
-    pub(super) fn progress(&mut self, taken: &[ExecutedStep]) {
-        self.taken.truncate(self.earlier.0);
-        self.taken.extend_from_slice(taken);
+    pub(super) fn progress(&mut self, executed_steps: &[ExecutedStep]) {
+        self.executed_steps.truncate(self.earlier.0);
+        self.executed_steps.extend_from_slice(executed_steps);
     }
 
     /// It ended, or was interrupted, after so long.
@@ -46,14 +46,14 @@ impl LastRun {
     }
 
     pub(super) fn log(&self) -> RunLog {
-        let Self { generation, began, ref taken, duration_us, .. } = *self;
-        RunLog { generation, began, taken: taken.clone(), duration_us }
+        let Self { generation, began, ref executed_steps, duration_us, .. } = *self;
+        RunLog { generation, began, executed_steps: executed_steps.clone(), duration_us }
     }
 }
 
 impl From<RunLog> for LastRun {
     fn from(log: RunLog) -> Self {
-        let RunLog { generation, began, taken, duration_us } = log;
-        Self { generation, began, earlier: (0, 0), taken, duration_us: duration_us.or(Some(0)) }
+        let RunLog { generation, began, executed_steps, duration_us } = log;
+        Self { generation, began, earlier: (0, 0), executed_steps, duration_us: duration_us.or(Some(0)) }
     }
 }

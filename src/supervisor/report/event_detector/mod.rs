@@ -18,7 +18,7 @@ use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
 use crate::domain::event::{
-    Because, DaemonLayout, DomainEvent, EventType, LostEvents, NewEvent, NotReadyReason,
+    DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent, NotReadyReason,
 };
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
@@ -103,7 +103,7 @@ impl EventDetector {
         (self.found, self.layout_found) = (false, false);
         let event = DomainEvent::DaemonStarted { daemon: daemon.clone(), pid };
         if std::mem::take(&mut self.died) {
-            self.emit(event.because(Because::Latest(EventType::DaemonDied)));
+            self.emit(event.because(EventTrigger::Latest(EventType::DaemonDied)));
         } else {
             self.emit(event);
         }

@@ -11,7 +11,7 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Phase, Server, ServerStatus};
 use crate::domain::event::{
-    AffectedClient, Because, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, ServerFault,
+    AffectedClient, DaemonDeath, DomainEvent, EventTrigger, EventType, KnownFrom, LostWork, ServerFault,
 };
 use crate::domain::wedge::ReplacedProcess;
 use crate::supervisor::report::diagnosis::Diagnosis;
@@ -126,7 +126,7 @@ impl EventDetector {
             DomainEvent::ServerExited { daemon, pid }
         };
         match cause {
-            Some(kind) => self.emit(event.because(Because::Latest(kind))),
+            Some(kind) => self.emit(event.because(EventTrigger::Latest(kind))),
             None => self.emit(event),
         }
     }

@@ -286,7 +286,7 @@ fn replaced_server_event_names_waiting_clients() {
         "{replaced:?}"
     );
     let Observation::Event(died) = &observations[1] else { panic!("{observations:?}") };
-    assert_eq!(died.cause, Because::Latest(EventType::ServerReplaced));
+    assert_eq!(died.cause, EventTrigger::Latest(EventType::ServerReplaced));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn daemon_start_death_and_return_are_reported() {
     let again =
         detect(&mut event_detector, &status(Phase::Applying, Some(11)), &[], &mut ServerLogEvents::default());
     let Observation::Event(started) = &again[0] else { panic!("{again:?}") };
-    assert_eq!(started.cause, Because::Latest(EventType::DaemonDied));
+    assert_eq!(started.cause, EventTrigger::Latest(EventType::DaemonDied));
 }
 
 #[test]

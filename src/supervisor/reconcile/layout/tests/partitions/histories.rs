@@ -179,7 +179,7 @@ impl World {
                     None => self.die.do_it(&step.deed, step.chunks),
                 };
                 execution.answered(&answer, &self.die.list(), 1);
-                self.reconciler.commands_sent(execution.taken());
+                self.reconciler.commands_sent(execution.executed_steps());
                 self.check();
             }
             self.reconciler.ended(execution.outcome(), &self.desired, 1, 0);

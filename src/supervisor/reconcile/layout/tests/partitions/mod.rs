@@ -8,7 +8,7 @@ use crate::domain::condition::ConditionType;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::{ActiveLayout, DesiredLayout, PartitionPolicy};
-use crate::domain::layout::execution::{CommandAnswer, Deed};
+use crate::domain::layout::execution::{CommandAnswer, MoveAction};
 use crate::domain::layout::record::Degraded;
 use crate::domain::partitions::ListedPartition;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId};
@@ -62,14 +62,14 @@ impl Die {
         }]
     }
 
-    fn do_it(&mut self, deed: &Deed, chunks: u32) -> CommandAnswer {
+    fn do_it(&mut self, deed: &MoveAction, chunks: u32) -> CommandAnswer {
         match deed {
             // An outsider may have taken the room.
-            Deed::Add { .. } if self.list()[0].free_chunks < chunks => {
+            MoveAction::Add { .. } if self.list()[0].free_chunks < chunks => {
                 CommandAnswer::Refused("no room".into())
             }
-            Deed::Add { .. } => CommandAnswer::Named(self.add(chunks)),
-            Deed::Remove { id } => {
+            MoveAction::Add { .. } => CommandAnswer::Named(self.add(chunks)),
+            MoveAction::Remove { id } => {
                 self.remove(id);
                 CommandAnswer::Silent
             }
@@ -139,7 +139,7 @@ impl Daemon for Die {
             let answer =
                 if works { self.do_it(&step.deed, step.chunks) } else { CommandAnswer::Refused("no".into()) };
             execution.answered(&answer, &self.list(), 1);
-            reconciler.commands_sent(execution.taken());
+            reconciler.commands_sent(execution.executed_steps());
         }
         reconciler.ended(execution.outcome(), desired, 10_000, 20);
     }
@@ -163,7 +163,7 @@ fn run(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die, brok
         }
         let answer = die.do_it(&step.deed, step.chunks);
         execution.answered(&answer, &die.list(), 1);
-        reconciler.commands_sent(execution.taken());
+        reconciler.commands_sent(execution.executed_steps());
     }
     reconciler.ended(execution.outcome(), desired, 1, 0);
     assert!(!reconciler.is_under_way());
@@ -237,7 +237,7 @@ fn layout_is_applied_once_recorded_and_listed() {
     write_end(&mut reconciler, &target);
     assert_eq!((reconciler.write_retry_at, reconciler.to_write(&target)), (0, None));
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
-    assert_eq!((status.state, status.taken.len()), (LayoutState::Applied, 2));
+    assert_eq!((status.state, status.executed_steps.len()), (LayoutState::Applied, 2));
     let ids: Vec<_> = status.partitions.iter().filter_map(|one| one.id.clone()).collect();
     assert_eq!(ids, die.partitions.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
     // The next manager finds the same.
@@ -473,7 +473,7 @@ fn request_for_applied_generation_starts_no_repair() {
         reconciler.request(target.generation + 1);
         assert!(matches!(progress(reconciler, &target, &die), LayoutProgress::Due(_)));
     }
-    assert_eq!(before.taken.len(), 2);
+    assert_eq!(before.executed_steps.len(), 2);
 
     let (mut failed, target) = (LayoutReconciler::default(), desired(1, &[7]));
     failed.begin("first");
@@ -490,7 +490,7 @@ fn request_for_applied_generation_starts_no_repair() {
 fn repair_is_recorded_before_it_begins() {
     let (mut reconciler, target, mut die) = applied(&[7, 3]);
     let target = repairing(target);
-    let made = reconciler.status(&target, Some(&die.list())).expect("a status").taken;
+    let made = reconciler.status(&target, Some(&die.list())).expect("a status").executed_steps;
     let tail = die.partitions[1].0.clone();
     die.remove(&tail);
     reconciler.polled(&target, Some(&die.list()), 5);
@@ -507,13 +507,19 @@ fn repair_is_recorded_before_it_begins() {
     // Interrupted, the same repair continues, and the drift is what it was.
     run(&mut reconciler, &target, &mut die, Some(0));
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
-    assert_eq!((status.drift.len(), &status.taken), (1, &made));
+    assert_eq!((status.drift.len(), &status.executed_steps), (1, &made));
     done(&mut reconciler, &target, &mut die);
     reconciler.polled(&target, Some(&die.list()), 7);
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
-    assert_eq!((status.state, &status.drift, &status.taken), (LayoutState::Applied, &Vec::new(), &made));
+    assert_eq!(
+        (status.state, &status.drift, &status.executed_steps),
+        (LayoutState::Applied, &Vec::new(), &made)
+    );
     assert_eq!((status.drift_seen.count, status.drift_seen.repairs), (1, 1));
-    assert!(status.drift_seen.taken.iter().any(|taken| taken.id.as_ref() == Some(&tail)), "{status:?}");
+    assert!(
+        status.drift_seen.executed_steps.iter().any(|taken| taken.id.as_ref() == Some(&tail)),
+        "{status:?}"
+    );
     assert_eq!(status.drift_seen.last[0].id, tail);
 
     // Another process has its own partitions; what happened in the one before is still shown, for a while.
