@@ -62,7 +62,7 @@ print_table() {
     printf '%d checks, %d failed\n' "${#RESULTS[@]}" "$FAILED"
 }
 
-# record FILE COMMIT NAME: puts this run, newest first, under the file's marker line.
+# record FILE COMMIT NAME: puts this run, newest first, under the file's marker line, in place of the last one of that name.
 record() {
     local file=$1 commit=$2 name=$3 section=$WORK/section row verdict what actual expected
     {
@@ -78,7 +78,9 @@ record() {
         done
     } >"$section"
     grep -qx '<!-- runs -->' "$file" || die "$file has no line <!-- runs -->"
-    awk -v section="$section" '
+    awk -v section="$section" -v name="$name" '
+        /^## / { old = substr($0, index($0, ": ") + 2) == name }
+        old { next }
         { print }
         $0 == "<!-- runs -->" { print ""; while ((getline line < section) > 0) print line }
     ' "$file" >"$file.new"
