@@ -395,7 +395,7 @@ fn the_command_line_shows_events_and_follows_them() {
 /// How long it takes until a client that came, or left, is in the list and in a stream.
 #[test]
 fn client_changes_reach_list_and_stream_soon() {
-    let rounds = setting("MPS_LATENCY_ROUNDS");
+    let rounds = setting("MPS_MANAGER_LATENCY_ROUNDS");
     let host = InProcess::polled_hourly("");
     let mut stream = host.stream("?type=client.", None);
     let (mut listed, mut reported) = (Vec::new(), Vec::new());
