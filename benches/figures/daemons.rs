@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::host::PATIENCE;
+use crate::host::TIMEOUT;
 use crate::server::Server;
 use crate::{Table, median, millis};
 
@@ -128,7 +128,7 @@ fn is_the_truth(status: &Value) -> bool {
 fn commands(server: &Server, table: &mut Table) {
     let lines = "get_default_active_thread_percentage\n".repeat(10_000);
     let mut answered = 0;
-    let deadline = Instant::now() + 10 * PATIENCE;
+    let deadline = Instant::now() + 10 * TIMEOUT;
     while answered < 100_000 {
         assert!(Instant::now() < deadline, "the daemon does not take the commands");
         let mut child = server.control_program("gpu0").spawn().expect("it starts");
@@ -139,7 +139,7 @@ fn commands(server: &Server, table: &mut Table) {
         let _ = writer.join();
         answered += output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while server.log_mib() > LOG_BOUND_MIB && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::Connection as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
-use crate::host::PATIENCE;
+use crate::host::TIMEOUT;
 use crate::server::Server;
 use crate::{Table, median, millis};
 
@@ -91,8 +91,7 @@ pub(crate) fn pages(directory: &Path, table: &mut Table) {
 fn fill(server: &Server) {
     let database = server.directory.join("state/mps-manager.db");
     let work = async {
-        let options =
-            SqliteConnectOptions::new().filename(database).busy_timeout(PATIENCE).foreign_keys(true);
+        let options = SqliteConnectOptions::new().filename(database).busy_timeout(TIMEOUT).foreign_keys(true);
         let mut db = SqliteConnection::connect_with(&options).await.expect("the database");
         // Like the tenant that the simulated host begins with, each with a limit out of some, and a label.
         sqlx::query(
@@ -154,7 +153,7 @@ impl Browser {
 
     fn ask(&self, line: &str, head: &str, body: &str) -> Vec<u8> {
         let mut socket = TcpStream::connect(self.address).expect("it listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let host = self.address;
         write!(socket, "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{head}\r\n{body}")
             .expect("sent");

@@ -10,7 +10,7 @@ use procfs::process::Process;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::host::{self, Answer, MANAGER, PATIENCE};
+use crate::host::{self, Answer, MANAGER, TIMEOUT};
 use crate::millis;
 
 /// As short as a figure may be wrong.
@@ -57,7 +57,7 @@ impl Server {
     /// A whole answer, over a connection of its own.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         let socket = UnixStream::connect(self.runtime("api.sock")).expect("it listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"

@@ -15,7 +15,7 @@ use crate::store::backup::{self, Backup};
 use crate::store::lock;
 use crate::store::restore::{self, Restored};
 
-/// A backup, and whether it is on record.
+/// A backup, and whether it is recorded.
 #[derive(Debug, serde::Serialize)]
 pub struct Made {
     /// The backup.
@@ -59,7 +59,7 @@ pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result
     let now = Clock::system().unix_ms();
     let restored = restore::restore(backup, broken_audit, &database, &machine_id, &attempt, now).await;
     if restored.is_ok() {
-        // The audit ends where the backup's does, and the restore is on record: it covers everything.
+        // The audit ends where the backup's does, and the restore is recorded: it covers everything.
         AuditHead::in_directory(&config.state_dir).forget().map_err(refused)?;
     }
     drop(lock);

@@ -117,7 +117,7 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the database, adopts or starts what is on record, and seeds a new simulated host.
+    /// Opens the database, adopts or starts what is recorded, and seeds a new simulated host.
     ///
     /// `address` is what it will be reached at, `listening` what it says of that; `stop` ends what would go on for ever.
     pub async fn build(
@@ -169,7 +169,7 @@ impl App {
             inventory: Arc::clone(&inventory),
             machine_id,
             manager_uid,
-            patience: Duration::from_secs(config.fresh_timeout_s.into()),
+            timeout: Duration::from_secs(config.fresh_timeout_s.into()),
             listening: listening_now,
             metrics: metrics.clone(),
             tasks: tasks.clone(),

@@ -72,7 +72,7 @@ pub enum OperationRequest {
         /// Why it is done.
         note: Option<String>,
     },
-    /// Takes the steps of a layout on empty GPUs and compares each ID with the one on record.
+    /// Takes the steps of a layout on empty GPUs and compares each ID with the recorded one.
     ReplayLayout {
         /// The record of the replay.
         replay: uuid::Uuid,

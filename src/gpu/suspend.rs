@@ -91,17 +91,17 @@ impl Suspendable {
         Ok(SuspendedGpus { driver: open.driver()?, gpus, device_files })
     }
 
-    /// Closes it, after the calls that are under way; false when these do not end within `patience`.
-    pub fn suspend(&self, remembered: SuspendedGpus, patience: Duration) -> bool {
+    /// Closes it, after the calls that are under way; false when these do not end within `timeout`.
+    pub fn suspend(&self, remembered: SuspendedGpus, timeout: Duration) -> bool {
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = Some(remembered.clone());
-        let closed = self.close(remembered, patience);
+        let closed = self.close(remembered, timeout);
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = None;
         // Closing the driver may take its time, too.
         closed.map(drop).is_some()
     }
 
-    fn close(&self, remembered: SuspendedGpus, patience: Duration) -> Option<DriverState> {
-        let until = Instant::now() + patience;
+    fn close(&self, remembered: SuspendedGpus, timeout: Duration) -> Option<DriverState> {
+        let until = Instant::now() + timeout;
         loop {
             if let Some(mut state) = self.try_write() {
                 self.live.store(false, Ordering::SeqCst);

@@ -261,12 +261,12 @@ impl TimeLimited<Suspendable> {
         self.query("remember", Suspendable::remember)
     }
 
-    /// Closes it, after the calls that are under way; [`InventoryError::Silent`] when these do not end within `patience`,
+    /// Closes it, after the calls that are under way; [`InventoryError::Silent`] when these do not end within `timeout`,
     /// or the driver does not let go.
-    pub fn suspend(&self, remembered: SuspendedGpus, patience: Duration) -> Result<(), InventoryError> {
+    pub fn suspend(&self, remembered: SuspendedGpus, timeout: Duration) -> Result<(), InventoryError> {
         let inner = Arc::clone(&self.inner);
-        let call = move || if inner.suspend(remembered, patience) { Ok(()) } else { Err(silent(patience)) };
-        within(&self.turns, "suspend", patience + CLOSING, || true, call)
+        let call = move || if inner.suspend(remembered, timeout) { Ok(()) } else { Err(silent(timeout)) };
+        within(&self.turns, "suspend", timeout + CLOSING, || true, call)
     }
 
     /// Opens it again; harmless when it is open. What opens too late is closed at once: nobody would know of it.
@@ -295,7 +295,7 @@ mod tests {
     use crate::domain::tenant::tests::h200;
 
     /// Longest wait for what has to come.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     const DEADLINE: Duration = Duration::from_millis(100);
 
     /// An inventory of one GPU whose calls for processes return when the test releases them.
@@ -325,7 +325,7 @@ mod tests {
 
         fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
             self.begun.fetch_add(1, Ordering::SeqCst);
-            let _ = self.gate.lock().expect("whole").recv_timeout(PATIENCE);
+            let _ = self.gate.lock().expect("whole").recv_timeout(TIMEOUT);
             let _ = self.ended.send(());
             Ok(Vec::new())
         }
@@ -358,8 +358,8 @@ mod tests {
         assert_eq!(with_timeout.known_gpus().expect("as it was reported last"), [h200(0)]);
 
         go_on.send(()).expect("it hangs");
-        over.recv_timeout(PATIENCE).expect("it returns");
-        let until = Instant::now() + PATIENCE;
+        over.recv_timeout(TIMEOUT).expect("it returns");
+        let until = Instant::now() + TIMEOUT;
         while with_timeout.gpus().is_err() {
             assert!(Instant::now() < until, "all is well again");
         }
@@ -380,12 +380,12 @@ mod tests {
         assert_eq!(with_timeout.inner.begun.load(Ordering::SeqCst), LANES);
         assert_eq!(with_timeout.calls.under_way().until.len(), LANES);
         drop(go_on);
-        over.recv_timeout(PATIENCE).expect("it returns");
+        over.recv_timeout(TIMEOUT).expect("it returns");
     }
 
     #[test]
     fn a_call_that_panics_is_over() {
-        let (with_timeout, _go_on, _over) = Hanging::with_timeout(PATIENCE);
+        let (with_timeout, _go_on, _over) = Hanging::with_timeout(TIMEOUT);
         let set = with_timeout.set_compute_mode(&h200(0).uuid, ComputeMode::Default);
         assert!(matches!(set, Err(InventoryError::Driver { call: "set_compute_mode", .. })));
         assert!(with_timeout.gpus().is_ok());

@@ -90,7 +90,7 @@ mod tests {
     use super::super::process::{children, death, identify};
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test]
     async fn dropped_child_dies_with_its_group() {
@@ -99,7 +99,7 @@ mod tests {
         let child = OwnChild::spawn(&mut command).expect("a shell");
         let pid = child.0.as_ref().and_then(Child::id).expect("not reaped");
         let leader = identify(pid).expect("alive");
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = std::time::Instant::now() + TIMEOUT;
         while children(pid).is_empty() {
             assert!(std::time::Instant::now() < until, "the shell starts nothing");
             tokio::task::yield_now().await;
@@ -107,7 +107,7 @@ mod tests {
         let inner = children(pid)[0];
         drop(child);
         for id in [leader, inner] {
-            tokio::time::timeout(PATIENCE, death(id)).await.expect("dead");
+            tokio::time::timeout(TIMEOUT, death(id)).await.expect("dead");
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "exit 3"]);
         let mut child = OwnChild::spawn(&mut command).expect("a shell");
-        assert_eq!(child.end(PATIENCE).await.and_then(|status| status.code()), Some(3));
+        assert_eq!(child.end(TIMEOUT).await.and_then(|status| status.code()), Some(3));
         assert!(child.wait().await.is_err());
     }
 }

@@ -61,35 +61,35 @@ pub enum EndProcessError {
     Unknown(String),
 }
 
-/// Waits for that very process to end, and signals it if it does not; `patience` is for its own end and for each signal.
+/// Waits for that very process to end, and signals it if it does not; `timeout` is for its own end and for each signal.
 ///
 /// A process that is stopped takes no SIGTERM, and is killed after it.
 pub async fn end_process(
     id: Identity,
-    patience: Duration,
+    timeout: Duration,
     grounds: Grounds,
 ) -> Result<EndedBy, EndProcessError> {
-    end_process_while(id, patience, grounds, || ready(Ok(true))).await
+    end_process_while(id, timeout, grounds, || ready(Ok(true))).await
 }
 
 /// The same for as long as there is a reason, which is checked before each signal.
 pub async fn end_process_while<F: Future<Output = Result<bool, String>>>(
     id: Identity,
-    patience: Duration,
+    timeout: Duration,
     grounds: Grounds,
     has_reason: impl FnMut() -> F,
 ) -> Result<EndedBy, EndProcessError> {
-    end_process_with(id, patience, grounds, [Signal::TERM, Signal::KILL], has_reason).await
+    end_process_with(id, timeout, grounds, [Signal::TERM, Signal::KILL], has_reason).await
 }
 
 async fn end_process_with<F: Future<Output = Result<bool, String>>>(
     id: Identity,
-    patience: Duration,
+    timeout: Duration,
     grounds: Grounds,
     signals: [Signal; 2],
     mut has_reason: impl FnMut() -> F,
 ) -> Result<EndedBy, EndProcessError> {
-    if tokio::time::timeout(patience, death(id)).await.is_ok() {
+    if tokio::time::timeout(timeout, death(id)).await.is_ok() {
         return Ok(EndedBy::ByItself);
     }
     for next in signals {
@@ -97,7 +97,7 @@ async fn end_process_with<F: Future<Output = Result<bool, String>>>(
             return Err(EndProcessError::Spared);
         }
         send(id, next, grounds)?;
-        if tokio::time::timeout(patience, death(id)).await.is_ok() {
+        if tokio::time::timeout(timeout, death(id)).await.is_ok() {
             return Ok(EndedBy::BySignal);
         }
     }
@@ -123,7 +123,7 @@ mod tests {
     use super::super::process::identify;
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test]
     async fn death_completes_only_when_process_ends() {
@@ -133,9 +133,9 @@ mod tests {
         assert!(futures_util::poll!(&mut waiting).is_pending());
         child.kill().expect("kill");
         // Nobody has reaped it: a zombie is enough.
-        tokio::time::timeout(PATIENCE, waiting).await.expect("noticed");
+        tokio::time::timeout(TIMEOUT, waiting).await.expect("noticed");
         child.wait().expect("reaped");
-        tokio::time::timeout(PATIENCE, death(id)).await.expect("at once");
+        tokio::time::timeout(TIMEOUT, death(id)).await.expect("at once");
         let mut by_polling = Box::pin(poll(id));
         assert!(futures_util::poll!(&mut by_polling).is_ready());
     }
@@ -144,7 +144,7 @@ mod tests {
     async fn reused_pid_is_not_waited_for() {
         let me = identify(std::process::id()).expect("alive");
         let earlier = Identity { start_time: me.start_time - 1, ..me };
-        tokio::time::timeout(PATIENCE, death(earlier)).await.expect("at once");
+        tokio::time::timeout(TIMEOUT, death(earlier)).await.expect("at once");
     }
 
     #[tokio::test]
@@ -157,7 +157,7 @@ mod tests {
         let lives =
             end_process_with(id, moment, Grounds::OwnChild, [Signal::CONT, Signal::WINCH], always).await;
         assert!(matches!(lives, Err(EndProcessError::Immortal)) && is_alive(id), "{lives:?}");
-        let killed = end_process_with(id, PATIENCE, Grounds::OwnChild, [Signal::KILL, Signal::KILL], always);
+        let killed = end_process_with(id, TIMEOUT, Grounds::OwnChild, [Signal::KILL, Signal::KILL], always);
         let (ended, ()) = tokio::join!(killed, async { child.kill().expect("kill") });
         assert_eq!(ended.expect("dead"), EndedBy::ByItself);
         child.wait().expect("reaped");

@@ -171,10 +171,10 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     async fn next(connection: &Connection) -> Option<Packet> {
-        tokio::time::timeout(PATIENCE, connection.receive()).await.expect("in time").expect("received")
+        tokio::time::timeout(TIMEOUT, connection.receive()).await.expect("in time").expect("received")
     }
 
     #[tokio::test]
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o666);
         let client = Connection::connect(&path).expect("connected");
         let server =
-            tokio::time::timeout(PATIENCE, listener.accept()).await.expect("in time").expect("accepted");
+            tokio::time::timeout(TIMEOUT, listener.accept()).await.expect("in time").expect("accepted");
         let me = server.peer().expect("known");
         assert_eq!(me.pid, rustix::process::getpid());
         client.send(b"hello", &Ancillary::Credentials(me)).expect("sent");

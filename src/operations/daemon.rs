@@ -53,7 +53,7 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
             names(&operation.daemons)
         ));
     }
-    let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
+    let timeout = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     let old = match noted(operation, NOTE) {
         Some(old) => old,
         None => {
@@ -68,7 +68,7 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
                 handle.set_grace(grace_s);
                 handle.restart().await.map_err(|error| error.to_string())?;
             }
-            let replaced = until(engine, operation, &handle, patience, another).await;
+            let replaced = until(engine, operation, &handle, timeout, another).await;
             let status = replaced.map_err(|why| format!("no new control process{why}"))?;
             Ok::<_, Failure>(((), format!("replaced by process {}", status.pid.unwrap_or_default())))
         })
@@ -262,7 +262,7 @@ async fn until(
     engine: &Engine,
     operation: &Operation,
     handle: &Handle,
-    patience: Duration,
+    timeout: Duration,
     done: impl Fn(&DaemonStatus) -> bool,
 ) -> Result<DaemonStatus, Failure> {
     let mut reported: Option<String> = None;
@@ -273,8 +273,8 @@ async fn until(
             let news = |seen: &Observed| {
                 done(&seen.status) || seen.blocker(tried).is_some_and(|found| is_new(&found.message))
             };
-            // The patience of the whole is counted outside.
-            let Some(seen) = handle.wait_for(patience, news).await else {
+            // The whole has a timeout of its own.
+            let Some(seen) = handle.wait_for(timeout, news).await else {
                 return std::future::pending().await;
             };
             let Some(blocker) = seen.blocker(tried).filter(|_| !done(&seen.status)) else {
@@ -290,17 +290,17 @@ async fn until(
             reported = Some(blocker.message.clone());
         }
     };
-    match tokio::time::timeout(patience, waiting).await {
+    match tokio::time::timeout(timeout, waiting).await {
         Ok(ended) => ended,
-        Err(_) => Err(format!(" within {patience:?}: {}", words(&handle.observed().status))),
+        Err(_) => Err(format!(" within {timeout:?}: {}", words(&handle.observed().status))),
     }
 }
 
 pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), Failure> {
-    let patience = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
-    match handle.wait_for(patience, |observed| observed.status.phase == Phase::Stopped).await {
+    let timeout = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
+    match handle.wait_for(timeout, |observed| observed.status.phase == Phase::Stopped).await {
         Some(_) => Ok(((), "stopped".to_owned())),
-        None => Err(format!("not stopped within {patience:?}: {}", words(&handle.observed().status))),
+        None => Err(format!("not stopped within {timeout:?}: {}", words(&handle.observed().status))),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{FreshError, Handle, Observed};
 
 /// Longest time for a layout to be applied, or taken back: a daemon that has to be started takes seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The step that writes what is wanted.
 pub(super) const WRITE: &str = "write the layout";
 /// The step that says what came of it.
@@ -128,10 +128,10 @@ impl Engine {
         daemon: &DaemonName,
         active: &ActiveLayout,
         layout: &Layout,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<PolledDaemon, OutlookError> {
         let handle = self.fleet.get(daemon).ok_or(OutlookError::Fresh(FreshError::Gone))?;
-        let observed = handle.fresh(patience).await?;
+        let observed = handle.fresh(timeout).await?;
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let mut reader = self.store.read().await?;
         let gpus = store::gpus::all(&mut reader, gpus).await?;
@@ -150,9 +150,9 @@ impl Engine {
         daemon: &DaemonName,
         active: &ActiveLayout,
         layout: &Layout,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let seen = self.poll_for_layout(daemon, active, layout, patience).await?;
+        let seen = self.poll_for_layout(daemon, active, layout, timeout).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
         let before = spec.as_ref().and_then(|spec| spec.layout.clone());
@@ -339,13 +339,13 @@ impl Engine {
         awaited: Awaited<'_>,
     ) -> Result<(Option<LayoutStatus>, RunProgress), (ApplyFailed, RunProgress)> {
         let mut ran = RunProgress::default();
-        match tokio::time::timeout(PATIENCE, self.watch(operation, handle, awaited, &mut ran)).await {
+        match tokio::time::timeout(TIMEOUT, self.watch(operation, handle, awaited, &mut ran)).await {
             Ok(Ok(status)) => Ok((status, ran)),
             Ok(Err(failed)) => Err((failed, ran)),
             Err(_) => {
                 let status = handle.observed().status;
                 let why = condition::ready(&status.conditions).map(|condition| condition.message.clone());
-                let why = format!("not within {PATIENCE:?}: {}", why.unwrap_or_default());
+                let why = format!("not within {TIMEOUT:?}: {}", why.unwrap_or_default());
                 Err((ApplyFailed { why, cause: None }, ran))
             }
         }
@@ -378,8 +378,8 @@ impl Engine {
                         || layout_result(seen, wanted, version).is_some()
                         || seen.blocker(tried).is_some_and(|found| reported.as_ref() != Some(&found.message)))
             };
-            let Some(seen) = handle.wait_for(PATIENCE, is_new).await else {
-                // The patience of the whole is counted outside.
+            let Some(seen) = handle.wait_for(TIMEOUT, is_new).await else {
+                // The whole has a timeout of its own.
                 return std::future::pending().await;
             };
             if let Some(layout) = of_this(&seen, since, from) {
@@ -472,7 +472,7 @@ fn living(admitted: AdmittedClients) -> AdmittedClients {
     living.filter(|(_, holders)| !holders.is_empty()).collect()
 }
 
-/// Who was let into partitions that are taken away, in words; `None` where nobody was.
+/// Who was admitted to partitions that are taken away, in words; `None` where nobody was.
 fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<Failure> {
     let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();

@@ -1,4 +1,4 @@
-//! Replaying a layout: from empty GPUs, held to the IDs on record, with a record of its own.
+//! Replaying a layout: from empty GPUs, held to the recorded IDs, with a record of its own.
 
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ use crate::domain::operation::{Operation, Undo};
 use crate::store::operations::CompletedStep;
 use crate::store::{self, Fate, StoreError};
 
-/// The step that compares what was seen with what is on record.
+/// The step that compares what was seen with what is recorded.
 const COMPARE: &str = "compare";
 
 pub(super) async fn run(
@@ -40,7 +40,7 @@ pub(super) async fn run(
     };
     let ended = match why {
         None => Ok(engine.complete(operation).await?),
-        // The verdict is on record before the way back, on which another manager may have to go on.
+        // The verdict is recorded before the way back, on which another manager may have to go on.
         Some(why) => {
             put(engine, replay.clone()).await?;
             back(engine, operation, why).await

@@ -14,7 +14,7 @@ const LISTED: Duration = Duration::from_secs(10);
 const LET_GO: &str = "MPS ended its work";
 const BY_ITSELF: &str = "it ended by itself";
 const KILLED: &str = "it was killed";
-const NO_LONGER_LISTED: &str = "its daemon lists it no more";
+const NO_LONGER_LISTED: &str = "its daemon no longer lists it";
 const STILL_LISTED: &str = "its daemon lists it still, as it was seen last";
 
 /// Everything that its steps say came of them, if they do not fail: words that name nobody. The first two stand where it was one step.

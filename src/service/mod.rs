@@ -82,7 +82,7 @@ pub struct Parts {
     /// The uid this manager runs as.
     pub manager_uid: u32,
     /// Longest wait for a fresh poll.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How the API is reached over TCP.
     pub listening: watch::Receiver<HostListening>,
     /// Counters.

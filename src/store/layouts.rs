@@ -194,7 +194,7 @@ pub async fn provenance(
     text.map(|text| from_json("where a layout came from", &text)).transpose()
 }
 
-/// Forgets a layout with all its versions, and what is on record of it.
+/// Forgets a layout with all its versions, and what is recorded of it.
 ///
 /// The caller has made sure that no daemon names it and no operation waits for it.
 pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), StoreError> {
@@ -204,7 +204,7 @@ pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), 
     Ok(())
 }
 
-/// What is on record of the layout of a daemon.
+/// What is recorded of the layout of a daemon.
 pub async fn applied(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
@@ -230,7 +230,7 @@ pub async fn applied(
         .transpose()
 }
 
-/// Puts on record what the layout of a daemon gives, or that nothing is known of it.
+/// Records what the layout of a daemon gives, or that nothing is known of it.
 pub async fn put_applied(
     db: &mut SqliteConnection,
     daemon: &DaemonName,

@@ -33,7 +33,7 @@ pub enum LockError {
 
 /// How long a lock may stay held: a child that the manager before was just forking when it was killed holds it until
 /// its exec.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -52,7 +52,7 @@ pub async fn take(directory: &Path) -> Result<StateLock, LockError> {
         .mode(0o600)
         .open(directory.join("lock"))
         .map_err(unusable)?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(StateLock { _file: file }),

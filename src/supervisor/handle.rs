@@ -103,7 +103,7 @@ impl Handle {
     }
 
     /// A poll that began after this call; all who wait at the same time share one.
-    pub async fn fresh(&self, patience: Duration) -> Result<Observed, FreshError> {
+    pub async fn fresh(&self, timeout: Duration) -> Result<Observed, FreshError> {
         let mut wanted = 0;
         self.link.fresh.send_modify(|requests| {
             *requests += 1;
@@ -111,10 +111,10 @@ impl Handle {
         });
         let mut observed = self.link.observed.clone();
         let seen =
-            tokio::time::timeout(patience, observed.wait_for(|observed| observed.served >= wanted)).await;
+            tokio::time::timeout(timeout, observed.wait_for(|observed| observed.served >= wanted)).await;
         let seen = match seen {
             Ok(seen) => seen.map_err(|_| FreshError::Gone)?.clone(),
-            Err(_) => return Err(FreshError::Late(patience, self.observed().failed)),
+            Err(_) => return Err(FreshError::Late(timeout, self.observed().failed)),
         };
         match seen.failed {
             Some(why) => Err(FreshError::Failed(why)),
@@ -123,13 +123,9 @@ impl Handle {
     }
 
     /// Waits until what is seen satisfies `done`.
-    pub async fn wait_for(
-        &self,
-        patience: Duration,
-        done: impl FnMut(&Observed) -> bool,
-    ) -> Option<Observed> {
+    pub async fn wait_for(&self, timeout: Duration, done: impl FnMut(&Observed) -> bool) -> Option<Observed> {
         let mut observed = self.link.observed.clone();
-        tokio::time::timeout(patience, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
+        tokio::time::timeout(timeout, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
     }
 
     /// The status as of now: `ready` only if it is ready for the newest generation, which the driver may not have seen.
@@ -185,16 +181,16 @@ impl Handle {
         });
     }
 
-    /// Waits until the driver works by what is wanted now, and has ended what it did before; gives up after `patience`.
-    pub async fn followed(&self, patience: Duration) -> bool {
+    /// Waits until the driver works by what is wanted now, and has ended what it did before; gives up after `timeout`.
+    pub async fn followed(&self, timeout: Duration) -> bool {
         let wanted = self.generation();
-        self.wait_for(patience, |observed| observed.follows >= wanted).await.is_some()
+        self.wait_for(timeout, |observed| observed.follows >= wanted).await.is_some()
     }
 
-    /// Waits until the driver has ended, after which it sends nothing any more; gives up after `patience`.
-    pub async fn ended(&self, patience: Duration) {
+    /// Waits until the driver has ended, after which it sends nothing any more; gives up after `timeout`.
+    pub async fn ended(&self, timeout: Duration) {
         let mut observed = self.link.observed.clone();
-        let _ = tokio::time::timeout(patience, observed.wait_for(|_| false)).await;
+        let _ = tokio::time::timeout(timeout, observed.wait_for(|_| false)).await;
     }
 
     /// The seconds that clients get at the next stop.

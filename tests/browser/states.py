@@ -228,7 +228,7 @@ def many(host, show):
 
 
 def replayed(hosts, show):
-    """A replay that finds another ID than the one on record."""
+    """A replay that finds another ID than the recorded one."""
     here, there = hosts
     for host in hosts:
         static(host)

@@ -80,7 +80,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     follow(page, scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("succeeded", timeout=ms))
     steps = page.locator("table.steps tbody tr")
     expect(steps.locator("th")).to_have_text(["ask MPS to end its work", "end its process", "confirm that it is gone"])
-    expect(steps).to_contain_text(["MPS ended its work", "ended by itself", "lists it no more"])
+    expect(steps).to_contain_text(["MPS ended its work", "ended by itself", "no longer lists it"])
     visit.accessible()
     process.wait(30)
     title.get_by_role("link", name=f"client {pid}").click()

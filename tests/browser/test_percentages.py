@@ -136,7 +136,7 @@ def test_replay_list_shows_reasons_and_results(own_host, visitor):
     replay = host.api("POST", "/replays", {"layout": "prod", "daemon": "gpu1"})
     host.done(replay["operation"])
     host.done(host.api("POST", "/daemons/gpu1/restart?grace_s=0"))
-    eventually("the restart is on record", lambda: len(host.api("GET", "/replays")["items"]) == 2)
+    eventually("the restart is recorded", lambda: len(host.api("GET", "/replays")["items"]) == 2)
     newest = lambda: host.api("GET", "/replays")["items"][0]["verdict"] != "pending"
     eventually("the replay of the restart has ended", newest)
     page.reload()

@@ -6,7 +6,7 @@ import signal
 import pytest
 from playwright.sync_api import expect
 
-from host import PATIENCE_S, Host, eventually
+from host import TIMEOUT_S, Host, eventually
 from pages import clear
 
 
@@ -193,7 +193,7 @@ def test_second_termination_leads_to_the_ended_client(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in(to=f"/clients/{client['id']}/terminate")
     own_host.done(own_host.api("POST", f"/clients/{client['id']}/terminate"))
-    process.wait(PATIENCE_S)
+    process.wait(TIMEOUT_S)
     eventually("it is gone", lambda: own_host.api("GET", "/clients?tenant=demo&fresh=true")["items"] == [])
     page.get_by_role("button", name=re.compile("Terminate client")).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("gone")

@@ -121,7 +121,7 @@ roles() {
     clean "$binary" audit verify --state-dir "$STATE" >"$LOGS/audit.out" 2>&1 && CODE=0 || CODE=$?
     check "the audit is whole" 0 "$CODE"
     api GET '/api/v1/audit?limit=500'
-    check "the refusals are on record" true "$(json "$BODY" 'len([r for r in d["items"] if r["outcome"] == "refused"]) >= 3')"
+    check "the refusals are recorded" true "$(json "$BODY" 'len([r for r in d["items"] if r["outcome"] == "refused"]) >= 3')"
 }
 
 # ---- events

@@ -212,7 +212,7 @@ print(json.dumps(document))
 PY
     replayed "$LOGS/other.json" "$1" "$2"
     check "a record of other multiprocessors is a difference, and both numbers are named" '["differs", true]' \
-        "$(json "$BODY" '[d["verdict"], "saw 40 SMs in partition five, and 48 are on record" in d["error"]]')"
+        "$(json "$BODY" '[d["verdict"], "saw 40 SMs in partition five, and 48 are recorded" in d["error"]]')"
     check "its operation failed, and the daemon has no layout, as before" "failed null" \
         "$(json "$LOGS/operation.json" 'd["state"]') $(daemon_now "$1" 'd["spec"].get("layout")')"
     wait_for 30 "daemon $1 is ready after it" is_ready "$1"

@@ -198,13 +198,13 @@ manager_answers() { curl -sf --max-time 5 --unix-socket "$RUNTIME/api.sock" http
 
 # end_process PID [SECONDS]: SIGTERM, then SIGKILL.
 end_process() {
-    local pid=$1 patience=${2:-10} deadline
+    local pid=$1 timeout=${2:-10} deadline
     is_gone "$pid" && return 0
     kill -TERM "$pid" 2>/dev/null || return 0
-    deadline=$((SECONDS + patience))
+    deadline=$((SECONDS + timeout))
     until is_gone "$pid"; do
         if [ "$SECONDS" -ge "$deadline" ]; then
-            say "$pid did not end within $patience s of SIGTERM"
+            say "$pid did not end within $timeout s of SIGTERM"
             kill -KILL "$pid" 2>/dev/null || true
             break
         fi

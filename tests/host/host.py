@@ -20,10 +20,10 @@ import urllib.request
 from pathlib import Path
 
 BINARY = os.environ["MPS_MANAGER_BINARY"]
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
-def eventually(what, check, timeout=PATIENCE_S):
+def eventually(what, check, timeout=TIMEOUT_S):
     """The first true result of `check`, which is called until there is one; `what` is named if there is none in time."""
     end = time.monotonic() + timeout
     while True:
@@ -50,7 +50,7 @@ class Api:
 
     def status_of(self, path):
         try:
-            return urllib.request.urlopen(self.url + path, timeout=PATIENCE_S).status
+            return urllib.request.urlopen(self.url + path, timeout=TIMEOUT_S).status
         except urllib.error.HTTPError as error:
             return error.code
 
@@ -60,7 +60,7 @@ class Api:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url + "/api/v1" + path, data=data, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 text = response.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
@@ -142,7 +142,7 @@ class Host(Api):
         world = self.home / "run/sim"
         env = {"MPS_SIM_WORLD": str(world), "CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(log), **environment}
         return subprocess.run([world / "bin" / name, *options], input=stdin, env=env, check=True, capture_output=True, text=True,
-                              timeout=PATIENCE_S).stdout
+                              timeout=TIMEOUT_S).stdout
 
     def control(self, pipe, line):
         """The reply of the control daemon of a pipe directory to a line that the manager did not send."""
@@ -168,7 +168,7 @@ class Host(Api):
 
     def stop(self, how=signal.SIGTERM):
         self.manager.send_signal(how)
-        self.manager.wait(PATIENCE_S)
+        self.manager.wait(TIMEOUT_S)
 
     def close(self):
         for process in self.clients:

@@ -19,7 +19,7 @@ pub(crate) use answer::Answer;
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 
 /// How long anything may take before it is said that it never will.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks again and again until there is an answer, with pauses of at most this long.
 pub(crate) fn eventually_within<T>(
@@ -27,7 +27,7 @@ pub(crate) fn eventually_within<T>(
     mut ask: impl FnMut() -> Option<T>,
     what: impl FnOnce() -> String,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     // Each question costs the host something, and most are answered soon or after one of its pauses.
     let mut pause = longest_pause.min(Duration::from_millis(5));
     loop {

@@ -8,9 +8,9 @@ use fastrand::Rng;
 use mps_manager::domain::client::ClientId;
 use mps_manager::domain::layout::blocked::Blocked;
 use mps_manager::domain::layout::execution::{
-    CommandAnswer, MoveAction, Execution, ExecutionOutcome, LayoutFailureCause,
+    CommandAnswer, Execution, ExecutionOutcome, LayoutFailureCause, MoveAction,
 };
-use mps_manager::domain::layout::plan::{Action, PlanInput, Plan, plan};
+use mps_manager::domain::layout::plan::{Action, Plan, PlanInput, plan};
 use mps_manager::domain::layout::record::Record;
 use mps_manager::domain::layout::{PartitionChange, ResolvedStep};
 use mps_manager::domain::partitions::{GpuPartitions, ListedPartition};

@@ -36,7 +36,7 @@ const NETWORK: [(i64, &str); 7] = [
 ];
 
 /// How long a manager may take to say that it is well.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// What it says then.
 const HEALTHY: &str = "HTTP/1.1 200";
 
@@ -155,14 +155,14 @@ impl Examination {
 
     async fn serving(&self, words: &str) -> Check {
         let socket = self.config.socket();
-        let answer = tokio::time::timeout(PATIENCE, health(&socket, &self.trust())).await;
+        let answer = tokio::time::timeout(TIMEOUT, health(&socket, &self.trust())).await;
         let why = match answer {
             Ok(Ok(status)) if status == HEALTHY => {
                 return Check::ok("manager", format!("{words} serves at {}", socket.display()));
             }
             Ok(Ok(status)) => format!("says {status:?}"),
             Ok(Err(error)) => format!("does not answer: {error}"),
-            Err(_) => format!("does not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => format!("does not answer within {} s", TIMEOUT.as_secs()),
         };
         Check::warn(
             "manager",

@@ -58,7 +58,7 @@ pub struct DesiredLayout {
     pub enforcement: Enforcement,
     /// Its steps on the daemon's GPUs, from empty.
     pub steps: Vec<ResolvedStep>,
-    /// The ID of each step, where it is on record what they give here. Without a record, what the first run gives is put on
+    /// The ID of each step, where it is recorded what they give here. Without a record, what the first run gives is put on
     /// record as soon as it has completed, and later runs are held to it.
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
@@ -97,7 +97,7 @@ pub struct AppliedLayout {
     pub source: PartitionIdSource,
 }
 
-/// Where the IDs on record come from.
+/// Where the recorded IDs come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionIdSource {
@@ -118,8 +118,8 @@ impl PartitionIdSource {
 }
 
 impl AppliedLayout {
-    /// What is to be put on record after a run: what the layout in force gave on its GPUs, when it was all done, nothing was
-    /// left degraded, and nothing is on record of it.
+    /// What is to be recorded after a run: what the layout in force gave on its GPUs, when it was all done, nothing was
+    /// left degraded, and nothing is recorded of it.
     pub fn after(
         run: &PartitionRun,
         active: &ActiveLayout,
@@ -182,7 +182,7 @@ pub struct LayoutChange {
 pub struct Previous {
     /// Its layout.
     pub layout: Option<ActiveLayout>,
-    /// What was on record of it.
+    /// What was recorded of it.
     pub applied: Option<AppliedLayout>,
 }
 

@@ -1,4 +1,4 @@
-//! Whether a daemon holds a layout: its spec, what is on record, what was made, and what is listed, compared.
+//! Whether a daemon holds a layout: its spec, what is recorded, what was made, and what is listed, compared.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub enum DifferenceKind {
     Missing,
     /// A partition has another number of chunks.
     OtherSize,
-    /// A partition has another ID than the one on record.
+    /// A partition has another ID than the recorded one.
     OtherId,
     /// There is a partition that the layout does not have.
     Unknown,
@@ -69,7 +69,7 @@ pub struct Asserted<'a> {
     pub active: &'a ActiveLayout,
     /// Its steps there.
     pub steps: &'a [ResolvedStep],
-    /// The ID of each step, where they are on record.
+    /// The ID of each step, where they are recorded.
     pub expected: Option<&'a [PartitionId]>,
     /// The layout in the daemon's spec.
     pub spec: Option<&'a ActiveLayout>,
@@ -170,7 +170,7 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
             )),
             (Some(listed), Some(expected)) if listed.id != *expected => found.push(difference(
                 DifferenceKind::OtherId,
-                format!("partition {name} has the ID {}, and {expected} is on record", listed.id),
+                format!("partition {name} has the ID {}, and {expected} is recorded", listed.id),
             )),
             _ => {}
         }

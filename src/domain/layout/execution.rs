@@ -31,7 +31,7 @@ struct PlannedMove {
     partition: Option<PartitionName>,
     chunks: u32,
     change: PartitionChange,
-    /// Of a removal, the partition's ID, unless a step of this run makes it first; of an addition to come, the ID on record,
+    /// Of a removal, the partition's ID, unless a step of this run makes it first; of an addition to come, the recorded ID,
     /// and of one that was made, the ID it gave.
     id: Option<PartitionId>,
     /// The step of the layout that it is.
@@ -59,9 +59,9 @@ pub struct Move {
 /// What a move does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveAction {
-    /// Makes a partition, which is to have this ID if one is on record.
+    /// Makes a partition, which is to have this ID if one is recorded.
     Add {
-        /// The ID on record.
+        /// The recorded ID.
         expected: Option<PartitionId>,
     },
     /// Removes the partition of that ID.
@@ -98,13 +98,13 @@ pub enum CommandAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum LayoutFailureCause {
-    /// A step gave another ID than the one on record.
+    /// A step gave another ID than the recorded one.
     OtherId {
         /// The step of the layout, counted from 0.
         step: usize,
         /// The partition.
         partition: PartitionName,
-        /// The ID on record.
+        /// The recorded ID.
         expected: PartitionId,
         /// The ID that it gave.
         got: PartitionId,
@@ -144,7 +144,7 @@ impl std::fmt::Display for LayoutFailureCause {
             Self::OtherId { step, partition, expected, got } => {
                 write!(
                     f,
-                    "step {} gave partition {partition} the ID {got}, and {expected} is on record",
+                    "step {} gave partition {partition} the ID {got}, and {expected} is recorded",
                     step + 1
                 )
             }

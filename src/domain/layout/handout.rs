@@ -1,6 +1,6 @@
-//! Whether a partition may be handed out: decided here and nowhere else, by what the daemon lists and what is on record.
+//! Whether a partition may be handed out: decided here and nowhere else, by what the daemon lists and what is recorded.
 //!
-//! How the last operation on the daemon ended has no say in it. A partition whose ID differs from the one on record is made of
+//! How the last operation on the daemon ended has no say in it. A partition whose ID differs from the recorded one is made of
 //! other SMs, so it stays withheld however it came about, until an operator applies another version, whose IDs are then taken.
 
 use super::ResolvedStep;
@@ -15,7 +15,7 @@ pub struct PartitionEvidence<'a> {
     pub step: &'a ResolvedStep,
     /// What that step gave in the present control process.
     pub made: Option<&'a RecordedStep>,
-    /// The ID on record; `None` where nothing is on record.
+    /// The recorded ID; `None` where nothing is recorded.
     pub expected: Option<&'a PartitionId>,
     /// What the daemon lists now.
     pub present: &'a [GpuPartitions],
@@ -26,11 +26,11 @@ pub struct PartitionEvidence<'a> {
 pub enum Withheld {
     /// The daemon does not list it as the layout made it.
     NotListed,
-    /// Nothing is on record to compare it with.
+    /// Nothing is recorded to compare it with.
     NotRecorded,
-    /// It has another ID than the one on record.
+    /// It has another ID than the recorded one.
     OtherId {
-        /// The ID on record.
+        /// The recorded ID.
         expected: PartitionId,
         /// The ID that it has.
         got: PartitionId,
@@ -42,11 +42,11 @@ impl std::fmt::Display for Withheld {
         match self {
             Self::NotListed => write!(f, "it is not there as the layout made it: apply the layout again"),
             Self::NotRecorded => {
-                write!(f, "its ID is not on record yet: apply the layout again if this stays")
+                write!(f, "its ID is not recorded yet: apply the layout again if this stays")
             }
             Self::OtherId { expected, got } => write!(
                 f,
-                "it has the ID {got}, and {expected} is on record: apply the layout again with recreate, or a new version of it, \
+                "it has the ID {got}, and {expected} is recorded: apply the layout again with recreate, or a new version of it, \
                  whose IDs are then taken as they come"
             ),
         }

@@ -32,7 +32,7 @@ pub struct TenantPartition {
     pub chunks: u32,
     /// The SMs that its chunks make.
     pub sms: u32,
-    /// The ID that it has, or is to have by what is on record; `null` where that is not known.
+    /// The ID that it has, or is to have by what is recorded; `null` where that is not known.
     pub id: Option<PartitionId>,
 }
 

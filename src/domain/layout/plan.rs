@@ -23,7 +23,7 @@ use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 pub struct PlanInput<'a> {
     /// The steps of the layout, from empty GPUs.
     pub steps: &'a [ResolvedStep],
-    /// The ID of each step, where it is on record what they give here.
+    /// The ID of each step, where it is recorded what they give here.
     pub expected: Option<&'a [PartitionId]>,
     /// What was made in the present control process.
     pub record: &'a Record,
@@ -33,7 +33,7 @@ pub struct PlanInput<'a> {
     pub present: &'a [GpuPartitions],
     /// SMs of a chunk of each GPU.
     pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
-    /// The living processes that were let into a partition, connected or not.
+    /// The living processes that were admitted to a partition, connected or not.
     pub admitted: &'a BTreeMap<PartitionRef, Vec<ClientId>>,
 }
 
@@ -78,7 +78,7 @@ pub struct PlannedStep {
     pub percentage: Option<ThreadPercentage>,
     /// Its ID, where it is there already.
     pub id: Option<PartitionId>,
-    /// The ID that it is to have, where that is on record.
+    /// The ID that it is to have, where that is recorded.
     pub expected: Option<PartitionId>,
     /// Chunks of the GPU before it.
     pub before: Chunks,

@@ -136,7 +136,7 @@ impl std::fmt::Display for PartitionDrift {
     }
 }
 
-/// A partition that is there under another ID than the one on record, or not there though it should be.
+/// A partition that is there under another ID than the recorded one, or not there though it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Degraded {
     /// The GPU.
@@ -185,7 +185,7 @@ pub struct ExecutedStep {
     pub chunks: u32,
     /// The command.
     pub command: String,
-    /// The ID on record.
+    /// The recorded ID.
     pub expected: Option<PartitionId>,
     /// The ID that it gave or took away; `null` where it did nothing.
     pub id: Option<PartitionId>,

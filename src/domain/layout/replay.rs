@@ -1,4 +1,4 @@
-//! Replays: a layout taken from empty GPUs, with the ID of each step compared with the one on record.
+//! Replays: a layout taken from empty GPUs, with the ID of each step compared with the recorded one.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,15 +34,15 @@ pub struct Replay {
     pub cause: ReplayCause,
     /// The operation, where it was requested.
     pub operation: Option<uuid::Uuid>,
-    /// The ID of each step that is on record; `null` where none is.
+    /// The ID of each step that is recorded; `null` where none is.
     pub expected: Option<Vec<PartitionId>>,
-    /// What a CUDA client is to see in each partition, where the enforcement is a percentage and that is on record.
+    /// What a CUDA client is to see in each partition, where the enforcement is a percentage and that is recorded.
     #[serde(default)]
     pub shares: Vec<PartitionShare>,
     /// What a CUDA client did see in each partition, where the enforcement is a percentage.
     #[serde(default)]
     pub seen: Vec<PartitionShare>,
-    /// Where the IDs on record were taken, if they came with a document.
+    /// Where the recorded IDs were taken, if they came with a document.
     pub provenance: Option<Provenance>,
     /// Versions that differ from those of the document, and were passed over with `force`.
     pub forced: Vec<FingerprintDifference>,
@@ -77,11 +77,11 @@ pub enum ReplayCause {
 pub enum Verdict {
     /// It is under way.
     Pending,
-    /// Every step gave the ID on record; of percentages, CUDA clients saw the SMs on record.
+    /// Every step gave the recorded ID; of percentages, CUDA clients saw the SMs on record.
     Same,
-    /// It was done, and nothing was on record: what it gave is, from now on.
+    /// It was done, and nothing was recorded: what it gave is, from now on.
     First,
-    /// A step gave another ID than the one on record, or CUDA clients saw other SMs; everything was undone.
+    /// A step gave another ID than the recorded one, or CUDA clients saw other SMs; everything was undone.
     Differs,
     /// It did not complete for another reason.
     Failed,
@@ -153,16 +153,14 @@ impl Replay {
         }))
     }
 
-    /// Where CUDA clients saw other SMs than are on record.
+    /// Where CUDA clients saw other SMs than are recorded.
     pub fn other_sms(&self, seen: &[PartitionShare]) -> Option<String> {
         let differs = |recorded: &PartitionShare| {
             let (partition, sms) = (&recorded.partition, recorded.sms);
             match seen.iter().find(|seen| seen.partition == *partition) {
-                None => {
-                    Some(format!("no CUDA client saw partition {partition}, and {sms} SMs are on record"))
-                }
+                None => Some(format!("no CUDA client saw partition {partition}, and {sms} SMs are recorded")),
                 Some(seen) if seen.sms != sms => Some(format!(
-                    "a CUDA client saw {} SMs in partition {partition}, and {sms} are on record",
+                    "a CUDA client saw {} SMs in partition {partition}, and {sms} are recorded",
                     seen.sms
                 )),
                 Some(_) => None,
@@ -180,7 +178,7 @@ impl Replay {
         Self { seen, verdict, steps, duration_us, ..self }
     }
 
-    /// The same replay, in which CUDA clients saw other SMs than are on record.
+    /// The same replay, in which CUDA clients saw other SMs than are recorded.
     #[must_use]
     pub fn differed(self, why: String, seen: Vec<PartitionShare>, duration_us: Option<u64>) -> Self {
         Self { seen, verdict: Verdict::Differs, error: Some(why), duration_us, ..self }

@@ -103,12 +103,12 @@ pub struct PartitionStatus {
     pub partition: PartitionName,
     /// Its GPU.
     pub gpu: GpuUuid,
-    /// Its ID, as the last poll lists it and as it is on record; `null` where it is not handed out.
+    /// Its ID, as the last poll lists it and as it is recorded; `null` where it is not handed out.
     pub id: Option<PartitionId>,
     /// Why it is not handed out though the layout is in force; left out otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// The ID on record.
+    /// The recorded ID.
     pub expected: Option<PartitionId>,
     /// Its chunks.
     pub chunks: u32,

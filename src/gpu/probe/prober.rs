@@ -140,9 +140,9 @@ impl Prober {
 }
 
 /// Runs the watching process to its end, or leaves it when it does not come to one.
-async fn run(mut command: Command, patience: Duration) -> Report {
+async fn run(mut command: Command, timeout: Duration) -> Report {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -156,7 +156,7 @@ async fn run(mut command: Command, patience: Duration) -> Report {
             Report::failed(Failure::own("crashed", format!("the probe's answer cannot be read: {error}")))
         }
         Err(_) => {
-            let seconds = patience.as_secs();
+            let seconds = timeout.as_secs();
             let message = format!("the process that watches the probe sent nothing for {seconds} s");
             Report::failed(Failure::own("timeout", message))
         }

@@ -19,7 +19,7 @@ pub(super) struct EchoTime(AtomicU64);
 
 impl EchoTime {
     /// How long to wait for the first echo when the session has this much time left.
-    pub(super) fn patience(&self, left: Duration) -> Duration {
+    pub(super) fn timeout(&self, left: Duration) -> Duration {
         let usual = SHORTEST.max(self.last() * 2);
         usual.min(left.saturating_sub(RESERVE).max(left / 2))
     }
@@ -45,24 +45,24 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_the_echo_time() {
+    fn timeout_follows_the_echo_time() {
         let echo = EchoTime::default();
-        assert_eq!(echo.patience(ms(5_000)), SHORTEST);
+        assert_eq!(echo.timeout(ms(5_000)), SHORTEST);
         echo.record(ms(600));
-        assert_eq!(echo.patience(ms(5_000)), ms(1_200));
+        assert_eq!(echo.timeout(ms(5_000)), ms(1_200));
         for expected in [600, 300, 150, 150] {
             echo.record(ms(1));
-            assert_eq!(echo.patience(ms(5_000)), ms(expected));
+            assert_eq!(echo.timeout(ms(5_000)), ms(expected));
         }
     }
 
     #[test]
-    fn patience_leaves_time_before_the_deadline() {
+    fn timeout_leaves_time_before_the_deadline() {
         let echo = EchoTime::default();
-        assert_eq!(echo.patience(ms(100)), ms(50));
+        assert_eq!(echo.timeout(ms(100)), ms(50));
         echo.record(ms(2_000));
-        assert_eq!(echo.patience(ms(3_000)), ms(2_700));
-        assert_eq!(echo.patience(ms(60_000)), ms(4_000));
-        assert_eq!(echo.patience(ms(0)), ms(0));
+        assert_eq!(echo.timeout(ms(3_000)), ms(2_700));
+        assert_eq!(echo.timeout(ms(60_000)), ms(4_000));
+        assert_eq!(echo.timeout(ms(0)), ms(0));
     }
 }

@@ -284,8 +284,8 @@ impl PtySession {
             let mut channel = control.open()?;
             self.processes += 1;
             let began = Instant::now();
-            let patience = echo.patience(self.deadline.saturating_duration_since(began));
-            match self.exchange(&mut channel, None, began + patience).await {
+            let timeout = echo.timeout(self.deadline.saturating_duration_since(began));
+            match self.exchange(&mut channel, None, began + timeout).await {
                 Ok(ReadOutcome::Reply(_)) => {
                     echo.record(began.elapsed());
                     control.calls.set_unheard(false);
@@ -301,7 +301,7 @@ impl PtySession {
             let closed = Instant::now();
             let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
                 channel.abandon().await;
-                if late && patience < echo.last() * 2 {
+                if late && timeout < echo.last() * 2 {
                     return Err(SessionError::Slow { took: echo.last(), allowed, program: control.program });
                 }
                 // Cut off before a lost reply could be distinguished from a daemon that hangs: what came before has to say.

@@ -111,7 +111,7 @@ impl Permit {
         self.any_spec
     }
 
-    /// What goes on record; `None` for a request that only reads, and so commits nothing.
+    /// What is recorded; `None` for a request that only reads, and so commits nothing.
     pub(in crate::service) fn attempt(&self) -> Option<AttemptedAction> {
         let attempt = AttemptedAction::clone(self.ctx.change.as_ref()?);
         let target = self.target.clone().unwrap_or_else(|| attempt.target.clone());

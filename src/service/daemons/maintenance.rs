@@ -61,12 +61,12 @@ impl Service {
         let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
         drop(reader);
         // The phase must be readable even when the driver is faulty or hangs.
-        let patience = self.parts.patience;
-        let found = tokio::time::timeout(patience, self.parts.engine.holders(&maintenance.gpus)).await;
+        let timeout = self.parts.timeout;
+        let found = tokio::time::timeout(timeout, self.parts.engine.holders(&maintenance.gpus)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!(
                 "the processes that have the GPUs open were not found within {} s",
-                patience.as_secs_f64()
+                timeout.as_secs_f64()
             ))
         });
         let (found, holders_unknown) = match found {

@@ -137,9 +137,9 @@ impl Service {
         }
         if let Some(handle) = self.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
             // No command is written to it after the answer: a running session ends first.
-            let patience = self.parts.fleet.context().deadline + RELEASE_TIMEOUT;
-            if !handle.followed(patience).await {
-                tracing::warn!(daemon = %daemon.name, ?patience, "an action is still running on a daemon that is to be only observed");
+            let timeout = self.parts.fleet.context().deadline + RELEASE_TIMEOUT;
+            if !handle.followed(timeout).await {
+                tracing::warn!(daemon = %daemon.name, ?timeout, "an action is still running on a daemon that is to be only observed");
             }
         }
         Ok(Written { value: self.daemon_view(daemon), created })
@@ -215,7 +215,7 @@ impl Service {
         ctx.require(Right::View)?;
         let daemon = self.stored_daemon(name).await?.ok_or_else(|| not_found(name))?;
         if fresh && let Some(handle) = self.parts.fleet.get(name) {
-            handle.fresh(self.parts.patience).await?;
+            handle.fresh(self.parts.timeout).await?;
         }
         Ok(self.daemon_view(daemon))
     }

@@ -152,8 +152,8 @@ impl Service {
     ) -> Result<Assertion, ServiceError> {
         ctx.require(Right::View)?;
         let Projected { daemon, active, layout } = self.projected(name, target).await?;
-        let patience = self.parts.patience;
-        let seen = self.parts.engine.poll_for_layout(&target.daemon, &active, &layout, patience).await?;
+        let timeout = self.parts.timeout;
+        let seen = self.parts.engine.poll_for_layout(&target.daemon, &active, &layout, timeout).await?;
         let status = &seen.observed.status;
         let effective = status.effective.as_ref();
         let spec = daemon.spec.layout.as_ref();
@@ -246,7 +246,7 @@ impl Service {
         projected: &Projected,
     ) -> Result<LayoutPlan, ServiceError> {
         let Projected { daemon, active, layout } = projected;
-        let plan = self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.patience).await?;
+        let plan = self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.timeout).await?;
         let status = self.parts.fleet.get(&daemon.name).and_then(|handle| handle.observed().status.layout);
         let before = status.map(|layout| layout.partitions).unwrap_or_default();
         // With percentages, no process can block another.

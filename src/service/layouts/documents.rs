@@ -80,8 +80,8 @@ impl Service {
         let version = store::layouts::version(&mut reader, &wanted).await?;
         let version = version.ok_or_else(|| no_version(&wanted))?;
         drop(reader);
-        let patience = self.parts.patience;
-        let seen = self.parts.engine.poll_for_layout(daemon, &active, &version.layout, patience).await?;
+        let timeout = self.parts.timeout;
+        let seen = self.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
         let given = match version.layout.enforcement {
             Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
             Enforcement::Percentage => {
@@ -240,7 +240,7 @@ fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<(), 
     }
 }
 
-/// The ID of each step, if the present control process gave them and they equal those on record; otherwise the reason.
+/// The ID of each step, if the present control process gave them and they equal the recorded ones; otherwise the reason.
 ///
 /// What others created or removed since does not matter.
 fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {

@@ -106,8 +106,8 @@ impl Service {
                 .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
                 .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
             let polls = wanted.filter_map(|name| self.parts.fleet.get(&name)).map(|handle| {
-                let patience = self.parts.patience;
-                async move { handle.fresh(patience).await }
+                let timeout = self.parts.timeout;
+                async move { handle.fresh(timeout).await }
             });
             for poll in futures_util::future::join_all(polls).await {
                 poll?;

@@ -254,7 +254,7 @@ impl Service {
         ctx.require(Right::ViewTenant(name))?;
         let tenant = self.stored_tenant(name).await?;
         if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
-            handle.fresh(self.parts.patience).await?;
+            handle.fresh(self.parts.timeout).await?;
         }
         let gpus = self.held_gpus().await?;
         self.tenant_view(ctx, tenant, &gpus).await
@@ -393,7 +393,7 @@ impl Service {
                 Some(layout) => layout.generation >= daemon.generation,
                 None => daemon.spec.layout.is_none(),
             };
-            handle.wait_for(self.parts.patience, followed).await;
+            handle.wait_for(self.parts.timeout, followed).await;
         }
         Ok(daemon)
     }

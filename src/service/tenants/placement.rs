@@ -86,7 +86,7 @@ impl Service {
         if let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
             // The driver does not poll while it changes partitions, and they are not handed out then anyway.
             self.placement(tenant, resolved, generation)?;
-            if let Err(error) = handle.fresh(self.parts.patience).await {
+            if let Err(error) = handle.fresh(self.parts.timeout).await {
                 let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
                 let redacted =
                     format!("they cannot be read now{word}: try again, or ask the host's operator");

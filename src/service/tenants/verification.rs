@@ -114,7 +114,7 @@ impl Service {
         }
         if let Some(handle) = self.parts.fleet.get(&daemon.name) {
             // The server may have started with this client; if the poll fails, the last one is used.
-            let _ = handle.fresh(self.parts.patience).await;
+            let _ = handle.fresh(self.parts.timeout).await;
         }
         Ok(self.result(&tenant, &daemon, requested_at, probed))
     }

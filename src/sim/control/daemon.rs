@@ -25,7 +25,7 @@ use super::options::Mode;
 use super::server_process::Server;
 
 /// How long a connection may take to say what it is.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often it has the device file of each of its GPUs open, recorded (13).
 const DEVICE_FILES: usize = 4;
@@ -237,7 +237,7 @@ impl Daemon {
             return;
         }
         drop(theirs);
-        match readable(&ours, PATIENCE).then(|| ours.receive_message::<Hello>()).flatten() {
+        match readable(&ours, TIMEOUT).then(|| ours.receive_message::<Hello>()).flatten() {
             Some((Hello::Client(request), _)) => self.new_client(ours, client, request),
             _ => self.say_log("User did not send valid credentials"),
         }
@@ -251,7 +251,7 @@ impl Daemon {
             self.refusals += 1;
             if self.refusals.is_multiple_of(2)
                 && conn.send(&[ui::GRANTED]).is_ok()
-                && readable(&conn, PATIENCE)
+                && readable(&conn, TIMEOUT)
             {
                 let _ = conn.recv();
             }
@@ -341,12 +341,12 @@ fn pid(peer: UCred) -> i32 {
 
 /// What the other side says next, if it does so in time.
 fn next(conn: &Conn) -> Option<Packet> {
-    if readable(conn, PATIENCE) { conn.recv().ok().flatten() } else { None }
+    if readable(conn, TIMEOUT) { conn.recv().ok().flatten() } else { None }
 }
 
-fn readable(conn: &Conn, patience: Duration) -> bool {
+fn readable(conn: &Conn, timeout: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(conn.as_fd(), PollFlags::IN)];
-    poll(&mut fds, Some(&timespec(patience))).is_ok_and(|ready| ready > 0)
+    poll(&mut fds, Some(&timespec(timeout))).is_ok_and(|ready| ready > 0)
 }
 
 fn timespec(duration: Duration) -> Timespec {

@@ -15,7 +15,7 @@ INSERT INTO main.partition_runs SELECT * FROM replaced.partition_runs WHERE daem
 UPDATE main.daemons AS restored SET spec = json_set(restored.spec, '$.desired_state', present.spec ->> '$.desired_state')
 FROM replaced.daemons AS present WHERE present.name = restored.name;
 
--- Leases of processes. What was started in a partition stays on record without its tenant: the process may live.
+-- Leases of processes. What was started in a partition stays recorded without its tenant: the process may live.
 DELETE FROM main.leases;
 INSERT INTO main.leases SELECT * FROM replaced.leases WHERE tenant IN (SELECT name FROM kept_tenants);
 DELETE FROM main.partition_leases;

@@ -280,7 +280,7 @@ pub(crate) mod tests {
     use crate::supervisor::{ForeignDaemonScanner, GpuPresence};
 
     /// Longest wait for what has to come, and the wait for what must not.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     const LONG_ENOUGH: Duration = Duration::from_millis(300);
 
     /// One GPU, whose first listing blocks until the test releases it.
@@ -300,7 +300,7 @@ pub(crate) mod tests {
             let gate = self.gate.lock().expect("whole").take();
             if let Some(gate) = gate {
                 self.begun.send(()).expect("the test waits");
-                gate.recv_timeout(PATIENCE).expect("the test continues");
+                gate.recv_timeout(TIMEOUT).expect("the test continues");
             }
             Ok(vec![now])
         }
@@ -345,15 +345,15 @@ pub(crate) mod tests {
             foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &[]),
             inventory,
             boot_id: "boot".into(),
-            check_interval: PATIENCE,
-            poll: PATIENCE,
-            deadline: PATIENCE,
+            check_interval: TIMEOUT,
+            poll: TIMEOUT,
+            deadline: TIMEOUT,
             grace_s: 1,
             modes: OwnedComputeModes::default(),
             timings: Timings::default(),
             recorder,
             events: crate::supervisor::report::event_queue::EventQueue::default(),
-            handouts: crate::supervisor::Handouts::new(runtime_dir, PATIENCE, crate::clock::Clock::system()),
+            handouts: crate::supervisor::Handouts::new(runtime_dir, TIMEOUT, crate::clock::Clock::system()),
         }
     }
 
@@ -387,11 +387,11 @@ pub(crate) mod tests {
             // The first is in the middle of it when the second comes.
             let (first, second): (tokio::task::JoinHandle<_>, _) = if leaves_first {
                 let first = tokio::spawn(leaves);
-                listing.recv_timeout(PATIENCE).expect("listing");
+                listing.recv_timeout(TIMEOUT).expect("listing");
                 (first, tokio::spawn(comes))
             } else {
                 let first = tokio::spawn(comes);
-                listing.recv_timeout(PATIENCE).expect("listing");
+                listing.recv_timeout(TIMEOUT).expect("listing");
                 (first, tokio::spawn(leaves))
             };
             let mut second = Box::pin(second);

@@ -97,7 +97,7 @@ impl Driver {
     }
 
     /// Longest time for a poll: shorter for a daemon whose server is known to hang than for one that may be busy.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         let hangs = self.logs.shows_hang() || self.state.silence.is_after_kill();
         if hangs { self.context.deadline.min(poll::HUNG_DEADLINE) } else { self.context.deadline }
     }

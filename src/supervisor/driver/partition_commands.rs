@@ -27,7 +27,7 @@ pub(crate) struct PartitionSession {
     process: Identity,
     gpus: Vec<GpuUuid>,
     /// Longest time for one command, and for a list that follows a session that broke.
-    patience: Duration,
+    timeout: Duration,
     session: Option<Box<dyn ControlSession>>,
 }
 
@@ -37,14 +37,14 @@ impl PartitionSession {
         control: Arc<dyn ControlChannel>,
         process: Identity,
         gpus: Vec<GpuUuid>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
-        Self { control, process, gpus, patience, session: None }
+        Self { control, process, gpus, timeout, session: None }
     }
 
     /// What is listed now; else what the daemon's silence says of it.
     pub(crate) async fn list(&mut self) -> Result<Vec<GpuPartitions>, PollOutcome> {
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         loop {
             let reply = match self.send(&Command::Lspart, until).await {
                 Ok(reply) => reply,
@@ -70,7 +70,7 @@ impl PartitionSession {
                 Command::SmPartitionRemove { partition: PartitionRef { gpu, id: id.clone() } }
             }
         };
-        let answer = match self.send(&command, Instant::now() + self.patience).await {
+        let answer = match self.send(&command, Instant::now() + self.timeout).await {
             Ok(reply) => answer(&step.deed, &reply),
             Err(error) => CommandAnswer::Lost(error.to_string()),
         };

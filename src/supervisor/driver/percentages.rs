@@ -15,7 +15,7 @@ use crate::gpu::report::Report;
 use crate::host::Identity;
 
 /// How long a client may wait to be admitted.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Driver {
     /// The desired value, completed by what only the driver knows.
@@ -38,7 +38,7 @@ impl Driver {
             ]),
             uid: desired.server_uid,
             allocate_up_to: None,
-            timeout: PATIENCE,
+            timeout: TIMEOUT,
         };
         let prober = Arc::clone(&self.context.prober);
         let task = tokio::spawn(async move { prober.see(&request).await });

@@ -14,7 +14,7 @@ use crate::supervisor::reconcile::daemon::PollInterval;
 impl Driver {
     pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[SettingDifference]) {
         let serving = *self.fresh.borrow_and_update();
-        let (began, deadline) = (self.now(), self.patience());
+        let (began, deadline) = (self.now(), self.timeout());
         self.polls += 1;
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");

@@ -103,7 +103,7 @@ impl<'d> From<&'d Desired> for DaemonTenants<'d> {
 #[derive(Debug)]
 pub struct Handouts {
     root: PathBuf,
-    patience: Duration,
+    timeout: Duration,
     clock: Clock,
     greeting: watch::Sender<Vec<u8>>,
     /// Whether a daemon's greeting was requested.
@@ -192,11 +192,11 @@ struct TenantEntry {
 }
 
 impl Handouts {
-    /// Directories below `runtime_dir`; a client waits no longer than `patience` for its daemon.
-    pub fn new(runtime_dir: &Path, patience: Duration, clock: Clock) -> Arc<Self> {
+    /// Directories below `runtime_dir`; a client waits no longer than `timeout` for its daemon.
+    pub fn new(runtime_dir: &Path, timeout: Duration, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             root: root(runtime_dir),
-            patience,
+            timeout,
             clock,
             greeting: watch::Sender::new(handshake::GREETING.to_vec()),
             greeting_requested: AtomicBool::new(false),
@@ -390,7 +390,7 @@ impl Handouts {
     }
 
     fn orphan(&self, tenant: TenantName) -> TenantEntry {
-        let queue = Queue::new(self.patience, self.greeting.subscribe(), self.clock);
+        let queue = Queue::new(self.timeout, self.greeting.subscribe(), self.clock);
         let shown = Handout::Wait;
         TenantEntry {
             daemon: None,

@@ -45,20 +45,20 @@ pub(super) struct Queue {
     waiting: Arc<Mutex<Vec<WaitingProcess>>>,
     places: Arc<Semaphore>,
     /// Longest wait.
-    patience: Duration,
+    timeout: Duration,
     /// The greeting that daemons use.
     greeting: watch::Receiver<Vec<u8>>,
     clock: Clock,
 }
 
 impl Queue {
-    pub(super) fn new(patience: Duration, greeting: watch::Receiver<Vec<u8>>, clock: Clock) -> Self {
+    pub(super) fn new(timeout: Duration, greeting: watch::Receiver<Vec<u8>>, clock: Clock) -> Self {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         Self {
             decision: watch::Sender::new(ClientDecision::Wait),
             waiting: Arc::default(),
             places,
-            patience,
+            timeout,
             greeting,
             clock,
         }
@@ -101,7 +101,7 @@ impl Queue {
                 .map(|decision| decision.clone())
         };
         let decided = tokio::select! {
-            decided = tokio::time::timeout(self.patience, decided) => decided.ok().flatten(),
+            decided = tokio::time::timeout(self.timeout, decided) => decided.ok().flatten(),
             // It has nothing to say here: it is gone.
             _ = connection.receive() => return Ok(()),
         };
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::host::seqpacket::{Ancillary, Packet, UCred};
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     struct Host {
         home: tempfile::TempDir,
@@ -224,10 +224,10 @@ mod tests {
         _greeting: watch::Sender<Vec<u8>>,
     }
 
-    fn host(patience: Duration) -> Host {
+    fn host(timeout: Duration) -> Host {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
         let (greeting, updates) = watch::channel(handshake::GREETING.to_vec());
-        let queue = Queue::new(patience, updates, Clock::system());
+        let queue = Queue::new(timeout, updates, Clock::system());
         let placeholder = Placeholder::bind(&home.path().join("control"), &queue).expect("bound");
         Host { home, queue, placeholder, _greeting: greeting }
     }
@@ -249,17 +249,17 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             };
-            tokio::time::timeout(PATIENCE, waited).await.expect("in time");
+            tokio::time::timeout(TIMEOUT, waited).await.expect("in time");
         }
     }
 
     async fn next(connection: &Connection) -> Option<Packet> {
-        tokio::time::timeout(PATIENCE, connection.receive()).await.expect("in time").ok().flatten()
+        tokio::time::timeout(TIMEOUT, connection.receive()).await.expect("in time").ok().flatten()
     }
 
     #[tokio::test]
     async fn waiting_client_is_listed_and_refused() {
-        let host = host(PATIENCE);
+        let host = host(TIMEOUT);
         let client = host.client().await;
         host.waits(1).await;
         let listed = host.queue.waiting()[0];
@@ -273,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn client_that_leaves_is_no_longer_listed() {
-        let host = host(PATIENCE);
+        let host = host(TIMEOUT);
         let probe = Connection::connect(&host.home.path().join("control")).expect("connected");
         assert!(next(&probe).await.is_some());
         drop(probe);
@@ -292,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn forwarded_client_gets_the_daemons_descriptor() {
-        let host = host(PATIENCE);
+        let host = host(TIMEOUT);
         let client = host.client().await;
         host.waits(1).await;
         let control = host.home.path().join("real");
@@ -300,7 +300,7 @@ mod tests {
         host.queue.decide(ClientDecision::Forward(control));
         drop(host.placeholder);
         let upstream =
-            tokio::time::timeout(PATIENCE, daemon.accept()).await.expect("in time").expect("accepted");
+            tokio::time::timeout(TIMEOUT, daemon.accept()).await.expect("in time").expect("accepted");
         upstream.send(b"OUTBHELL\0", &Ancillary::None).expect("sent");
         let first = next(&upstream).await.expect("credentials");
         assert_eq!(first.bytes, b"OUTBCRED\0");
@@ -316,7 +316,7 @@ mod tests {
 
     #[tokio::test]
     async fn request_that_is_not_understood_is_refused() {
-        let host = host(PATIENCE);
+        let host = host(TIMEOUT);
         let connection = Connection::connect(&host.home.path().join("control")).expect("connected");
         assert!(next(&connection).await.is_some());
         connection.send(b"something", &Ancillary::None).expect("sent");

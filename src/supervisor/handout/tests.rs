@@ -8,7 +8,7 @@ use crate::domain::condition::ConditionReason;
 use crate::host::process::{having, identify};
 use crate::mps::process::PIPE_ENV;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Host {
     home: tempfile::TempDir,
@@ -19,7 +19,7 @@ struct Host {
 
 fn host() -> Host {
     let home = tempfile::tempdir_in("/tmp").expect("directory");
-    let handouts = Handouts::new(home.path(), PATIENCE, Clock::system());
+    let handouts = Handouts::new(home.path(), TIMEOUT, Clock::system());
     Host { home, handouts, daemon: name("gpu0"), generation: Cell::new(0) }
 }
 
@@ -213,7 +213,7 @@ async fn dead_control_process_is_never_opened() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, closed).await.expect("closed by the death alone");
+    tokio::time::timeout(TIMEOUT, closed).await.expect("closed by the death alone");
     assert!(host.handouts.daemon_died(&host.daemon, identity).is_some(), "it was measured");
     host.set(&[A], Handout::Open(dying));
     assert!(!host.is_open(A, &control), "its driver did not know yet");
@@ -226,7 +226,7 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
     let (_listener, control) = host.control();
     host.set(&[A], Handout::Open(control.clone()));
     let next = Host {
-        handouts: Handouts::new(host.home.path(), PATIENCE, Clock::system()),
+        handouts: Handouts::new(host.home.path(), TIMEOUT, Clock::system()),
         daemon: host.daemon.clone(),
         generation: Cell::new(0),
         home: tempfile::tempdir().expect("directory"),
@@ -238,7 +238,7 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
     assert!(host.is_open(A, &control), "the daemon lives");
     let gone =
         ControlSocket { identity: Identity { pid: control.identity.pid, start_time: 1 }, ..control.clone() };
-    let last = Handouts::new(host.home.path(), PATIENCE, Clock::system());
+    let last = Handouts::new(host.home.path(), TIMEOUT, Clock::system());
     last.begin(&of_next, Some(gone));
     assert!(!host.is_open(A, &control), "the daemon is dead");
 }
@@ -330,7 +330,7 @@ async fn earlier_managers_link_is_closed_without_a_plan() {
     let (listener, control) = host.control();
     host.set(&[A], Handout::Open(control.clone()));
     drop(listener);
-    let next = Handouts::new(host.home.path(), PATIENCE, Clock::system());
+    let next = Handouts::new(host.home.path(), TIMEOUT, Clock::system());
     let directories = tenants(&[A]);
     let refused = DaemonTenants::refused(&host.daemon, &directories);
     next.announce(&refused);

@@ -86,8 +86,8 @@ pub(crate) fn remedy(
         let until = killed + HEAL_MS;
         return if now < until { Remedy::WaitUntil(until) } else { Remedy::KillDaemon };
     }
-    let Some(patience) = patience_ms(evidence, settings) else { return Remedy::WaitForClients };
-    let until = since + patience;
+    let Some(timeout) = timeout_ms(evidence, settings) else { return Remedy::WaitForClients };
+    let until = since + timeout;
     if now < until {
         return Remedy::WaitUntil(until);
     }
@@ -98,7 +98,7 @@ pub(crate) fn remedy(
 /// How long a daemon has to be silent before its server is replaced; `None` as long as clients are at work that the policy waits
 /// for. A stopped client gets the time of any client at work, since it holds the daemon up only where MPS was asked to end it
 /// (recording 07).
-pub(crate) fn patience_ms(evidence: &DiagnosisEvidence, settings: WedgeSettings) -> Option<i64> {
+pub(crate) fn timeout_ms(evidence: &DiagnosisEvidence, settings: WedgeSettings) -> Option<i64> {
     let sure = if !evidence.hung.is_empty() {
         0
     } else if evidence.servers.is_empty() {

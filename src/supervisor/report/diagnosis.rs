@@ -8,7 +8,7 @@ use crate::mps::process::ForeignCaller;
 use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 use crate::supervisor::reconcile::remedy::Remedy;
-use crate::supervisor::reconcile::wedge::patience_ms;
+use crate::supervisor::reconcile::wedge::timeout_ms;
 
 /// The most processes that a message names.
 const NAMED: usize = 4;
@@ -177,7 +177,7 @@ fn server_hangs(evidence: &DiagnosisEvidence) -> String {
         Remedy::WaitUntil(_) => format!(
             "The server is replaced when the daemon has been silent for {}, or sooner when no client is at work; kill -9 {server} \
              does it at once, with those clients",
-            patience(evidence)
+            replaced_after(evidence)
         ),
         Remedy::WaitForClients => format!(
             "The server is replaced when no client is at work any more, since wedge_policy is wait; kill -9 {server} does it at \
@@ -212,7 +212,7 @@ fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
             remedy.push_str(
                 ". Its server is replaced, with the clients at work, when the daemon has been silent for ",
             );
-            remedy.push_str(&patience(evidence));
+            remedy.push_str(&replaced_after(evidence));
         }
         Remedy::WaitForClients => {
             remedy.push_str(
@@ -224,11 +224,11 @@ fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
 }
 
 /// How long the daemon has to be silent before its server is replaced, in words.
-fn patience(evidence: &DiagnosisEvidence) -> String {
+fn replaced_after(evidence: &DiagnosisEvidence) -> String {
     let grace = evidence.wedge.grace.as_millis();
-    let patience = patience_ms(evidence, evidence.wedge).unwrap_or(grace);
-    let setting = if patience == grace { " (wedge_grace_s)" } else { "" };
-    format!("{} s{setting}", patience / 1000)
+    let timeout = timeout_ms(evidence, evidence.wedge).unwrap_or(grace);
+    let setting = if timeout == grace { " (wedge_grace_s)" } else { "" };
+    format!("{} s{setting}", timeout / 1000)
 }
 
 #[cfg(test)]

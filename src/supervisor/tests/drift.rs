@@ -75,7 +75,7 @@ async fn reported_drift_is_left_and_ends_readiness() {
     let message = "default active thread percentage is 30.0 instead of 50.0";
     assert!(!ready.status && ready.message.contains(message), "{ready:?}");
     tokio::time::sleep(3 * POLL_INTERVAL).await;
-    host.handle().fresh(PATIENCE).await.expect("read");
+    host.handle().fresh(TIMEOUT).await.expect("read");
     let drift = host.observed().status.drift;
     assert_eq!((drift.present, drift.count, writes(&host)), (true, 1, written), "nothing of ours");
     host.publish(Desired { drift_policy: DriftPolicy::Repair, ..desired(2) });

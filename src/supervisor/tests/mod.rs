@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// How late something may be noticed: a jump, and the timer's own resolution.
 const LATE: Duration = Duration::from_millis(10);
 /// Longest virtual time for anything.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// The pauses of an idle daemon without and with logs, and the longest time for a session.
 const CHECK_INTERVAL: Duration = Duration::from_secs(8);
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
@@ -149,7 +149,7 @@ impl ScriptedHost {
     }
 
     async fn wait_for(&self, what: &str, done: impl FnMut(&Observed) -> bool) -> Observed {
-        let seen = self.handle().wait_for(PATIENCE, done).await;
+        let seen = self.handle().wait_for(TIMEOUT, done).await;
         seen.unwrap_or_else(|| panic!("never: {what}; {:?}", self.observed().status))
     }
 

@@ -66,7 +66,7 @@ async fn fresh_polls_are_shared_by_all_waiters() {
     host.script.pace(Duration::from_millis(10));
     let ask = || {
         let handle = host.handle();
-        tokio::spawn(async move { handle.fresh(PATIENCE).await.expect("read") })
+        tokio::spawn(async move { handle.fresh(TIMEOUT).await.expect("read") })
     };
     let before = host.script.sessions().len();
     let first: Vec<_> = (0..16).map(|_| ask()).collect();
@@ -90,7 +90,7 @@ async fn stopped_daemon_is_read_without_session() {
     host.publish(Desired { running: false, ..desired(2) });
     host.await_phase(Phase::Stopped).await;
     let (sessions, asked) = (host.script.sessions().len(), Instant::now());
-    let seen = host.handle().fresh(PATIENCE).await.expect("known");
+    let seen = host.handle().fresh(TIMEOUT).await.expect("known");
     assert_eq!((seen.status.effective, seen.clients.len()), (None, 0));
     assert!(asked.elapsed() <= LATE && host.script.sessions().len() == sessions);
 }

@@ -24,10 +24,10 @@ const READY: Duration = Duration::from_secs(90);
 const ORPHAN: Duration = Duration::from_secs(5);
 
 /// Asks until it holds.
-fn within(patience: Duration, mut holds: impl FnMut() -> Result<(), String>) {
-    let deadline = Instant::now() + patience;
+fn within(timeout: Duration, mut holds: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + timeout;
     while let Err(why) = holds() {
-        assert!(Instant::now() < deadline, "not within {patience:?}: {why}");
+        assert!(Instant::now() < deadline, "not within {timeout:?}: {why}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -83,10 +83,10 @@ impl Scene {
     }
 
     /// Repeats a check until it passes, and reports the state of everything where it never does.
-    fn within(&self, patience: Duration, mut holds: impl FnMut() -> Result<(), String>) {
+    fn within(&self, timeout: Duration, mut holds: impl FnMut() -> Result<(), String>) {
         let mut dumped = false;
-        let until = Instant::now() + patience.mul_f32(0.9);
-        within(patience, || {
+        let until = Instant::now() + timeout.mul_f32(0.9);
+        within(timeout, || {
             let held = holds();
             if held.is_err() && !dumped && Instant::now() > until {
                 dumped = true;

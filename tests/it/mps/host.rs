@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::harness::scratch;
 
 /// How long anything may take before a test says that it never will.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
@@ -24,7 +24,7 @@ const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
 const WORLD: &str = "MPS_SIM_WORLD";
 
 pub(crate) fn deadline() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 pub(crate) struct Host {
@@ -78,7 +78,7 @@ impl Host {
             mode: Mode::Shared,
             multi_user: false,
             token: format!("{}-{name}", self.dir.path().display()),
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
         };
         check_directories(&spec.pipe_directory, &spec.log_directory, None, None).expect("directories");
         spec

@@ -8,12 +8,12 @@ use mps_manager::domain::Inode;
 use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
-    DaemonStartError, Found, DaemonEnd, RecordedProcess, clean_stale, find, find_recorded, mode, occupant,
+    DaemonEnd, DaemonStartError, Found, RecordedProcess, clean_stale, find, find_recorded, mode, occupant,
     pipe_inode, servers, start, stop,
 };
 use mps_manager::mps::{Command, InstalledProgram};
 
-use super::host::{Host, PATIENCE, ask, connected, eventually, server, token_of};
+use super::host::{Host, TIMEOUT, ask, connected, eventually, server, token_of};
 use crate::harness::scratch;
 
 #[tokio::test]
@@ -75,8 +75,8 @@ async fn killed_daemon_is_noticed_and_replaced() {
     let server = process::identify(server(&control).await).expect("a server");
     let death = process::death(first.identity);
     assert!(crate::harness::send(first.identity, Signal::KILL));
-    tokio::time::timeout(PATIENCE, death).await.expect("noticed");
-    tokio::time::timeout(PATIENCE, process::death(server)).await.expect("its server dies with it");
+    tokio::time::timeout(TIMEOUT, death).await.expect("noticed");
+    tokio::time::timeout(TIMEOUT, process::death(server)).await.expect("its server dies with it");
 
     // What it left is nobody's.
     assert!(spec.pipe_directory.join("control").exists());

@@ -103,7 +103,7 @@ impl World {
         own.succeeds(&accepted);
         let victim = host.api().post("/api/v1/tokens", &json!({"name": "victim", "grant": "viewer"})).ok();
         let text = |value: &Value| value.as_str().expect("text").to_owned();
-        let replay = eventually("a restart is on record", || {
+        let replay = eventually("a restart is recorded", || {
             host.api().get("/api/v1/replays").ok()["items"][0]["id"].as_str().map(str::to_owned)
         });
         let event = eventually("something happened to the tenant", || {

@@ -191,7 +191,7 @@ fn repeated_refusals_are_counted_without_secrets() {
     // A soft stop writes what was counted.
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     host.serve();
-    let refused = eventually("refusals are on record", || {
+    let refused = eventually("refusals are recorded", || {
         let refused = rows(&host, "&outcome=refused");
         (!refused.is_empty()).then_some(refused)
     });
@@ -217,7 +217,7 @@ fn refusal_is_audited_after_caller_disconnects() {
         )
         .expect("sent");
     }
-    eventually("all are on record", || {
+    eventually("all are recorded", || {
         let reported = rows(&host, "");
         let missing = |row: &&Value| row["target"].as_str().is_some_and(|target| target.contains("missing"));
         let reported: Vec<&Value> = reported.iter().filter(missing).collect();

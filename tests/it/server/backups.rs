@@ -294,7 +294,7 @@ fn restore_keeps_daemons_and_clients_running() {
     // Readers of the journal go on where they were: what happens now has numbers that nobody has seen.
     host.end_manager(Signal::TERM);
     let between = format!("SELECT count(*) || '' FROM events WHERE id > {restored} AND id <= {events}");
-    // Both are on record, under their callers.
+    // Both are recorded, under their callers.
     let uid = rustix::process::geteuid().as_raw();
     let record =
         "SELECT action || ' ' || target || ' ' || actor || ' ' || origin || ' ' || outcome FROM audit

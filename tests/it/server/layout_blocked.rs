@@ -45,7 +45,7 @@ fn is_closed(host: &Served, when: &str) {
     assert_eq!(compared["matches"], false, "{when}: {compared}");
     assert_ne!(compared["differences"], json!([]), "{when}: {compared}");
     let exported = host.api().get("/api/v1/layouts/two/export?daemon=gpu1").problem(409, "conflict");
-    assert!(exported["detail"].as_str().unwrap().contains("is on record"), "{when}: {exported}");
+    assert!(exported["detail"].as_str().unwrap().contains("is recorded"), "{when}: {exported}");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn failed_apply_leaves_a_blocked_daemon_blocked() {
         let operation = host.api().outcome(&post(&host, "two", "apply", more));
         assert_eq!(operation["state"], "failed", "{operation}");
         let error = operation["error"].as_str().unwrap();
-        assert!(error.contains("is on record") && error.contains("not in force"), "{error}");
+        assert!(error.contains("is recorded") && error.contains("not in force"), "{error}");
         is_closed(&host, &format!("after apply {attempt}"));
         assert_eq!(partitions(&host).iter().filter(|(_, id)| id != "?").count(), 0);
     }

@@ -106,7 +106,7 @@ fn identical_host_gives_identical_partition_ids() {
     assert!(matches(&first, "prod") && matches(&second, "prod"));
     assert_eq!(second.api().get("/api/v1/replays").ok()["items"], json!([record]));
     assert_eq!(second.api().get("/api/v1/layouts/prod").ok()["newest"]["author"], "admin token");
-    // What was replayed is on record there, and can be changed from there.
+    // What was replayed is recorded there, and can be changed from there.
     let again = exported(&second);
     assert_eq!(again["layouts"]["prod"]["recorded"]["ids"], recorded["ids"]);
 }
@@ -201,7 +201,7 @@ fn incomparable_replay_is_refused_before_any_command() {
     assert_eq!((sent(), partitions(&host).len()), (emptied, 0));
     assert_eq!(host.api().get("/api/v1/replays").ok()["items"], json!([]));
 
-    // Another version is passed over when it is said, and stays on record.
+    // Another version is passed over when it is said, and stays recorded.
     let (operation, record) = ended(&host, &replay(&host, &json!({"document": newer, "force": true})));
     assert_eq!(operation["state"], "succeeded", "{operation}");
     assert_eq!(
@@ -288,7 +288,7 @@ fn documents_are_imported_and_exported_again() {
         assert!(refused.json()["detail"].is_string());
     }
     assert_eq!(host.api().get("/api/v1/layouts").ok(), before);
-    // What a daemon does not hold is not on record of it.
+    // What a daemon does not hold is not recorded of it.
     host.api().get("/api/v1/layouts/new/export?daemon=gpu1").problem(409, "conflict");
     host.api().get("/api/v1/layouts/none/export?daemon=gpu1").problem(409, "conflict");
     assert_eq!(post(&host, "prod", "assert", &json!({"version": 1})).ok()["matches"], true);
@@ -352,9 +352,9 @@ fn only_ids_of_running_daemon_are_exported() {
     host.await_phase("gpu1", "blocked");
     let refused = export(&host).problem(409, "conflict");
     let detail = refused["detail"].as_str().unwrap();
-    assert!(detail.contains("is not in force") && detail.contains("is on record"), "{detail}");
+    assert!(detail.contains("is not in force") && detail.contains("is recorded"), "{detail}");
 
-    // It is in force again where its steps give the IDs on record again.
+    // It is in force again where its steps give the recorded IDs again.
     host.end_manager(Signal::TERM);
     fs::write(&file, before).unwrap();
     host.serve();

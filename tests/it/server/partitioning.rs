@@ -302,7 +302,7 @@ fn other_die_stops_at_first_differing_id() {
     assert_eq!(listed(&host), [""; 0], "what was made is taken away again");
     assert!(failed["partitions"].as_array().unwrap().iter().all(|one| one["id"].is_null()), "{failed}");
     let refused = host.api().get("/api/v1/tenants/parts/environment").problem(409, "conflict");
-    assert!(refused["detail"].as_str().unwrap().contains("is on record"), "{refused}");
+    assert!(refused["detail"].as_str().unwrap().contains("is recorded"), "{refused}");
     // A user bound to the tenant sees that it is so, and not what is made on the host.
     let own = host.api().with_token(Some(&super::tokens::create(&host, "t", "tenant:parts")));
     let tenant = own.get("/api/v1/tenants/parts");
@@ -311,18 +311,14 @@ fn other_die_stops_at_first_differing_id() {
             assert!(!reported.text.contains(id.as_str().unwrap()), "{}", reported.text);
         }
         assert!(
-            !reported.text.contains("is on record") && reported.text.contains("operator"),
+            !reported.text.contains("is recorded") && reported.text.contains("operator"),
             "{}",
             reported.text
         );
     }
     assert!(tenant.text.contains("(PartitionIdDiffers)"), "{}", tenant.text);
     let output = host.run("parts", &["true"]);
-    assert!(
-        !output.status.success() && stderr_of(&output).contains("is on record"),
-        "{}",
-        stderr_of(&output)
-    );
+    assert!(!output.status.success() && stderr_of(&output).contains("is recorded"), "{}", stderr_of(&output));
 
     let replays = host.api().get("/api/v1/replays").ok()["items"].clone();
     assert_eq!(replays.as_array().unwrap().len(), 1, "{replays}");
@@ -337,7 +333,7 @@ fn other_die_stops_at_first_differing_id() {
     assert_eq!(changes(&host), tried);
     let start = host.api().outcome(&host.api().post("/api/v1/daemons/gpu1/start", &json!({})));
     assert_eq!(start["state"], "failed", "{start}");
-    assert!(start["error"].as_str().unwrap().contains("is on record"), "{start}");
+    assert!(start["error"].as_str().unwrap().contains("is recorded"), "{start}");
     assert_eq!(changes(&host), (tried.0 + 2, tried.1 + 2));
 }
 

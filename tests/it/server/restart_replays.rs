@@ -128,7 +128,7 @@ fn restart_replay_ends_when_layout_is_removed() {
         apply(&host, "prod", &json!({}));
         trap.refuse_starts();
         signal(host.daemon_pid("gpu1"), Signal::KILL);
-        eventually("another process is on record, and does not come up", || {
+        eventually("another process is recorded, and does not come up", || {
             let begun = &host.api().get("/api/v1/replays").ok()["items"][0]["verdict"] == "pending";
             (begun && host.daemon("gpu1")["status"]["pid"].is_null()).then_some(())
         });

@@ -88,7 +88,7 @@ fn differing_sms_fail_and_keep_the_daemon() {
     let (operation, record) = ended(&host, &replay(&host, &other));
     assert_eq!((&operation["state"], &record["verdict"]), (&json!("failed"), &json!("differs")), "{record}");
     let error = operation["error"].as_str().expect("words");
-    for part in ["saw 40 SMs in partition five", "48 are on record", "no layout, as before"] {
+    for part in ["saw 40 SMs in partition five", "48 are recorded", "no layout, as before"] {
         assert!(error.contains(part), "{part} in {error}");
     }
     assert_eq!((&record["error"], &record["seen"][1]["sms"]), (&operation["error"], &json!(40)));

@@ -30,7 +30,7 @@ fn client_is_terminated_without_its_neighbour() {
         .collect();
     assert_eq!(steps[0], ("ask MPS to end its work", "MPS ended its work"));
     assert_eq!(steps[1].0, "end its process");
-    assert_eq!(steps[2], ("confirm that it is gone", "its daemon lists it no more"));
+    assert_eq!(steps[2], ("confirm that it is gone", "its daemon no longer lists it"));
     assert_eq!(steps.len(), 3, "{operation}");
     ended.ended();
     assert!(neighbour.is_running());

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::harness::{Host, Served, eventually, heavy, setting};
 
 /// Longer than anything that is waited for here.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn address(host: &Served) -> SocketAddr {
     host.url().split_once("://").expect("a URL").1.parse().expect("an address")
@@ -19,8 +19,8 @@ fn address(host: &Served) -> SocketAddr {
 
 fn connect(host: &Served) -> TcpStream {
     let stream = TcpStream::connect(address(host)).expect("connected");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -31,7 +31,7 @@ fn connect_from(host: &Served, from: [u8; 4]) -> TcpStream {
     rustix::net::bind(&socket, &SocketAddr::from((from, 0))).expect("an address of this machine");
     rustix::net::connect(&socket, &address(host)).expect("connected");
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -97,12 +97,12 @@ fn slow_request_head_times_out() {
     let began = Instant::now();
     // A byte now and then does not help.
     for byte in get(&host, "/api/v1/host", "").bytes() {
-        if slow.write_all(&[byte]).is_err() || began.elapsed() > PATIENCE {
+        if slow.write_all(&[byte]).is_err() || began.elapsed() > TIMEOUT {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(began.elapsed() < PATIENCE, "it may send for ever");
+    assert!(began.elapsed() < TIMEOUT, "it may send for ever");
     assert_eq!(rest(&mut slow), "");
     assert_eq!(rest(&mut silent), "");
     assert_eq!(host.api().get("/readyz").status, 200);
@@ -165,7 +165,7 @@ fn slow_request_body_times_out() {
     let mut first = [0; 1];
     // Without a pause, and at a hundredth of the rate.
     while stream.peek(&mut first).is_err() {
-        assert!(began.elapsed() < PATIENCE, "the body may come for ever");
+        assert!(began.elapsed() < TIMEOUT, "the body may come for ever");
         let _ = stream.write_all(b" ");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -189,7 +189,7 @@ fn caller_that_reads_nothing_is_disconnected() {
     // Until there is no room left in the buffers of either side: then the connection ends, and so does this.
     let began = Instant::now();
     while stream.write_all(request.as_bytes()).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "it may ask for ever");
+        assert!(began.elapsed() < TIMEOUT, "it may ask for ever");
     }
     assert_eq!(host.api().get("/readyz").status, 200);
 }
@@ -217,7 +217,7 @@ fn unread_http_2_response_ends_its_connection() {
             // Kept, since a request whose answer is dropped is taken back.
             let answer = response.await.expect("an answer");
             assert_eq!(answer.status(), 200);
-            let ended = tokio::time::timeout(PATIENCE, ended).await;
+            let ended = tokio::time::timeout(TIMEOUT, ended).await;
             assert!(ended.is_ok(), "{path} is kept for a caller who takes nothing of it");
         });
     }
@@ -305,7 +305,7 @@ fn http_2_has_bounds_of_its_own() {
         // Rapid reset: each is cancelled before it was processed.
         let began = Instant::now();
         while let Ok(mut ready) = client.clone().ready().await {
-            assert!(began.elapsed() < PATIENCE, "it may reset for ever");
+            assert!(began.elapsed() < TIMEOUT, "it may reset for ever");
             let Ok((_, mut sender)) = ready.send_request(request(), false) else { break };
             sender.send_reset(h2::Reason::CANCEL);
             // So that it is sent, and not taken back on this side.

@@ -244,15 +244,15 @@ impl Busy {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for the end; after `patience` kills it and says 124, as `timeout` does.
-    pub(super) fn finish(mut self, patience: Duration) -> Done {
+    /// Waits for the end; after `timeout` kills it and says 124, as `timeout` does.
+    pub(super) fn finish(mut self, timeout: Duration) -> Done {
         let start = Instant::now();
         let rc = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 use std::os::unix::process::ExitStatusExt as _;
                 break status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             }
-            if start.elapsed() > patience {
+            if start.elapsed() > timeout {
                 self.child.kill().unwrap();
                 self.child.wait().unwrap();
                 break 124;
@@ -278,14 +278,14 @@ fn pump(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>, mut send: imp
 }
 
 /// Runs a command with some input to its end.
-pub(super) fn finish(command: &mut Command, input: &[u8], patience: Duration) -> Done {
+pub(super) fn finish(command: &mut Command, input: &[u8], timeout: Duration) -> Done {
     command.stdin(Stdio::piped());
     let mut busy = Busy::spawn(command);
     let mut stdin = busy.child.stdin.take().unwrap();
     // A program that does not read has its reasons.
     let _ = stdin.write_all(input);
     drop(stdin);
-    busy.finish(patience)
+    busy.finish(timeout)
 }
 
 /// Waits until something holds.

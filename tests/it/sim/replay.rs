@@ -147,13 +147,13 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn run(&self, nobody: bool, command: &str, patience: Duration) -> Done {
+    fn run(&self, nobody: bool, command: &str, timeout: Duration) -> Done {
         let mut program = self.host.control_program();
         if nobody {
             use std::os::unix::process::CommandExt as _;
             program.uid(NOBODY).gid(NOBODY);
         }
-        finish(&mut program, format!("{command}\n").as_bytes(), patience)
+        finish(&mut program, format!("{command}\n").as_bytes(), timeout)
     }
 
     /// Runs a client in an environment and compares SMs and free memory of its devices.

@@ -36,9 +36,9 @@ impl Terminal {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// What stands on the screen once it contains `mark`, or after `patience` without it.
-    pub(super) fn shows(&mut self, mark: &str, patience: std::time::Duration) -> &str {
-        let timeout = Timespec::try_from(patience).unwrap();
+    /// What stands on the screen once it contains `mark`, or after `timeout` without it.
+    pub(super) fn shows(&mut self, mark: &str, timeout: std::time::Duration) -> &str {
+        let timeout = Timespec::try_from(timeout).unwrap();
         while !self.shown.contains(mark) {
             let mut fds = [PollFd::new(&self.screen, PollFlags::IN)];
             if retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() == 0 {

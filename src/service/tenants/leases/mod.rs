@@ -183,7 +183,7 @@ impl Service {
             );
         };
         // Checked now: without its pipe directory the client would bypass MPS and get the whole GPU.
-        handle.fresh(self.parts.patience).await?;
+        handle.fresh(self.parts.timeout).await?;
         let stopped = handle.observed().status.phase == Phase::Stopped;
         if stopped && daemon.spec.desired_state == DesiredState::Stopped {
             // It stays stopped until someone starts it: waiting or retrying does not help.
@@ -202,7 +202,7 @@ impl Service {
         };
         // A tenant written a moment ago is often verified within milliseconds.
         let decided = |observed: &Observed| ready(&observed.status) || failed(&observed.status);
-        match handle.wait_for(self.parts.patience, decided).await {
+        match handle.wait_for(self.parts.timeout, decided).await {
             Some(observed) if ready(&observed.status) => Ok(()),
             _ => {
                 let status = handle.observed().status;

@@ -104,8 +104,8 @@ impl DaemonReconciler {
         now: i64,
     ) -> ReconcileStep {
         let wrong = self.to_write(desired, seen);
-        let patience = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
-        let starting = self.server_requested_at.is_some_and(|requested| now - requested < patience);
+        let timeout = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
+        let starting = self.server_requested_at.is_some_and(|requested| now - requested < timeout);
         if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
             return ReconcileStep::Sync(wrong);
         }

@@ -1,4 +1,4 @@
-//! The static partitions of a daemon: made by commands, and compared by ID with what is on record.
+//! The static partitions of a daemon: made by commands, and compared by ID with what is recorded.
 //!
 //! What others do is remembered before it is restored, and restored ever more slowly while they undo it (drift.rs).
 //!
@@ -201,7 +201,7 @@ impl PartitionRuntime {
         self.run.as_ref().map_or(NONE, |run| &run.record)
     }
 
-    /// Whether the steps of the layout were taken in the present process, to their end and with the IDs on record.
+    /// Whether the steps of the layout were taken in the present process, to their end and with the recorded IDs.
     fn is_applied(&self, layout: Option<&DesiredLayout>) -> bool {
         match (layout, &self.run) {
             (None, _) => !self.has_remains(),
@@ -337,7 +337,7 @@ impl PartitionRuntime {
         outcome.cause
     }
 
-    /// Whether the layout is in force by a run for an earlier generation, and what its steps gave is not on record: an
+    /// Whether the layout is in force by a run for an earlier generation, and what its steps gave is not recorded: an
     /// operation that was taken back may have begun that run.
     fn is_unrecorded(&self, desired: &Desired) -> bool {
         let Some(layout) = static_layout(desired).filter(|layout| layout.expected.is_none()) else {

@@ -1,5 +1,5 @@
 //! Random histories of one daemon: whatever fails, dies, is retried or undone, nothing is handed out whose ID differs from
-//! the one on record.
+//! the recorded one.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -80,7 +80,7 @@ struct World {
     change: Option<LayoutChange>,
     applied: Option<AppliedLayout>,
     run: Option<PartitionRun>,
-    /// By this test's own account: the version that an operator put in force, and the ID on record of each of its partitions then.
+    /// By this test's own account: the version that an operator put in force, and the recorded ID of each of its partitions then.
     accepted: Option<(u32, Vec<PartitionId>)>,
     handed_out: usize,
     withheld: usize,
@@ -256,7 +256,7 @@ impl World {
         self.drive(None);
     }
 
-    /// Whatever is handed out is listed, and has the ID that was on record when an operator put that version in force.
+    /// Whatever is handed out is listed, and has the ID that was recorded when an operator put that version in force.
     fn check(&mut self) {
         let listed = self.die.list();
         let Some(status) = self.reconciler.status(&self.desired, Some(&listed)) else { return };

@@ -401,7 +401,7 @@ fn blocker_is_named_until_it_is_gone() {
     assert!(state.expect("it does not fit").message.contains("16 chunks"), "requested and free are reported");
 }
 
-/// A layout in force of which an undo has left one partition with another ID than the one on record.
+/// A layout in force of which an undo has left one partition with another ID than the recorded one.
 fn degraded() -> (LayoutReconciler, Desired, Die) {
     let (mut reconciler, desired, mut die) = applied(&[2, 3]);
     // The last one comes back elsewhere.
@@ -424,7 +424,7 @@ fn degraded_partition_is_withheld_and_others_stay() {
     let handed_out: Vec<bool> = status.partitions.iter().map(|one| one.id.is_some()).collect();
     assert_eq!(handed_out, [true, false], "{status:?}");
     let why = status.partitions[1].withheld.as_ref().expect("a reason");
-    assert!(why.contains("is on record") && why.contains("recreate"), "{why}");
+    assert!(why.contains("is recorded") && why.contains("recreate"), "{why}");
     assert_eq!(conditions(&status, 0)[0].kind, ConditionType::PartitionsDegraded);
     assert!(progress(&reconciler, &target, &die).is_complete());
 }
