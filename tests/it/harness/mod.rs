@@ -33,7 +33,7 @@ pub(crate) use client::{Client, stderr_of};
 pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
 pub(crate) use process::{
-    command_line, environment, heavy, is_alive, processes_with, signal, signal_if_there,
+    SetOnDrop, command_line, environment, heavy, is_alive, processes_with, signal, signal_if_there,
 };
 pub(crate) use simulated::{Host, InProcess, Manager, Simulated};
 pub(crate) use stream::{EventStream, Message};

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 
 use rustix::process::{Pid, Signal, set_child_subreaper};
@@ -33,6 +34,15 @@ impl Drop for Turn {
     fn drop(&mut self) {
         *HEAVY.0.lock().expect("unpoisoned") -= 1;
         HEAVY.1.notify_one();
+    }
+}
+
+/// Sets a flag when it goes, also in a panic: threads that run until then would keep their scope open for ever.
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Host, InProcess, Served, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more, open_files,
-    signal,
+    Host, InProcess, Served, SetOnDrop, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more,
+    open_files, signal,
 };
 
 /// A fresh read that must be refused for this reason, in time.
@@ -61,16 +61,12 @@ fn interfering_callers_are_named_by_parent() {
                 }
             });
         }
-        // Whatever happens, the callers end.
-        let named = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let message = host.await_reason("gpu0", "OthersInterfere");
-            assert!(
-                message.contains("others keep the daemon busy") && message.contains("started by"),
-                "{message}"
-            );
-        }));
-        over.store(true, Ordering::Relaxed);
-        named.unwrap();
+        let _quiet = SetOnDrop(&over);
+        let message = host.await_reason("gpu0", "OthersInterfere");
+        assert!(
+            message.contains("others keep the daemon busy") && message.contains("started by"),
+            "{message}"
+        );
     });
     host.await_ready();
 }

@@ -1,7 +1,6 @@
 //! Layouts whose partitions are thread percentages: found where nothing was measured, proven by CUDA clients after every
 //! start of the daemon, and handed out to nobody before.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::foreign::condition;
 use crate::harness::{
-    Answer, Client, Host, InProcess, Manager, Served, Simulated, eventually, signal, stderr_of,
+    Answer, Client, Host, InProcess, Manager, Served, SetOnDrop, Simulated, eventually, signal, stderr_of,
 };
 
 /// Partitions of so many chunks, each with a tenant of its name.
@@ -142,17 +141,14 @@ pub(super) fn is_admitted_while_another_is_written(host: &Served, daemon: &str, 
             }
             written
         });
-        let admitted = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            for run in 0..20 {
-                let output = host.run(tenant, &["true"]);
-                assert!(output.status.success(), "run {run}: {}", stderr_of(&output));
-                host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
-            }
-        }));
-        ended.store(true, Ordering::Relaxed);
-        let written = writer.join().expect("every label is written");
-        admitted.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
-        written
+        let end = SetOnDrop(&ended);
+        for run in 0..20 {
+            let output = host.run(tenant, &["true"]);
+            assert!(output.status.success(), "run {run}: {}", stderr_of(&output));
+            host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
+        }
+        drop(end);
+        writer.join().expect("every label is written")
     });
     assert!(written >= 20, "{written}");
 }
