@@ -21,7 +21,7 @@ use crate::domain::GpuUuid;
 use crate::domain::gpu::ComputeCapability;
 
 use super::nvml::NvmlInventory;
-use super::report::{Allocation, CudaDevice, Failure, Priorities, Report, Split};
+use super::report::{Allocation, CudaDevice, Failure, Priorities, ProbeFailure, Report, Split};
 use super::{Inventory, cuda_version_text};
 
 /// Group sizes that the splitter is queried for: a partition's chunk before Hopper and from then on, and the next
@@ -41,7 +41,7 @@ pub(super) fn probe(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool
     // process has no other thread that they could disturb.
     if !unsafe { sys::is_culib_present() } {
         report.error = Some(Failure::own(
-            "no_driver",
+            ProbeFailure::NoDriver,
             "libcuda.so.1 was not found. Install the NVIDIA driver (its compute libraries, such as libnvidia-compute \
              or nvidia-driver-cuda); in a container, start it with the GPUs (as with --gpus all) and the driver \
              capability \"compute\"",

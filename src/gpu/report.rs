@@ -116,10 +116,39 @@ pub struct Failure {
     pub message: String,
 }
 
+/// A failure of the probe that is not CUDA's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProbeFailure {
+    /// There is no driver.
+    NoDriver,
+    /// There was no answer in time; the process is left waiting.
+    Timeout,
+    /// The process ended without an answer.
+    Crashed,
+    /// The process was not started.
+    NotStarted,
+}
+
+impl ProbeFailure {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoDriver => "no_driver",
+            Self::Timeout => "timeout",
+            Self::Crashed => "crashed",
+            Self::NotStarted => "not_started",
+        }
+    }
+}
+
 impl Failure {
     /// A failure that is not CUDA's.
-    pub(super) fn own(name: &str, message: impl Into<String>) -> Self {
-        Self { code: None, name: name.to_owned(), message: message.into() }
+    pub(super) fn own(failure: ProbeFailure, message: impl Into<String>) -> Self {
+        Self { code: None, name: failure.as_str().to_owned(), message: message.into() }
+    }
+
+    /// Whether there was no answer in time, and the process is left waiting.
+    pub fn is_timeout(&self) -> bool {
+        self.name == ProbeFailure::Timeout.as_str()
     }
 }
 

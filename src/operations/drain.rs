@@ -285,7 +285,7 @@ async fn terminate(
             if cancel.is_cancelled() {
                 return Err(Stop::Cancelled);
             }
-            if !is_command(engine, *holder) {
+            if !is_command(engine, daemons, *holder) {
                 spared.protected.push((*holder, "no command that run has started".to_owned()));
                 continue;
             }
@@ -336,10 +336,14 @@ async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseR
 ///
 /// A program that passes on what others send it, as a proxy before the socket does, takes a lease for itself without meaning to,
 /// and has nothing of a tenant in its environment.
-fn is_command(engine: &Engine, holder: ClientId) -> bool {
+fn is_command(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> bool {
     let context = engine.fleet.context();
-    let pipe = host::process::variable(holder.pid, PIPE_ENV);
-    pipe.is_some_and(|pipe| Path::new(&pipe).starts_with(context.handouts.root()))
+    let is_handed_out = |pipe: &Path| {
+        // An adopted daemon whose socket cannot be linked hands out its own directory.
+        pipe.starts_with(context.handouts.root())
+            || daemons.iter().any(|daemon| pipe == engine.fleet.pipe_directory(daemon))
+    };
+    host::process::variable(holder.pid, PIPE_ENV).is_some_and(|pipe| is_handed_out(Path::new(&pipe)))
         || host::process::runs_same_program(holder.pid)
 }
 

@@ -75,7 +75,7 @@ pub(super) struct DesiredLayoutChange {
     pub(super) from_empty: bool,
 }
 
-/// Processes by the partition that they were let into.
+/// Processes by the partition that they were admitted to.
 type AdmittedClients = BTreeMap<PartitionRef, Vec<ClientId>>;
 
 /// A partition that a change takes away, with its name where a layout of ours made it.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
+use super::failure::StorageFailure;
 use super::schema::{self, Schema};
 use super::{StoreError, audit, events, host, options};
 use crate::domain::audit::AttemptedAction;
@@ -106,7 +107,7 @@ pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
     let unfinished = Unfinished::beside(file)?;
     let result = vacuum(database, &unfinished.path).await;
     result.map_err(|source| {
-        if is_full(&source) {
+        if StorageFailure::of(&source) == Some(StorageFailure::Full) {
             BackupError::Full(file.to_owned())
         } else {
             BackupError::Database { path: database.to_owned(), source }
@@ -164,9 +165,9 @@ pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
         connection.close().await?;
         Ok::<_, sqlx::Error>((found, schema, machine_id))
     };
-    let (found, schema, machine_id) = examined.await.map_err(|source| match damage(&source) {
-        Some(detail) => BackupError::Damaged { path: file.to_owned(), detail },
-        None => BackupError::Database { path: file.to_owned(), source },
+    let (found, schema, machine_id) = examined.await.map_err(|source| match StorageFailure::of(&source) {
+        Some(StorageFailure::Damaged(detail)) => BackupError::Damaged { path: file.to_owned(), detail },
+        _ => BackupError::Database { path: file.to_owned(), source },
     })?;
     if found != ["ok"] {
         let detail =
@@ -200,20 +201,6 @@ async fn vacuum(database: &Path, copy: &Path) -> Result<(), sqlx::Error> {
     let copied = sqlx::query("VACUUM INTO ?").bind(path).execute(&mut connection).await;
     connection.close().await?;
     copied.map(drop)
-}
-
-fn is_full(error: &sqlx::Error) -> bool {
-    // 13 is SQLITE_FULL; a full disk also comes as an I/O error with the same words.
-    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("13"))
-        || error.to_string().contains("disk is full")
-}
-
-/// SQLite's words where it says that a file is no database, or not a whole one.
-fn damage(error: &sqlx::Error) -> Option<String> {
-    let error = error.as_database_error()?;
-    // 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB; the lower byte of an extended code.
-    let code: i32 = error.code()?.parse().ok()?;
-    matches!(code & 0xff, 11 | 26).then(|| error.message().to_owned())
 }
 
 /// A file that is being written, gone with this value unless it gets its name.

@@ -87,7 +87,7 @@ pub async fn begin(
     Ok(())
 }
 
-/// The IDs of the steps of a layout, or what clients saw in its partitions, where that is recorded of the daemon.
+/// The IDs of the steps of a layout, or what clients saw in its partitions, where that is recorded for the daemon.
 pub async fn on_record(
     db: &mut SqliteConnection,
     daemon: &DaemonName,

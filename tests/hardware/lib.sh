@@ -89,7 +89,7 @@ record() {
 
 driver_version() { nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1; }
 gpu_names() { nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | awk '{n=$1; $1=""; printf "%s%d ×%s", s, n, $0; s=", "}'; }
-# Whether the first GPU is of the model whose multiprocessors a percentage were measured (src/domain/percentage.rs).
+# Whether the first GPU is of the model on which the multiprocessors of a percentage were measured (src/domain/percentage.rs).
 percentages_are_measured() { nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | grep -qF H200; }
 gpu_settings() { nvidia-smi --query-gpu=uuid,compute_mode,mig.mode.current,persistence_mode --format=csv,noheader; }
 mps_binary_version() { nvidia-cuda-mps-control -v | sed -n 's/.*Binary version: *\([0-9]*\).*/\1/p'; }

@@ -58,8 +58,8 @@ pub struct DesiredLayout {
     pub enforcement: Enforcement,
     /// Its steps on the daemon's GPUs, from empty.
     pub steps: Vec<ResolvedStep>,
-    /// The ID of each step, where it is recorded what they give here. Without a record, what the first run gives is put on
-    /// record as soon as it has completed, and later runs are held to it.
+    /// The ID of each step, where what they give here is recorded. Without a record, what the first run gives is recorded as
+    /// soon as it has completed, and later runs are held to it.
     pub expected: Option<Vec<PartitionId>>,
     /// Whether partitions that stay may be made again.
     pub recreate: bool,

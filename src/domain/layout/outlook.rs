@@ -33,7 +33,7 @@ pub struct LayoutPlan {
     /// What each GPU comes to.
     pub gpus: Vec<GpuTotals>,
     /// What blocks it.
-    pub blocked: Vec<LayoutObstacle>,
+    pub blocked: Vec<LayoutBlocker>,
     /// Whether it is done only with `recreate`.
     pub needs_recreate: bool,
     /// Whether nothing has to be done.
@@ -65,7 +65,7 @@ pub struct LayoutPlanStep {
 
 /// A blocker, with its message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct LayoutObstacle {
+pub struct LayoutBlocker {
     /// What it is.
     #[serde(flatten)]
     pub what: Blocked,
@@ -134,7 +134,7 @@ impl LayoutPlan {
             blocked: plan
                 .blocked
                 .into_iter()
-                .map(|what| LayoutObstacle { message: what.to_string(), what })
+                .map(|what| LayoutBlocker { message: what.to_string(), what })
                 .collect(),
         }
     }
@@ -155,7 +155,7 @@ impl LayoutPlan {
     }
 
     /// What blocks it; with `recreate`, nothing of what is only made again.
-    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &LayoutObstacle> {
+    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &LayoutBlocker> {
         let only_again = |what: &Blocked| matches!(what, Blocked::MadeAgain { .. });
         self.blocked.iter().filter(move |blocked| !(recreate && only_again(&blocked.what)))
     }

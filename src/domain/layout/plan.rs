@@ -23,7 +23,7 @@ use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 pub struct PlanInput<'a> {
     /// The steps of the layout, from empty GPUs.
     pub steps: &'a [ResolvedStep],
-    /// The ID of each step, where it is recorded what they give here.
+    /// The ID of each step, where what they give here is recorded.
     pub expected: Option<&'a [PartitionId]>,
     /// What was made in the present control process.
     pub record: &'a Record,

@@ -77,7 +77,7 @@ pub enum ReplayCause {
 pub enum Verdict {
     /// It is under way.
     Pending,
-    /// Every step gave the recorded ID; of percentages, CUDA clients saw the SMs on record.
+    /// Every step gave the recorded ID; of percentages, CUDA clients saw the recorded SMs.
     Same,
     /// It was done, and nothing was recorded: what it gave is, from now on.
     First,
@@ -116,7 +116,7 @@ impl Replay {
         }
     }
 
-    /// Whether it was found the same as on record, and the commands that show it were not kept.
+    /// Whether it was found as recorded, and the commands that show it were not kept.
     pub fn lacks_steps(&self) -> bool {
         let taken = self.steps.iter().filter(|taken| !taken.undo && taken.step.is_some()).count();
         self.verdict == Verdict::Same && self.expected.as_ref().is_some_and(|ids| taken < ids.len())
@@ -127,7 +127,7 @@ impl Replay {
         (&self.layout, self.version, &self.gpu_map) == (&active.name, active.version, &active.gpu_map)
     }
 
-    /// What is put on record ahead of the steps; nothing where no IDs came along.
+    /// What is recorded ahead of the steps; nothing where no IDs came along.
     pub fn applied(&self, layout: &Layout) -> Result<Option<AppliedLayout>, InvalidValue> {
         let Some(expected) = &self.expected else { return Ok(None) };
         let steps = layout.resolve(&self.gpu_map)?;

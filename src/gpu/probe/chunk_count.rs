@@ -120,7 +120,7 @@ fn chunks(device: &CudaDevice) -> Result<ChunkCensus, CensusError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::report::Failure;
+    use crate::gpu::report::{Failure, ProbeFailure};
 
     /// What an H200 answered outside MPS (recording hardware/10), with the capability that is reported since.
     const OUTSIDE: &str = r#"{"schema":1,"pid":474,"driver_version":"580.159.04","cuda_version":"13.0","mps":false,"init_ms":92.5,
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(limited, CensusError::Limited(gpu.clone()));
         assert_eq!(of(|report| report.devices.clear()), CensusError::Unseen(gpu.clone()));
         assert_eq!(of(|report| report.devices[0].splitter.clear()), CensusError::NoSplitter(gpu.clone()));
-        let failed = of(|report| report.error = Some(Failure::own("timeout", "it waits")));
+        let failed = of(|report| report.error = Some(Failure::own(ProbeFailure::Timeout, "it waits")));
         assert_eq!(failed, CensusError::Failed("timeout: it waits".into()));
     }
 }

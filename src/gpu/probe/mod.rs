@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::domain::MemoryLimit;
 
 use super::cuda;
-use super::report::{Failure, Report};
+use super::report::{Failure, ProbeFailure, Report};
 use crate::host::user::become_user;
 
 mod chunk_count;
@@ -68,7 +68,7 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
         return run_child(args);
     }
     let report = match args.uid.map(become_user) {
-        Some(Err(error)) => Report::failed(Failure::own("not_started", error)),
+        Some(Err(error)) => Report::failed(Failure::own(ProbeFailure::NotStarted, error)),
         Some(Ok(_)) | None => supervise(child_command(args), Duration::from_secs(args.timeout)),
     };
     print(&report);
@@ -104,7 +104,7 @@ fn supervise(mut command: Command, timeout: Duration) -> Report {
         Ok(child) => child,
         Err(error) => {
             return Report::failed(Failure::own(
-                "not_started",
+                ProbeFailure::NotStarted,
                 format!("the probe's child did not start: {error}"),
             ));
         }
@@ -160,7 +160,7 @@ fn wait(child: &mut Child) -> Option<ExitStatus> {
 
 fn no_answer(pid: u32, timeout: Duration) -> Failure {
     Failure::own(
-        "timeout",
+        ProbeFailure::Timeout,
         format!(
             "CUDA gave no answer within {} s. Under MPS a client waits while another user's clients are connected, \
              or when the control daemon hangs. Process {pid} is left waiting and ends by itself; do not kill it: \
@@ -181,7 +181,10 @@ fn crash(how: &str, stderr: &[u8]) -> Failure {
     let message = String::from_utf8_lossy(&stderr[stderr.len().saturating_sub(STDERR_SHOWN)..]);
     let message = message.trim();
     let message = if message.is_empty() { "nothing" } else { message };
-    Failure::own("crashed", format!("the process ended without an answer: {how}; on stderr: {message}"))
+    Failure::own(
+        ProbeFailure::Crashed,
+        format!("the process ended without an answer: {how}; on stderr: {message}"),
+    )
 }
 
 fn print(report: &Report) {

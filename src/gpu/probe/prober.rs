@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{answer, crash, ending};
 use crate::domain::MemoryLimit;
-use crate::gpu::report::{Failure, Report};
+use crate::gpu::report::{Failure, ProbeFailure, Report};
 use crate::host::{Identity, process};
 
 /// Verifications that run at a time.
@@ -90,7 +90,7 @@ impl Prober {
         let timeout = request.timeout.min(LONGEST);
         let Ok(Ok(_place)) = tokio::time::timeout(timeout, self.places.acquire()).await else {
             return Report::failed(Failure::own(
-                "not_started",
+                ProbeFailure::NotStarted,
                 format!(
                     "{AT_ONCE} other probes of this host took all of {} s: try again",
                     timeout.as_secs_f32()
@@ -99,7 +99,7 @@ impl Prober {
         };
         let report = run(self.command(request, timeout), timeout + GRACE).await;
         if let Some(failure) = &report.error
-            && failure.name == "timeout"
+            && failure.is_timeout()
         {
             self.remember(request, report.pid);
         }
@@ -146,26 +146,30 @@ async fn run(mut command: Command, timeout: Duration) -> Report {
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            return Report::failed(Failure::own("not_started", format!("the probe did not start: {error}")));
+            return Report::failed(Failure::own(
+                ProbeFailure::NotStarted,
+                format!("the probe did not start: {error}"),
+            ));
         }
     };
     match tokio::time::timeout_at(until, child.wait_with_output()).await {
         Ok(Ok(output)) => answer(&output.stdout)
             .unwrap_or_else(|| Report::failed(crash(&ending(output.status), &output.stderr))),
-        Ok(Err(error)) => {
-            Report::failed(Failure::own("crashed", format!("the probe's answer cannot be read: {error}")))
-        }
+        Ok(Err(error)) => Report::failed(Failure::own(
+            ProbeFailure::Crashed,
+            format!("the probe's answer cannot be read: {error}"),
+        )),
         Err(_) => {
             let seconds = timeout.as_secs();
             let message = format!("the process that watches the probe sent nothing for {seconds} s");
-            Report::failed(Failure::own("timeout", message))
+            Report::failed(Failure::own(ProbeFailure::Timeout, message))
         }
     }
 }
 
 fn not_again(pid: u32) -> Failure {
     Failure::own(
-        "timeout",
+        ProbeFailure::Timeout,
         format!(
             "process {pid}, which an earlier probe of this daemon and user left waiting, is still not admitted: no \
              second one was sent. It ends by itself; do not kill it: killing a waiting client hangs the MPS daemon"

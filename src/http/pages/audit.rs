@@ -10,16 +10,17 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::format::{Badge, Moment, outcome};
-use super::forms::{Form, FormErrors};
+use super::forms::Form;
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, PageLinks};
-use super::{page, rendered};
+use super::listed;
+use super::lists::{ListQuery, Listing};
 use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::audit::AuditFilter;
 use crate::service::access::context::RequestContext;
+use crate::service::page::Paged;
 
 const OUTCOMES: [AuditOutcome; 3] = [AuditOutcome::Done, AuditOutcome::Refused, AuditOutcome::Failed];
 /// Fields of the filter.
@@ -34,10 +35,8 @@ pub(super) fn router() -> Router<AppState> {
 struct AuditPage<'a> {
     frame: Frame,
     query: &'a Form,
-    refused: FormErrors,
-    rows: Vec<AuditRow>,
+    list: Listing<AuditRow>,
     head: Option<Head>,
-    page_links: Option<PageLinks>,
 }
 
 impl AuditPage<'_> {
@@ -69,35 +68,21 @@ async fn list(
     ctx: RequestContext,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    let found = found(&app, &ctx, &query).await;
+    let list = query.listing(found(&app, &ctx, &query).await, &FILTER)?.map(AuditRow::of);
+    let head = match list.problem() {
+        None => Some(app.service.audit_head(&ctx).await?),
+        Some(_) => None,
+    };
     let frame = Frame::of(&app.service, &ctx, Section::Audit, "Audit").await;
-    match found {
-        Ok((rows, head, page_links)) => {
-            let (refused, head, page_links) = (FormErrors::default(), Some(head), Some(page_links));
-            Ok(rendered(&AuditPage { frame, query: query.form(), refused, rows, head, page_links }))
-        }
-        Err(error @ ServiceError::Invalid(_)) => {
-            let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
-            let shown = AuditPage {
-                frame,
-                query: query.form(),
-                refused,
-                rows: Vec::new(),
-                head: None,
-                page_links: None,
-            };
-            Ok(page(status, &shown))
-        }
-        Err(error) => Err(error.into()),
-    }
+    let problem = list.problem();
+    Ok(listed(&AuditPage { frame, query: query.form(), list, head }, problem))
 }
 
 async fn found(
     app: &AppState,
     ctx: &RequestContext,
     query: &ListQuery,
-) -> Result<(Vec<AuditRow>, Head, PageLinks), ServiceError> {
+) -> Result<Paged<AuditRecord>, ServiceError> {
     let filter = AuditFilter {
         actor: query.text("actor").map(str::to_owned),
         target: query.text("target").map(str::to_owned),
@@ -105,10 +90,7 @@ async fn found(
         since: None,
         until: None,
     };
-    let paged = app.service.audit(ctx, &filter, &query.page()?).await?;
-    let head = app.service.audit_head(ctx).await?;
-    let page_links = query.page_links(paged.next_cursor.as_deref());
-    Ok((paged.items.into_iter().map(AuditRow::of).collect(), head, page_links))
+    app.service.audit(ctx, &filter, &query.page()?).await
 }
 
 fn parse_outcome(text: &str) -> Result<AuditOutcome, String> {

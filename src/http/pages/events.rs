@@ -8,10 +8,10 @@ use axum::routing::get;
 use serde_json::Value;
 
 use super::format::{Badge, Moment, severity};
-use super::forms::{Form, FormErrors};
+use super::forms::Form;
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, PageLinks, ROWS};
-use super::{gpus, page, rendered};
+use super::lists::{ListQuery, Listing, ROWS};
+use super::{gpus, listed, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventCause, EventFilter, EventType, Severity};
@@ -22,7 +22,7 @@ use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
-use crate::service::page::Page;
+use crate::service::page::{Page, Paged};
 
 /// Fields of the filter.
 const FILTER: [&str; 8] = ["type", "severity", "daemon", "tenant", "gpu", "client", "operation", "within"];
@@ -42,9 +42,7 @@ pub(super) fn router() -> Router<AppState> {
 struct EventsPage<'a> {
     frame: Frame,
     query: &'a Form,
-    refused: FormErrors,
-    events: Vec<Event>,
-    page_links: Option<PageLinks>,
+    list: Listing<Event>,
     /// Groups of types that can be selected as one.
     types: Vec<(&'static str, Vec<EventType>)>,
 }
@@ -83,43 +81,17 @@ async fn list(
     ctx: RequestContext,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    let found = found(&app, &ctx, &query).await;
-    let frame = Frame::of(&app.service, &ctx, Section::Events, "Events").await;
-    let types = groups();
-    match found {
-        Ok((events, page_links)) => {
-            let frame = if query.is_first() { frame.live() } else { frame };
-            let refused = FormErrors::default();
-            Ok(rendered(&EventsPage {
-                frame,
-                query: query.form(),
-                refused,
-                events,
-                page_links: Some(page_links),
-                types,
-            }))
-        }
-        Err(error) => {
-            let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) = (problem.status(), FormErrors::of(problem, &FILTER));
-            let shown = EventsPage {
-                frame,
-                query: query.form(),
-                refused,
-                events: Vec::new(),
-                page_links: None,
-                types,
-            };
-            Ok(page(status, &shown))
-        }
-    }
+    let list = query.listing(found(&app, &ctx, &query).await, &FILTER)?;
+    let frame = list.framed(Frame::of(&app.service, &ctx, Section::Events, "Events").await);
+    let problem = list.problem();
+    Ok(listed(&EventsPage { frame, query: query.form(), list, types: groups() }, problem))
 }
 
 async fn found(
     app: &AppState,
     ctx: &RequestContext,
     query: &ListQuery,
-) -> Result<(Vec<Event>, PageLinks), ServiceError> {
+) -> Result<Paged<Event>, ServiceError> {
     let filter = EventFilter {
         types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
         severity: query.parsed("severity", parse_severity)?,
@@ -134,9 +106,7 @@ async fn found(
         Some(gpu) => app.service.of_gpu(ctx, filter, gpu).await?,
         None => filter,
     };
-    let paged = app.service.events(ctx, filter, Order::NewestFirst, &query.page()?).await?;
-    let page_links = query.page_links(paged.next_cursor.as_deref());
-    Ok((paged.items, page_links))
+    app.service.events(ctx, filter, Order::NewestFirst, &query.page()?).await
 }
 
 fn parse_severity(text: &str) -> Result<Severity, String> {

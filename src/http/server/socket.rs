@@ -104,7 +104,7 @@ mod tests {
         assert!(file.is_there());
         std::fs::remove_file(&path).expect("removed");
         // Something that cannot be replaced at first.
-        std::fs::create_dir(&path).expect("an blocker");
+        std::fs::create_dir(&path).expect("a directory in the way");
         tokio::time::timeout(Duration::from_secs(30), file.lost()).await.expect("noticed");
         let seen = health.clone();
         let way = path.clone();

@@ -162,9 +162,9 @@ pub async fn start(program: &InstalledProgram, spec: &StartSpec) -> Result<Start
     let until = Instant::now() + spec.deadline;
     let mut refused = None;
     if let Some(launcher) = &spec.launcher {
-        let timeout = until.min(Instant::now() + spec.deadline / 2);
+        let deadline = until.min(Instant::now() + spec.deadline / 2);
         let mut output = Output::new().map_err(DaemonStartError::Spawn)?;
-        refused = match run(program, spec, Some(launcher), &output, timeout).await {
+        refused = match run(program, spec, Some(launcher), &output, deadline).await {
             Ok(Some(status)) if status.success() => {
                 return answering(program, spec, status, output, until, None).await;
             }

@@ -386,11 +386,11 @@ fn fault(error: ServiceError) -> VerificationBlocker {
 /// What a report shows of limits; an error if the client saw no GPU.
 fn sight(report: Report) -> Result<ClientSight, VerificationBlocker> {
     let failure =
-        report.error.map(|failure| (failure.name.clone(), format!("{}: {}", failure.name, failure.message)));
+        report.error.map(|failure| (failure.is_timeout(), format!("{}: {}", failure.name, failure.message)));
     if report.devices.is_empty() {
         return Err(match failure {
-            Some((name, message)) if name == "timeout" => blocker(BlockerCode::ClientWaits, message),
-            Some((_, message)) => blocker(BlockerCode::ClientFailed, message),
+            Some((true, message)) => blocker(BlockerCode::ClientWaits, message),
+            Some((false, message)) => blocker(BlockerCode::ClientFailed, message),
             None => blocker(BlockerCode::ClientFailed, "the client saw no GPU"),
         });
     }

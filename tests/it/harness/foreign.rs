@@ -24,10 +24,19 @@ impl Served {
         self.foreign_with(name, &[("CUDA_VISIBLE_DEVICES", gpus)], &[])
     }
 
+    /// A control daemon over one GPU with its directories in this one.
+    pub(crate) fn foreign_in(&self, home: &Path, gpus: &str) -> Foreign {
+        self.foreign_of(home.to_owned(), &[("CUDA_VISIBLE_DEVICES", gpus)], &[])
+    }
+
     /// A control daemon with this in its environment and these options beside `-d`.
     pub(crate) fn foreign_with(&self, name: &str, environment: &[(&str, &str)], options: &[&str]) -> Foreign {
+        self.foreign_of(self.foreign_home(name), environment, options)
+    }
+
+    fn foreign_of(&self, home: PathBuf, environment: &[(&str, &str)], options: &[&str]) -> Foreign {
         let foreign = Foreign {
-            home: self.foreign_home(name),
+            home,
             world: self.runtime("sim"),
             environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             options: options.iter().map(ToString::to_string).collect(),

@@ -1,10 +1,15 @@
 //! Cordons and drains: nobody new comes in, and those who are there are waited for, ended, or left alone.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Host, InProcess, Served, SmallDisk, eventually, is_alive, stderr_of};
+use crate::harness::{
+    Answer, Client, Host, InProcess, Served, SmallDisk, environment, eventually, is_alive, stderr_of,
+};
 
 fn drain(host: &Served, query: &str) -> Answer {
     host.api().post(&format!("/api/v1/daemons/gpu0/drain?{query}"), &json!({}))
@@ -109,6 +114,38 @@ fn drain_waits_for_unconnected_run_process() {
     assert_eq!(ended["steps"].as_array().unwrap().last().unwrap()["outcome"], "1 ended");
     assert!(!process.wait().unwrap().success());
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 0);
+}
+
+#[test]
+fn drain_ends_commands_with_the_directory_of_an_adopted_daemon() {
+    let host = InProcess::ready();
+    // No link leads from a tenant's directory to a socket on another file system, so the daemon's own directory is handed out.
+    let others = ["/var/tmp", "/dev/shm"].map(Path::new);
+    let Some(other) = others.into_iter().find(|other| device(other) != device(host.dir())) else {
+        return eprintln!("not run: there is no second file system");
+    };
+    let elsewhere = tempfile::tempdir_in(other).expect("a directory");
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1"));
+    let foreign = host.foreign_in(elsewhere.path(), "1");
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    assert_eq!(host.api().tenant("guest", &json!({"daemon": "theirs"})).status, 201);
+    host.await_ready();
+    let mut process = host.run_command("guest", &["sleep", "600"]).spawn().unwrap();
+    eventually("it has its lease", || {
+        let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.id())).unwrap();
+        command.starts_with("sleep").then_some(())
+    });
+    assert_eq!(environment(process.id(), "CUDA_MPS_PIPE_DIRECTORY").as_deref(), foreign.pipe().to_str());
+    let drain = host.api().post("/api/v1/daemons/theirs/drain?timeout_s=0&on_timeout=terminate", &json!({}));
+    let ended = host.api().succeeds(&drain);
+    assert_eq!(ended["steps"].as_array().unwrap().last().unwrap()["outcome"], "1 ended");
+    assert!(!process.wait().unwrap().success());
+    foreign.quit();
+}
+
+fn device(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("there").dev()
 }
 
 #[test]

@@ -244,7 +244,7 @@ impl Busy {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for the end; after `timeout` kills it and says 124, as `timeout` does.
+    /// Waits for the end; after `timeout` kills it and says 124, as timeout(1) does.
     pub(super) fn finish(mut self, timeout: Duration) -> Done {
         let start = Instant::now();
         let rc = loop {

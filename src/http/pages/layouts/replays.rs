@@ -47,7 +47,7 @@ struct ReplayStepRow {
     compared: IdComparison,
     /// Whether it is the first difference.
     first: bool,
-    executed_steps: bool,
+    executed: bool,
     /// Whether it ran, or may have, and left nothing.
     unrecorded: bool,
     problem: Option<String>,
@@ -64,7 +64,7 @@ enum IdComparison {
 
 impl ReplayStepRow {
     fn badge(&self) -> Badge {
-        match (self.compared, self.executed_steps) {
+        match (self.compared, self.executed) {
             (IdComparison::Same, _) => Badge { word: "same", tone: Tone::Good },
             (IdComparison::Differs, _) if self.first => Badge { word: "first difference", tone: Tone::Bad },
             (IdComparison::Differs, _) => Badge { word: "differs", tone: Tone::Bad },
@@ -132,7 +132,7 @@ fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, V
             got,
             compared,
             first,
-            executed_steps: taken.is_some(),
+            executed: taken.is_some(),
             unrecorded: replay.lacks_steps(),
             problem: taken.and_then(|taken| taken.problem.clone()),
             duration_us: taken.map(|taken| taken.duration_us),

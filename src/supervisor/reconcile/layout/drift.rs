@@ -21,7 +21,7 @@ pub(super) struct DriftTracker {
 }
 
 impl DriftTracker {
-    /// The drift to publish; `taken` is what was done about it last.
+    /// The drift to publish; `executed_steps` is what was done about it last.
     pub(super) fn seen(&self, executed_steps: Vec<ExecutedStep>) -> DriftSeen {
         DriftSeen { executed_steps, ..self.seen.clone() }
     }

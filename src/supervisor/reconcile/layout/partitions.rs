@@ -248,7 +248,7 @@ impl PartitionRuntime {
         plan
     }
 
-    /// The ID of each step, where it is known what they give here: on record, or since they were taken before.
+    /// The ID of each step, where it is known what they give here: recorded, or since they were taken before.
     fn expected(&self, layout: &DesiredLayout) -> Option<Vec<PartitionId>> {
         let own = self.run.iter().filter(|run| run.before.is_none() && run.degraded.is_empty());
         let own = own.filter_map(|run| Some((run.layout.as_ref()?, &run.record)));
