@@ -1,12 +1,11 @@
 //! A control process whose stdout is a terminal: its lines come at once.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, ChildStdin, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::retry_on_intr;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -25,7 +24,9 @@ impl Terminal {
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
         let name = ptsname(&screen, Vec::new()).unwrap();
-        let stdout = File::options().read(true).write(true).open(OsStr::from_bytes(name.to_bytes())).unwrap();
+        // By name and without NOCTTY it would be the terminal of tests that lead a session, and its end a hangup for them.
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let stdout = File::from(open(name.as_c_str(), flags, Mode::empty()).unwrap());
         let mut command = host.control_program();
         let mut child = command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
         let stdin = child.stdin.take();
