@@ -329,8 +329,13 @@ pub fn ready(conditions: &[Condition]) -> Option<&Condition> {
 }
 
 impl ConditionReason {
-    /// What it means to the tenants of a daemon that is not ready, where they can do something with it and it names nobody.
-    pub fn meaning_for_tenants(self) -> Option<&'static str> {
+    /// The word for the tenants of a daemon that is not ready, with its meaning where they can do something with it.
+    pub fn text_for_tenants(self) -> String {
+        self.meaning_for_tenants().map_or_else(|| self.to_string(), |meaning| format!("{self}; {meaning}"))
+    }
+
+    /// What it means to them; it names nobody.
+    fn meaning_for_tenants(self) -> Option<&'static str> {
         Some(match self {
             Self::ServerFault => {
                 "its server had a fatal GPU error and takes no client until those that it affects have ended, so end yours if their \

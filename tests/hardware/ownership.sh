@@ -197,7 +197,7 @@ drift() {
     pipe=$(daemon_now gpu0 'd["status"]["pipe_directory"]')
     printf 'set_default_active_thread_percentage 77\n' | CUDA_MPS_PIPE_DIRECTORY="$pipe" nvidia-cuda-mps-control >/dev/null
     ms=$(milliseconds_until 20 "the drift is repaired" drift_is_repaired "$pipe")
-    check "a default changed by an outsider is put right again within 2 s (seen $ms ms)" yes "$([ "$ms" -le 2000 ] && echo yes || echo no)"
+    check "a default changed by an outsider is restored within 2 s (seen $ms ms)" yes "$([ "$ms" -le 2000 ] && echo yes || echo no)"
 }
 drift_is_repaired() { [ "$(printf 'get_default_active_thread_percentage\n' | CUDA_MPS_PIPE_DIRECTORY="$1" timeout 5 nvidia-cuda-mps-control | tr -d '\r\n')" = 25.0 ]; }
 

@@ -545,8 +545,8 @@ fn not_applied(
         let message = format!("daemon {daemon} has not read its limits back yet");
         return (ConditionReason::AwaitingReadBack, message);
     }
-    let meaning = reason.meaning_for_tenants().map(|meaning| format!("; {meaning}")).unwrap_or_default();
-    let redacted = format!("daemon {daemon} is not ready ({reason}{meaning}): ask the host's operator");
+    let why = reason.text_for_tenants();
+    let redacted = format!("daemon {daemon} is not ready ({why}): ask the host's operator");
     let message = AudienceText::new(format!("daemon {daemon}: {message}"), redacted).text_for(&ctx.actor);
     let reason = match reason {
         ConditionReason::ServerFault => ConditionReason::ServerFault,

@@ -15,7 +15,7 @@ use mps_manager::mps::{Command, Control, DeviceSelector, SessionError, capabilit
 use tokio::time::Instant;
 
 use super::host::{Host, ask, connected, deadline, server};
-use crate::harness::heavy;
+use crate::harness::{SetOnDrop, heavy};
 
 #[tokio::test]
 async fn capabilities_of_two_versions_are_distinguished() {
@@ -123,6 +123,7 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
             })
         })
         .collect();
+    let quiet = SetOnDrop(&over);
     let (mut wrong, mut processes) = (0, 0);
     for round in 1..=40 {
         let percentage = ThreadPercentage::from_tenths(round * 25).expect("percentage");
@@ -137,7 +138,7 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
             && matches!(list, Ok(reply) if parse::server_list(&reply) == Ok(vec![]));
         wrong += u32::from(!right);
     }
-    over.store(true, Ordering::Relaxed);
+    drop(quiet);
     for caller in callers {
         caller.join().expect("a caller");
     }

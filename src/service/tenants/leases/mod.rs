@@ -215,11 +215,9 @@ impl Service {
                     _ => "has not applied the tenant's limits yet",
                 };
                 let host = format!("daemon {name} {what}: {why}");
-                let meaning =
-                    reason.meaning_for_tenants().map(|text| format!("; {text}")).unwrap_or_default();
-                let redacted = format!(
-                    "daemon {name} {what} ({reason}{meaning}): try again, or ask the host's operator"
-                );
+                let reason = reason.text_for_tenants();
+                let redacted =
+                    format!("daemon {name} {what} ({reason}): try again, or ask the host's operator");
                 Err(ServiceError::for_audience(
                     ServiceError::Unavailable(host),
                     ServiceError::Unavailable(redacted),
