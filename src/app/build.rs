@@ -176,9 +176,10 @@ impl App {
             streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
             health: health.clone(),
         });
-        let first_start = service.start().await.map_err(refused)?;
+        let first_start = service.without_permit().start().await.map_err(refused)?;
         let audit_head = AuditHead::in_directory(&config.state_dir);
-        guarding::compare_audit(clock, &store, &audit_head, &health, &service.machine_id()).await?;
+        guarding::compare_audit(clock, &store, &audit_head, &health, &service.without_permit().machine_id())
+            .await?;
         let mut background = spawn_background_tasks(&service, config);
         let watching = guarding::watch(store.clone(), config.state_dir.clone(), health.clone());
         background.push(tokio::spawn(watching));
@@ -311,27 +312,28 @@ fn supervisor_context(
 fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<()>> {
     let every = config.refresh_interval();
     let keep = writer::Keep { days: config.events.keep_days, count: config.events.keep_count };
+    let tasks = || Arc::clone(service.without_permit());
     vec![
-        tokio::spawn(service.clone().watch_gpus(every)),
-        tokio::spawn(service.clone().collect_tenant_directories(every)),
-        tokio::spawn(service.clone().write_uses()),
-        tokio::spawn(service.clone().prune_events(keep)),
-        tokio::spawn(service.clone().keep_audit()),
-        tokio::spawn(service.clone().refresh_metrics_snapshot()),
-        tokio::spawn(service.clone().keep_history()),
+        tokio::spawn(tasks().watch_gpus(every)),
+        tokio::spawn(tasks().collect_tenant_directories(every)),
+        tokio::spawn(tasks().write_uses()),
+        tokio::spawn(tasks().prune_events(keep)),
+        tokio::spawn(tasks().keep_audit()),
+        tokio::spawn(tasks().refresh_metrics_snapshot()),
+        tokio::spawn(tasks().keep_history()),
     ]
 }
 
 /// Writes the last events, unless that takes too long, and that the manager stops.
 async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: &Service) {
-    service.write_last_uses().await;
+    service.without_permit().write_last_uses().await;
     events.close();
     if tokio::time::timeout(FLUSH, &mut writer).await.is_err() {
         tracing::error!("the last events could not be written in time");
         writer.abort();
     }
-    service.flush_refusals().await;
-    service.record_stop().await;
+    service.without_permit().flush_refusals().await;
+    service.without_permit().record_stop().await;
 }
 
 async fn open_store(clock: Clock, database: &Path, health: HostHealth) -> Result<Store, StartupError> {

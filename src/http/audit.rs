@@ -60,7 +60,7 @@ impl RequestedChange {
         if self.rehearses {
             attempt.action.push_str("?dry_run=true");
         }
-        service.record_refusal(attempt, outcome, problem).await;
+        service.without_permit().record_refusal(attempt, outcome, problem).await;
     }
 }
 
@@ -157,7 +157,7 @@ fn kind(response: &Response) -> Option<&str> {
 pub(super) fn count_unauthenticated(app: &AppState, peer: Peer, response: &Response) {
     let held_back = kind(response).is_some_and(|kind| kind.ends_with(":too-many-failures"));
     if held_back || response.status() == StatusCode::UNAUTHORIZED {
-        app.service.not_authenticated(peer.origin());
+        app.service.without_permit().not_authenticated(peer.origin());
     }
 }
 

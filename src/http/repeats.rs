@@ -140,7 +140,7 @@ async fn kept(
         );
         return Err(ServiceError::Conflict(detail).into());
     };
-    if let Some(text) = app.service.kept_answer(&key).await? {
+    if let Some(text) = app.service.without_permit().kept_answer(&key).await? {
         let answer: StoredResponse = serde_json::from_str(&text)
             .map_err(|error| Problem::from(ServiceError::Internal(format!("a stored answer: {error}"))))?;
         return Ok(answer.into_response());
@@ -164,7 +164,7 @@ async fn kept(
         body: String::from_utf8_lossy(&bytes).into_owned(),
     };
     match serde_json::to_string(&answer) {
-        Ok(text) => app.service.keep_answer(key, text).await,
+        Ok(text) => app.service.without_permit().keep_answer(key, text).await,
         Err(error) => tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key"),
     }
     drop(under_way);

@@ -6,11 +6,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::service::access::context::{IdempotencyKey, RequestContext};
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store::idempotency::{self, Remembered};
 use crate::store::{Fate, StoreError, Transaction};
 
-impl Service {
+impl Backend {
     /// The answer stored under a key; refused when the key belongs to another request.
     pub(crate) async fn kept_answer(&self, key: &IdempotencyKey) -> Result<Option<String>, ServiceError> {
         stored_text(&mut *self.parts.store.read().await?, key).await

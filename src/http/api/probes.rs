@@ -55,7 +55,7 @@ const READ_ONLY: &str = "the database is another machine's, or is being loaded: 
     extensions(("x-right" = json!(RequiredRight::Public))), security(()),
     responses((status = 200, description = "The manager runs and can read its database.", body = Health)))]
 pub(super) async fn healthz(State(app): State<AppState>) -> Result<Json<Health>, Problem> {
-    app.service.check_store().await.map_err(full)?;
+    app.service.without_permit().check_store().await.map_err(full)?;
     Ok(Json(Health { status: "ok".into() }))
 }
 
@@ -67,13 +67,13 @@ pub(super) async fn healthz(State(app): State<AppState>) -> Result<Json<Health>,
         (status = 503, description = "Some daemons are not ready, or the manager itself cannot work.", body = Readiness),
     ))]
 pub(super) async fn readyz(State(app): State<AppState>) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    let conditions = app.service.blocking_conditions();
-    let not_ready = match app.service.not_ready(None).await {
+    let conditions = app.service.without_permit().blocking_conditions();
+    let not_ready = match app.service.without_permit().not_ready(None).await {
         // The response shows why no daemon is managed.
         Err(_) if !conditions.is_empty() => Vec::new(),
         other => other.map_err(full)?,
     };
-    Ok(readiness(not_ready, app.service.is_read_only(), conditions))
+    Ok(readiness(not_ready, app.service.without_permit().is_read_only(), conditions))
 }
 
 /// Check that a daemon is ready
@@ -88,8 +88,12 @@ pub(super) async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    let not_ready = app.service.not_ready(Some(&name)).await.map_err(full)?;
-    Ok(readiness(not_ready, app.service.is_read_only(), app.service.blocking_conditions()))
+    let not_ready = app.service.without_permit().not_ready(Some(&name)).await.map_err(full)?;
+    Ok(readiness(
+        not_ready,
+        app.service.without_permit().is_read_only(),
+        app.service.without_permit().blocking_conditions(),
+    ))
 }
 
 /// The reason, as nothing here names tenants or processes.

@@ -42,9 +42,13 @@ pub(super) async fn open(
     Extension(requested): Extension<RequestedChange>,
     Json(request): Json<LoginRequest>,
 ) -> Response {
-    let admission = app.service.access().holder(&request.token, peer.origin(), app.service.clock().unix_ms());
+    let admission = app.service.without_permit().access().holder(
+        &request.token,
+        peer.origin(),
+        app.service.clock().unix_ms(),
+    );
     let Some(admission) = admission else {
-        app.service.not_authenticated(peer.origin());
+        app.service.without_permit().not_authenticated(peer.origin());
         return auth::failed(&app, peer, auth::NOT_VALID).await;
     };
     let answer = |opened: NewSession| {

@@ -83,7 +83,7 @@ fn shown(headers: &HeaderMap) -> Credentials {
 
 /// The caller of a request, attached to it; its rights are checked by each use case.
 pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -> Result<Actor, Response> {
-    let access = state.service.access();
+    let access = state.service.without_permit().access();
     let now = state.service.clock().unix_ms();
     let headers = request.headers();
     let mut key = None;
@@ -133,7 +133,7 @@ fn requests_metrics(request: &Request) -> bool {
 
 /// The caller of a request that was refused before authentication.
 pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<Actor> {
-    let access = state.service.access();
+    let access = state.service.without_permit().access();
     let admission = match (shown(headers), peer) {
         (Credentials::Token(token), _) => {
             access.holder(&token, peer.origin(), state.service.clock().unix_ms())
@@ -149,7 +149,7 @@ pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option
 
 /// The session in the cookie of a request.
 pub(super) fn session(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<(Admission, SessionKey)> {
-    let (access, now) = (state.service.access(), state.service.clock().unix_ms());
+    let (access, now) = (state.service.without_permit().access(), state.service.clock().unix_ms());
     state.auth.cookies(headers).find_map(|cookie| access.session(&cookie, peer.origin(), now))
 }
 
@@ -188,7 +188,7 @@ fn unmapped(user: Option<LocalUser>) -> String {
 /// An address is refused for a time. On loopback, where many users and programs share one address, the answer is delayed
 /// instead: refusing would reveal to one that another fails. A caller with a valid token never gets here.
 pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response {
-    let Err(wait) = state.service.access().failures.take(peer.source()) else {
+    let Err(wait) = state.service.without_permit().access().failures.take(peer.source()) else {
         return unauthorized(why).into_response();
     };
     let seconds = whole_seconds(wait);

@@ -68,7 +68,7 @@ pub(super) struct Outside {
 
 impl Outside {
     pub(super) async fn of(service: &Service) -> Self {
-        Self { assets: Assets, simulated: service.simulated().await.is_some() }
+        Self { assets: Assets, simulated: service.without_permit().simulated().await.is_some() }
     }
 }
 
@@ -108,7 +108,7 @@ impl Frame {
                 other => other.to_string(),
             },
             grant: ctx.actor.grant.clone(),
-            host: service.host_identity(ctx).await,
+            host: service.without_permit().host_identity(ctx).await,
             assets: Assets,
             live: false,
         }

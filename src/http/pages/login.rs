@@ -136,7 +136,7 @@ pub(super) async fn log_in(
         let refused = "the form could not be read: try again";
         return LoginForm::default().again(outside, StatusCode::BAD_REQUEST, refused, None);
     };
-    let (access, now) = (app.service.access(), app.service.clock().unix_ms());
+    let (access, now) = (app.service.without_permit().access(), app.service.clock().unix_ms());
     let code = form.code().map(Secret::shown);
     let admission = match (&code, form.brought("token")) {
         (Some(code), None) => access.coded(code, peer.origin(), now),
@@ -149,7 +149,7 @@ pub(super) async fn log_in(
         } else {
             "the token is not valid: it is mistyped, expired or revoked"
         };
-        app.service.not_authenticated(peer.origin());
+        app.service.without_permit().not_authenticated(peer.origin());
         return as_page(outside, auth::failed(&app, peer, refused).await, &form);
     };
     let answer = |opened: NewSession| {

@@ -1,12 +1,13 @@
 //! Reading the audit log, and its periodic maintenance.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::Right;
 use crate::domain::audit::{AuditRecord, Head};
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 pub use crate::store::audit::AuditFilter;
 use crate::store::{self, StoreError};
 
@@ -23,22 +24,24 @@ impl Service {
         filter: &AuditFilter,
         page: &Page,
     ) -> Result<Paged<AuditRecord>, ServiceError> {
-        ctx.require(Right::Administer)?;
+        let backend = self.with(&ctx.require(Right::Administer)?);
         let before = page.key::<u32>()?.map(i64::from);
-        let mut reader = self.parts.store.read().await?;
+        let mut reader = backend.parts.store.read().await?;
         let rows = store::audit::page(&mut reader, filter, before, page.rows()).await?;
         Ok(page.cut(rows, |row| row.id.to_string()))
     }
 
     /// The head of the hash chain.
     pub async fn audit_head(&self, ctx: &RequestContext) -> Result<Head, ServiceError> {
-        ctx.require(Right::Administer)?;
-        Ok(store::audit::head(&mut *self.parts.store.read().await?).await?)
+        let backend = self.with(&ctx.require(Right::Administer)?);
+        Ok(store::audit::head(&mut *backend.parts.store.read().await?).await?)
     }
+}
 
+impl Backend {
     /// Writes counted refusals every minute, and logs the head of the chain every hour so that a copy exists outside the
     /// database.
-    pub async fn keep_audit(self) {
+    pub async fn keep_audit(self: Arc<Self>) {
         for minute in 1u32.. {
             tokio::time::sleep(MINUTE).await;
             self.flush_refusals().await;

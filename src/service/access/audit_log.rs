@@ -11,11 +11,11 @@ use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
 use crate::service::access::context::Permit;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError, Transaction};
 
-impl Service {
+impl Backend {
     /// Runs a job on the writer, and writes the change's event and audit rows in the same transaction.
     ///
     /// A dry run writes neither, and a request that only reads can do nothing else.

@@ -1,4 +1,4 @@
-//! Who acts, in which request and when; and the proof that it has a right, without which nothing is committed.
+//! Who acts, in which request and when; and the proof that it has a right, without which nothing is read or committed.
 
 use std::sync::Arc;
 
@@ -72,8 +72,8 @@ impl RequestContext {
     }
 }
 
-/// Proof that the actor of a request has a right: [`RequestContext::require`] alone makes it, and every commit of a use case takes
-/// it.
+/// Proof that the actor of a request has a right: [`RequestContext::require`] alone makes it, and whatever a use case reads or
+/// commits takes it.
 #[derive(Debug, Clone)]
 pub struct Permit {
     ctx: RequestContext,

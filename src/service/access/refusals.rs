@@ -5,14 +5,14 @@
 use super::refusal_counts::{ROWS, RefusedAttempts};
 use crate::domain::access::Origin;
 use crate::domain::audit::{AttemptedAction, AuditOutcome};
-use crate::service::Service;
+use crate::service::Backend;
 use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError};
 
 /// Rows that are written in one transaction, so that no other job waits long.
 const TOGETHER: usize = 100;
 
-impl Service {
+impl Backend {
     /// Records a refused or failed attempt, by the type of its problem.
     pub async fn record_refusal(&self, attempt: AttemptedAction, outcome: AuditOutcome, problem: String) {
         let attempt = AttemptedAction { target: attempt.target.without_secrets(), ..attempt };

@@ -14,8 +14,8 @@ use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::tokens::{not_found, random};
 use crate::service::access::{NoHolder, SessionKey};
 use crate::service::limits::whole_seconds;
-use crate::service::{Service, ServiceError, StoreError, Transaction};
-use crate::store::{self, Fate};
+use crate::service::{Backend, Service, ServiceError};
+use crate::store::{self, Fate, StoreError, Transaction};
 
 /// Sessions per token; a further one ends the least recently used.
 const MAX_SESSIONS: usize = 32;
@@ -79,32 +79,34 @@ impl Service {
         code: Option<&Secret>,
     ) -> Result<NewSession, ServiceError> {
         let permit = ctx.require(Right::ViewOwn)?;
-        let holder = self.parts.access.holder_of(&ctx.actor)?;
+        let backend = self.with(&permit);
+        let holder = backend.parts.access.holder_of(&ctx.actor)?;
         let now = ctx.clock.unix_ms();
-        self.parts.access.logins.take(&holder).map_err(too_many)?;
-        if code.is_some_and(|code| !self.parts.access.consume_code(code, now)) {
+        backend.parts.access.logins.take(&holder).map_err(too_many)?;
+        if code.is_some_and(|code| !backend.parts.access.consume_code(code, now)) {
             return Err(ServiceError::Conflict("this login link was used a moment ago".to_owned()));
         }
         let cookie = Secret::new(random()?);
         let session = LoginSession { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
-        self.refuse_read_only().await?;
-        let open = self.parts.access.sessions_of(&session.holder);
+        backend.refuse_read_only().await?;
+        let open = backend.parts.access.sessions_of(&session.holder);
         let surplus: Vec<Digest> =
             open.iter().copied().take((open.len() + 1).saturating_sub(MAX_SESSIONS)).collect();
-        let (written, ended, admin) = (session.clone(), surplus.clone(), self.admin_digest());
+        let (written, ended, admin) = (session.clone(), surplus.clone(), backend.admin_digest());
         let by = ctx.cause();
-        self.write(&permit, move |db| {
-            Box::pin(async move {
-                end(&mut *db, &written.holder, &ended, &by, now).await?;
-                store::sessions::insert(&mut *db, &written, &admin).await?;
-                let owner = session_owner(&mut *db, &written.holder).await?;
-                let opened = DomainEvent::SessionOpened(owner);
-                store::events::append(db, &opened.because(by), now).await?;
-                Ok::<_, ServiceError>(((), Fate::Commit))
+        backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    end(&mut *db, &written.holder, &ended, &by, now).await?;
+                    store::sessions::insert(&mut *db, &written, &admin).await?;
+                    let owner = session_owner(&mut *db, &written.holder).await?;
+                    let opened = DomainEvent::SessionOpened(owner);
+                    store::events::append(db, &opened.because(by), now).await?;
+                    Ok::<_, ServiceError>(((), Fate::Commit))
+                })
             })
-        })
-        .await?;
-        let access = &self.parts.access;
+            .await?;
+        let access = &backend.parts.access;
         access.end_sessions(&surplus);
         let key = SessionKey(session.digest);
         access.begin_session(session);
@@ -121,8 +123,8 @@ impl Service {
         ctx: &RequestContext,
         key: Option<SessionKey>,
     ) -> Result<SessionView, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        let found = key.and_then(|key| self.parts.access.session_now(&key, ctx.clock.unix_ms()));
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let found = key.and_then(|key| backend.parts.access.session_now(&key, ctx.clock.unix_ms()));
         found.map(|(session, ends_at)| view(&ctx.actor, &session, ends_at)).ok_or_else(no_session)
     }
 
@@ -133,9 +135,10 @@ impl Service {
         key: Option<SessionKey>,
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::ViewOwn)?;
-        let open = key.and_then(|key| self.parts.access.session_now(&key, ctx.clock.unix_ms()));
+        let backend = self.with(&permit);
+        let open = key.and_then(|key| backend.parts.access.session_now(&key, ctx.clock.unix_ms()));
         let (session, _) = open.ok_or_else(no_session)?;
-        self.end_these(&permit, session.holder, vec![session.digest]).await
+        backend.end_these(&permit, session.holder, vec![session.digest]).await
     }
 
     /// Ends all sessions of a token or a user: the caller's own, or another's for an admin.
@@ -145,7 +148,8 @@ impl Service {
             SessionsOf::AdminToken | SessionsOf::Token(_) | SessionsOf::User(_) => Right::Administer,
         };
         let permit = ctx.require(right)?;
-        let access = &self.parts.access;
+        let backend = self.with(&permit);
+        let access = &backend.parts.access;
         let (holder, target) = match of {
             SessionsOf::Own => match access.holder_of(&ctx.actor) {
                 Ok(holder) => (holder, None),
@@ -153,13 +157,13 @@ impl Service {
                 Err(NoHolder::OfAGroup(uid)) => (SessionHolder::User(uid), None),
                 // They have none.
                 Err(NoHolder::Anonymous) => {
-                    return self.write(&permit, |_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
+                    return backend.write(&permit, |_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
                 }
             },
             SessionsOf::AdminToken => (SessionHolder::AdminToken, None),
             SessionsOf::Token(id) => {
                 // A mistyped ID must not look like success.
-                let token = store::tokens::get(&mut *self.parts.store.read().await?, &id).await?;
+                let token = store::tokens::get(&mut *backend.parts.store.read().await?, &id).await?;
                 let id = token.ok_or_else(|| not_found(&id))?.id;
                 (SessionHolder::Token(id.clone()), Some(Target::Token(id)))
             }
@@ -172,28 +176,31 @@ impl Service {
                 (holder, Some(Target::Other(format!("users/{uid}"))))
             }
         };
-        let open = self.parts.access.sessions_of(&holder);
+        let open = backend.parts.access.sessions_of(&holder);
         let permit = match target {
             Some(target) => permit.on(target),
             None => permit,
         };
-        self.end_these(&permit, holder, open).await
+        backend.end_these(&permit, holder, open).await
     }
 
     /// Makes a single-use login code for the caller.
     pub async fn create_login_code(&self, ctx: &RequestContext) -> Result<NewCode, ServiceError> {
         let permit = ctx.require(Right::Administer)?;
+        let backend = self.with(&permit);
         let code = Secret::new(random()?);
-        let holder = self.parts.access.holder_of(&ctx.actor)?;
+        let holder = backend.parts.access.holder_of(&ctx.actor)?;
         // The code is kept in memory only; its creation is recorded. The manager's own code at its first start is not
         // recorded: that must also work with a read-only database.
         if ctx.actor.subject != Principal::Manager {
-            self.write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
+            backend.write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
         }
-        let expires_at = self.parts.access.keep_code(&code, holder, ctx.clock.unix_ms());
+        let expires_at = backend.parts.access.keep_code(&code, holder, ctx.clock.unix_ms());
         Ok(NewCode { code, expires_at })
     }
+}
 
+impl Backend {
     /// Ends sessions in memory at once, then in the store.
     async fn end_these(
         &self,

@@ -10,7 +10,7 @@ use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
 use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError, WriteOptions, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, fate};
 use crate::store::{self, StoreError, Transaction};
 
 /// Most valid tokens: few enough to review by hand.
@@ -85,6 +85,7 @@ impl Service {
         options: WriteOptions,
     ) -> Result<NewToken, ServiceError> {
         let permit = ctx.require(Right::Administer)?;
+        let backend = self.with(&permit);
         let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
         let secret = Secret::new(random()?);
         let now = ctx.clock.unix_ms();
@@ -99,14 +100,14 @@ impl Service {
             last_used_at: None,
             revoked_at: None,
         };
-        self.refuse_read_only().await?;
-        if let Some(made) = self.answered::<TokenId>(ctx).await? {
-            return self.created_before(&made).await;
+        backend.refuse_read_only().await?;
+        if let Some(made) = backend.answered::<TokenId>(ctx).await? {
+            return backend.created_before(&made).await;
         }
         let (written, dry_run, by, key) =
             (token.clone(), options.dry_run, ctx.cause(), ctx.idempotency.clone());
         let permit = permit.on(Target::Token(token.id.clone()));
-        let writing = self.write(&permit, move |db| {
+        let writing = backend.write(&permit, move |db| {
             Box::pin(async move {
                 let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
                 Ok((once(db, key.as_deref(), now, making).await?, fate(&options)))
@@ -114,39 +115,32 @@ impl Service {
         });
         let made = writing.await?;
         if dry_run {
-            return Ok(NewToken { token: self.token_view(token), secret: None });
+            return Ok(NewToken { token: backend.token_view(token), secret: None });
         }
         if made != token.id {
-            return self.created_before(&made).await;
+            return backend.created_before(&made).await;
         }
-        self.load_tokens().await?;
+        backend.load_tokens().await?;
         tracing::info!(token = %token.id, name = %token.name, grant = %token.grant, by = token.created_by, "a token was created");
         let text = secret.token(&token.id);
-        Ok(NewToken { token: self.token_view(token), secret: Some(text) })
-    }
-
-    /// The token that a repeated request created the first time, without its text.
-    async fn created_before(&self, id: &TokenId) -> Result<NewToken, ServiceError> {
-        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
-        let token = token.ok_or_else(|| not_found(id))?;
-        Ok(NewToken { token: self.token_view(token), secret: None })
+        Ok(NewToken { token: backend.token_view(token), secret: Some(text) })
     }
 
     /// One token.
     pub async fn token(&self, ctx: &RequestContext, id: &TokenId) -> Result<TokenView, ServiceError> {
-        ctx.require(Right::Administer)?;
-        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
-        token.map(|token| self.token_view(token)).ok_or_else(|| not_found(id))
+        let backend = self.with(&ctx.require(Right::Administer)?);
+        let token = store::tokens::get(&mut *backend.parts.store.read().await?, id).await?;
+        token.map(|token| backend.token_view(token)).ok_or_else(|| not_found(id))
     }
 
     /// Tokens by ID, including those that are no longer valid.
     pub async fn tokens(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
-        ctx.require(Right::Administer)?;
-        let mut reader = self.parts.store.read().await?;
+        let backend = self.with(&ctx.require(Right::Administer)?);
+        let mut reader = backend.parts.store.read().await?;
         page.key::<TokenId>()?;
         let tokens = store::tokens::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(tokens, |token| token.id.to_string());
-        let items = paged.items.into_iter().map(|token| self.token_view(token)).collect();
+        let items = paged.items.into_iter().map(|token| backend.token_view(token)).collect();
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
 
@@ -160,29 +154,40 @@ impl Service {
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::Administer)?;
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let by = ctx.actor.subject.to_string();
         let (revoked, dry_run, because) = (id.clone(), options.dry_run, ctx.cause());
         let clock = ctx.clock;
-        self.write(&permit, move |db| {
-            Box::pin(async move {
-                let Some(token) = store::tokens::get(&mut *db, &id).await? else {
-                    return Err(not_found(&id));
-                };
-                let now = clock.unix_ms();
-                if store::tokens::revoke(&mut *db, &id, now).await? {
-                    let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
-                    store::events::append(db, &event, now).await?;
-                }
-                Ok(((), fate(&options)))
+        backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let Some(token) = store::tokens::get(&mut *db, &id).await? else {
+                        return Err(not_found(&id));
+                    };
+                    let now = clock.unix_ms();
+                    if store::tokens::revoke(&mut *db, &id, now).await? {
+                        let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
+                        store::events::append(db, &event, now).await?;
+                    }
+                    Ok(((), fate(&options)))
+                })
             })
-        })
-        .await?;
+            .await?;
         if !dry_run {
             tracing::info!(token = %revoked, by, "a token was revoked");
-            self.parts.access.end(&[revoked]).await;
+            backend.parts.access.end(&[revoked]).await;
         }
         Ok(())
+    }
+}
+
+impl Backend {
+    /// The token that a repeated request created the first time, without its text.
+    async fn created_before(&self, id: &TokenId) -> Result<NewToken, ServiceError> {
+        let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
+        let token = token.ok_or_else(|| not_found(id))?;
+        Ok(NewToken { token: self.token_view(token), secret: None })
     }
 
     fn token_view(&self, token: Token) -> TokenView {

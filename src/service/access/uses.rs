@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Access, LiveToken};
 use crate::domain::token::Digest;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store::{self, Fate, StoreError};
 
 /// How often the last uses of tokens are written.
 const WRITING_USES: Duration = Duration::from_secs(60);
 
-impl Service {
+impl Backend {
     /// Everyone with access.
     pub fn access(&self) -> &Access {
         &self.parts.access
@@ -63,7 +63,7 @@ impl Service {
     }
 
     /// Periodically writes when tokens and sessions were last used, and ends expired ones; no request waits for it.
-    pub async fn write_uses(self) {
+    pub async fn write_uses(self: Arc<Self>) {
         loop {
             tokio::time::sleep(WRITING_USES).await;
             self.write_last_uses().await;

@@ -19,7 +19,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, is_foreign, not_found, refuse_with_tenants};
-use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, RememberedDaemon, token};
 
@@ -44,28 +44,29 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
         let permit = ctx.require(Right::Administer)?.adopting(name.clone());
-        self.refuse_read_only().await?;
-        self.check_name_fits(&name)?;
-        let (neighbour, identity) = self.named_process(&request.process).await?;
-        let context = self.parts.fleet.context();
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        backend.check_name_fits(&name)?;
+        let (neighbour, identity) = backend.named_process(&request.process).await?;
+        let context = backend.parts.fleet.context();
         if let Some(owner) = context.foreign_daemons.owner(&neighbour.daemon) {
             return Err(ServiceError::Conflict(format!(
                 "process {} is daemon {owner} of this manager already",
                 request.process
             )));
         }
-        let gpus = self.gpus().await?;
+        let gpus = backend.gpus().await?;
         let poll = Box::pin(context.read_foreign(&neighbour)).await;
         let verdict =
-            self.candidate(&neighbour, &poll).adopt(request.management, self.parts.manager_uid, &gpus);
+            backend.candidate(&neighbour, &poll).adopt(request.management, backend.parts.manager_uid, &gpus);
         let cannot = |reason: String| {
             ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
         };
         let AdoptedSpec { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
-        let incarnation = self.incarnation_of(&neighbour, identity).map_err(cannot)?;
-        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
+        let incarnation = backend.incarnation_of(&neighbour, identity).map_err(cannot)?;
+        let (manager_uid, dry_run) = (backend.parts.manager_uid, options.dry_run);
         let (process, clock) = (request.process.clone(), ctx.clock);
-        let (daemon, desired, incarnation) = self
+        let (daemon, desired, incarnation) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
@@ -116,12 +117,72 @@ impl Service {
         if !dry_run {
             tracing::info!(daemon = %daemon.name, process = %identity, management = ?request.management, ?notes, "adopted a foreign control daemon");
             if let Some(desired) = desired {
-                self.parts.fleet.publish(desired, Some(RememberedDaemon::of(incarnation)));
+                backend.parts.fleet.publish(desired, Some(RememberedDaemon::of(incarnation)));
             }
         }
-        Ok(Written { value: self.daemon_view(daemon), created: true })
+        Ok(Written { value: backend.daemon_view(daemon), created: true })
     }
 
+    /// Whether the daemon was adopted, so that it can be released.
+    pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let mut reader = backend.parts.store.read().await?;
+        Ok(is_foreign(store::daemons::incarnation(&mut reader, name).await?.as_ref()))
+    }
+
+    /// Releases an adopted daemon: deletes it here and leaves its process running.
+    pub async fn release_daemon(
+        &self,
+        ctx: &RequestContext,
+        name: DaemonName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        let permit = ctx.require(Right::Administer)?.adopting(name.clone());
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let handle = backend.parts.fleet.get(&name);
+        let status = handle.as_ref().map(|handle| handle.observed().status);
+        let absent = status.is_none_or(|status| status.phase == Phase::Absent);
+        let (released, dry_run, clock) = (name.clone(), options.dry_run, ctx.clock);
+        let revision = backend
+                .write(&permit, move |db| {
+                    Box::pin(async move {
+                        let daemon =
+                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                        check_precondition(&options, Some(daemon.revision))?;
+                        refuse_with_tenants(&mut *db, &name).await?;
+                        refuse_while_operated(&mut *db, &name).await?;
+                        let earlier = store::daemons::incarnation(&mut *db, &name).await?;
+                        // Other blockers do not matter: a foreign process is never kept because of them.
+                        let foreign = is_foreign(earlier.as_ref());
+                        let observed = daemon.spec.is_observed();
+                        if !(foreign || observed && absent) {
+                            let first = if observed { "set its management to managed, and then " } else { "" };
+                            return Err(ServiceError::Conflict(format!(
+                                "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
+                                 {first}delete it, which stops it"
+                            )));
+                        }
+                        store::daemons::delete(db, &name, clock.unix_ms()).await?;
+                        Ok::<_, ServiceError>((daemon.revision, fate(&options)))
+                    })
+                })
+                .await?;
+        if !dry_run {
+            backend.parts.fleet.forget(&released, Some(revision));
+            if let Some(handle) = handle {
+                handle.ended(RELEASE_TIMEOUT).await;
+            }
+            // Someone may have created a daemon of that name since the commit, and published it to the driver that has
+            // just ended.
+            backend.publish_remembered(&released).await?;
+            tracing::info!(daemon = %released, "released a daemon, and left its process running");
+        }
+        Ok(())
+    }
+}
+
+impl Backend {
     /// The control daemon named by a caller.
     async fn named_process(&self, process: &str) -> Result<(ForeignDaemon, Identity), ServiceError> {
         let shown: String = process.chars().take(40).collect();
@@ -218,63 +279,6 @@ impl Service {
         let desired = store::plans::desired(&mut reader, name, &gpus, self.parts.manager_uid).await?;
         if let Some(desired) = desired {
             self.parts.fleet.publish(desired, earlier);
-        }
-        Ok(())
-    }
-
-    /// Whether the daemon was adopted, so that it can be released.
-    pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool, ServiceError> {
-        ctx.require(Right::View)?;
-        let mut reader = self.parts.store.read().await?;
-        Ok(is_foreign(store::daemons::incarnation(&mut reader, name).await?.as_ref()))
-    }
-
-    /// Releases an adopted daemon: deletes it here and leaves its process running.
-    pub async fn release_daemon(
-        &self,
-        ctx: &RequestContext,
-        name: DaemonName,
-        options: WriteOptions,
-    ) -> Result<(), ServiceError> {
-        let permit = ctx.require(Right::Administer)?.adopting(name.clone());
-        self.refuse_read_only().await?;
-        let handle = self.parts.fleet.get(&name);
-        let status = handle.as_ref().map(|handle| handle.observed().status);
-        let absent = status.is_none_or(|status| status.phase == Phase::Absent);
-        let (released, dry_run, clock) = (name.clone(), options.dry_run, ctx.clock);
-        let revision = self
-                .write(&permit, move |db| {
-                    Box::pin(async move {
-                        let daemon =
-                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                        check_precondition(&options, Some(daemon.revision))?;
-                        refuse_with_tenants(&mut *db, &name).await?;
-                        refuse_while_operated(&mut *db, &name).await?;
-                        let earlier = store::daemons::incarnation(&mut *db, &name).await?;
-                        // Other blockers do not matter: a foreign process is never kept because of them.
-                        let foreign = is_foreign(earlier.as_ref());
-                        let observed = daemon.spec.is_observed();
-                        if !(foreign || observed && absent) {
-                            let first = if observed { "set its management to managed, and then " } else { "" };
-                            return Err(ServiceError::Conflict(format!(
-                                "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
-                                 {first}delete it, which stops it"
-                            )));
-                        }
-                        store::daemons::delete(db, &name, clock.unix_ms()).await?;
-                        Ok::<_, ServiceError>((daemon.revision, fate(&options)))
-                    })
-                })
-                .await?;
-        if !dry_run {
-            self.parts.fleet.forget(&released, Some(revision));
-            if let Some(handle) = handle {
-                handle.ended(RELEASE_TIMEOUT).await;
-            }
-            // Someone may have created a daemon of that name since the commit, and published it to the driver that has
-            // just ended.
-            self.publish_remembered(&released).await?;
-            tracing::info!(daemon = %released, "released a daemon, and left its process running");
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
 use crate::service::tenants::clients::ClientMemory;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, ForeignPoll};
 
@@ -94,14 +94,15 @@ impl Service {
         &self,
         ctx: &RequestContext,
     ) -> Result<Vec<ForeignDaemonView>, ServiceError> {
-        ctx.require(Right::View)?;
-        let scanner = &self.parts.fleet.context().foreign_daemons;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let scanner = &backend.parts.fleet.context().foreign_daemons;
         let seen = scanner.scan().await;
         let mut foreign: Vec<ForeignDaemon> =
             seen.iter().filter(|neighbour| scanner.owner(&neighbour.daemon).is_none()).cloned().collect();
         foreign.sort_by_key(|neighbour| neighbour.daemon.identity.pid);
-        let gpus = self.gpus().await?;
-        let views = join_all(foreign.into_iter().map(|neighbour| self.foreign_view(neighbour, &gpus))).await;
+        let gpus = backend.gpus().await?;
+        let views =
+            join_all(foreign.into_iter().map(|neighbour| backend.foreign_view(neighbour, &gpus))).await;
         views.into_iter().collect()
     }
 
@@ -111,7 +112,7 @@ impl Service {
         ctx: &RequestContext,
         id: &str,
     ) -> Result<ForeignDaemonView, ServiceError> {
-        ctx.require(Right::View)?;
+        let backend = self.with(&ctx.require(Right::View)?);
         let not_found = |reason: &str| ServiceError::NotFound {
             kind: "foreign control daemon",
             name: format!("{}: {reason}", id.chars().take(40).collect::<String>()),
@@ -119,15 +120,17 @@ impl Service {
         let known = ClientId::parse(id)
             .map_err(|_| not_found("give its process ID, a hyphen and its start time, as in the list"))?;
         let identity = Identity::from(known);
-        let scanner = &self.parts.fleet.context().foreign_daemons;
+        let scanner = &backend.parts.fleet.context().foreign_daemons;
         let neighbour = scanner.inspect(identity).await.map_err(|reason| not_found(&reason))?;
         if let Some(owner) = scanner.owner(&neighbour.daemon) {
             return Err(not_found(&format!("it is daemon {owner} of this manager")));
         }
-        let gpus = self.gpus().await?;
-        self.foreign_view(neighbour, &gpus).await
+        let gpus = backend.gpus().await?;
+        backend.foreign_view(neighbour, &gpus).await
     }
+}
 
+impl Backend {
     async fn foreign_view(
         &self,
         neighbour: ForeignDaemon,

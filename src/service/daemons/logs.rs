@@ -57,12 +57,12 @@ impl Service {
         wanted: String,
         own: OwnSessions,
     ) -> Result<LogView, ServiceError> {
-        ctx.require(Right::View)?;
+        let backend = self.with(&ctx.require(Right::View)?);
         // A daemon that does not exist has no log.
         let daemon = self.daemon(ctx, name, false).await?;
         let directory = match daemon.status {
             Some(status) => status.log_directory.into(),
-            None => self.parts.fleet.context().log_directory(name),
+            None => backend.parts.fleet.context().log_directory(name),
         };
         let directory: PathBuf = directory;
         let path = directory.join(file.name());

@@ -41,9 +41,9 @@ pub struct MaintenanceView {
 impl Service {
     /// The current maintenance.
     pub async fn maintenance(&self, ctx: &RequestContext) -> Result<MaintenanceView, ServiceError> {
-        ctx.require(Right::View)?;
-        let mut reader = self.parts.store.read().await?;
-        let live = self.parts.inventory.live();
+        let backend = self.with(&ctx.require(Right::View)?);
+        let mut reader = backend.parts.store.read().await?;
+        let live = backend.parts.inventory.live();
         let Some(maintenance) = store::maintenance::get(&mut reader).await? else {
             return Ok(MaintenanceView {
                 state: None,
@@ -61,8 +61,8 @@ impl Service {
         let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
         drop(reader);
         // The phase must be readable even when the driver is faulty or hangs.
-        let timeout = self.parts.timeout;
-        let found = tokio::time::timeout(timeout, self.parts.engine.holders(&maintenance.gpus)).await;
+        let timeout = backend.parts.timeout;
+        let found = tokio::time::timeout(timeout, backend.parts.engine.holders(&maintenance.gpus)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!(
                 "the processes that have the GPUs open were not found within {} s",
@@ -98,9 +98,10 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let timeout_s = checked_drain(request.timeout_s)?;
-        let present = self.gpus().await?;
+        let present = backend.gpus().await?;
         let named = request.gpus.map(|named| {
             named
                 .iter()
@@ -117,7 +118,7 @@ impl Service {
             return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
         }
         let on_timeout = request.on_timeout;
-        self
+        backend
                 .request_operation(&permit, options, move |db, _| {
                     Box::pin(async move {
                         refuse_another(&mut *db).await?;
@@ -152,20 +153,22 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
-        self.request_operation(&permit, options, |db, _| {
-            Box::pin(async move {
-                refuse_another(&mut *db).await?;
-                let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
-                    return Err(ServiceError::Conflict(
-                        "the host is not in maintenance: there is nothing to end".to_owned(),
-                    ));
-                };
-                let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
-                Ok((OperationRequest::EndMaintenance, daemons))
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        backend
+            .request_operation(&permit, options, |db, _| {
+                Box::pin(async move {
+                    refuse_another(&mut *db).await?;
+                    let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
+                        return Err(ServiceError::Conflict(
+                            "the host is not in maintenance: there is nothing to end".to_owned(),
+                        ));
+                    };
+                    let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
+                    Ok((OperationRequest::EndMaintenance, daemons))
+                })
             })
-        })
-        .await
+            .await
     }
 }
 

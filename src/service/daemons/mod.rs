@@ -22,7 +22,7 @@ use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::layouts::fit_layout;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
 
@@ -51,12 +51,6 @@ pub struct DaemonView {
 }
 
 impl Service {
-    pub(super) fn daemon_view(&self, daemon: Daemon) -> DaemonView {
-        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
-        let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
-        DaemonView { name, generation, created_at, updated_at, spec, status, revision }
-    }
-
     /// Creates or replaces a daemon; the supervisor reconciles it.
     pub async fn put_daemon(
         &self,
@@ -66,8 +60,9 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<DaemonView>, ServiceError> {
         let permit = ctx.require(Right::Administer)?.on(Target::Daemon(name.clone()));
-        self.refuse_read_only().await?;
-        let gpus = self.gpus().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let gpus = backend.gpus().await?;
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
@@ -75,18 +70,18 @@ impl Service {
             .map_err(|error| ServiceError::field("/defaults/active_thread_percentage", error.to_string()))?;
         compute_mode::check(spec.compute_mode)
             .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
-        self.check_name_fits(&name)?;
+        backend.check_name_fits(&name)?;
         let objection = match spec.management {
-            Management::Managed => Box::pin(self.objection_to_manage(&name, &gpus)).await?,
+            Management::Managed => Box::pin(backend.objection_to_manage(&name, &gpus)).await?,
             Management::Observed => None,
         };
-        let capability = &self.parts.fleet.context().capability;
+        let capability = &backend.parts.fleet.context().capability;
         let (ceiling, lacks_static) = (capability.client_ceiling(), capability.lacks_static());
-        let service = self.clone();
-        let (manager_uid, clock) = (self.parts.manager_uid, ctx.clock);
+        let service = backend.clone();
+        let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let mut spec = spec;
-        let (daemon, desired, created, let_go) = self
+        let (daemon, desired, created, let_go) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
@@ -133,16 +128,123 @@ impl Service {
             })
             .await?;
         if !dry_run {
-            self.publish(desired);
+            backend.publish(desired);
         }
-        if let Some(handle) = self.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
+        if let Some(handle) = backend.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
             // No command is written to it after the answer: a running session ends first.
-            let timeout = self.parts.fleet.context().deadline + RELEASE_TIMEOUT;
+            let timeout = backend.parts.fleet.context().deadline + RELEASE_TIMEOUT;
             if !handle.followed(timeout).await {
                 tracing::warn!(daemon = %daemon.name, ?timeout, "an action is still running on a daemon that is to be only observed");
             }
         }
-        Ok(Written { value: self.daemon_view(daemon), created })
+        Ok(Written { value: backend.daemon_view(daemon), created })
+    }
+
+    /// Sets whether a daemon takes new clients, and nothing else.
+    pub async fn set_schedulable(
+        &self,
+        ctx: &RequestContext,
+        name: DaemonName,
+        schedulable: bool,
+        options: WriteOptions,
+    ) -> Result<Written<DaemonView>, ServiceError> {
+        let permit = ctx.require(Right::Operate)?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let gpus = backend.gpus().await?;
+        let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
+        let dry_run = options.dry_run;
+        let (daemon, desired) = backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let mut daemon =
+                        store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(daemon.revision))?;
+                    if daemon.spec.schedulable != schedulable {
+                        let spec = DaemonSpec { schedulable, ..daemon.spec };
+                        store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
+                        let written = store::daemons::get(&mut *db, &name).await?;
+                        daemon = written.ok_or_else(|| {
+                            ServiceError::Internal("the daemon just written is gone".into())
+                        })?;
+                    }
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            backend.publish(desired);
+        }
+        Ok(Written { value: backend.daemon_view(daemon), created: false })
+    }
+
+    /// One daemon; with `fresh`, after a new poll.
+    pub async fn daemon(
+        &self,
+        ctx: &RequestContext,
+        name: &DaemonName,
+        fresh: bool,
+    ) -> Result<DaemonView, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let daemon = backend.stored_daemon(name).await?.ok_or_else(|| not_found(name))?;
+        if fresh && let Some(handle) = backend.parts.fleet.get(name) {
+            handle.fresh(backend.parts.timeout).await?;
+        }
+        Ok(backend.daemon_view(daemon))
+    }
+
+    /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
+    pub fn daemon_desired(
+        &self,
+        ctx: &RequestContext,
+        name: &DaemonName,
+    ) -> Result<Option<Desired>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        Ok(backend.parts.fleet.get(name).map(|handle| handle.desired()))
+    }
+
+    /// Daemons by name.
+    pub async fn daemons(
+        &self,
+        ctx: &RequestContext,
+        page: &Page,
+    ) -> Result<Paged<DaemonView>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        page.key::<DaemonName>()?;
+        let daemons = backend.stored_daemons().await?;
+        let rest = daemons.iter().filter(|daemon| daemon.name.as_str() > page.after.as_str());
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let daemons: Vec<Daemon> = rest.take(rows).cloned().collect();
+        let paged = page.cut(daemons, |daemon| daemon.name.to_string());
+        let items = paged.items.into_iter().map(|daemon| backend.daemon_view(daemon)).collect();
+        Ok(Paged { items, next_cursor: paged.next_cursor })
+    }
+
+    /// Requests an operation on a daemon.
+    pub async fn operate(
+        &self,
+        ctx: &RequestContext,
+        name: DaemonName,
+        request: OperationRequest,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
+        // Only an admin changes a daemon's definition, which includes deleting it.
+        let right = match request {
+            OperationRequest::DeleteDaemon { .. } => Right::Administer,
+            _ => Right::Operate,
+        };
+        let permit = ctx.require(right)?;
+        let backend = self.with(&permit);
+        backend.operate_now(&permit, name, request, options).await
+    }
+}
+
+impl Backend {
+    pub(super) fn daemon_view(&self, daemon: Daemon) -> DaemonView {
+        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
+        let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
+        DaemonView { name, generation, created_at, updated_at, spec, status, revision }
     }
 
     /// Whether a daemon has a control process, or may have one that was not found yet.
@@ -165,103 +267,6 @@ impl Service {
              choose a shorter name, or serve with a shorter --runtime-dir",
             pipe.display()
         )))
-    }
-
-    /// Sets whether a daemon takes new clients, and nothing else.
-    pub async fn set_schedulable(
-        &self,
-        ctx: &RequestContext,
-        name: DaemonName,
-        schedulable: bool,
-        options: WriteOptions,
-    ) -> Result<Written<DaemonView>, ServiceError> {
-        let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
-        let gpus = self.gpus().await?;
-        let (manager_uid, clock) = (self.parts.manager_uid, ctx.clock);
-        let dry_run = options.dry_run;
-        let (daemon, desired) = self
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let mut daemon =
-                        store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                    check_precondition(&options, Some(daemon.revision))?;
-                    if daemon.spec.schedulable != schedulable {
-                        let spec = DaemonSpec { schedulable, ..daemon.spec };
-                        store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
-                        let written = store::daemons::get(&mut *db, &name).await?;
-                        daemon = written.ok_or_else(|| {
-                            ServiceError::Internal("the daemon just written is gone".into())
-                        })?;
-                    }
-                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
-                })
-            })
-            .await?;
-        if !dry_run {
-            self.publish(desired);
-        }
-        Ok(Written { value: self.daemon_view(daemon), created: false })
-    }
-
-    /// One daemon; with `fresh`, after a new poll.
-    pub async fn daemon(
-        &self,
-        ctx: &RequestContext,
-        name: &DaemonName,
-        fresh: bool,
-    ) -> Result<DaemonView, ServiceError> {
-        ctx.require(Right::View)?;
-        let daemon = self.stored_daemon(name).await?.ok_or_else(|| not_found(name))?;
-        if fresh && let Some(handle) = self.parts.fleet.get(name) {
-            handle.fresh(self.parts.timeout).await?;
-        }
-        Ok(self.daemon_view(daemon))
-    }
-
-    /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
-    pub fn daemon_desired(
-        &self,
-        ctx: &RequestContext,
-        name: &DaemonName,
-    ) -> Result<Option<Desired>, ServiceError> {
-        ctx.require(Right::View)?;
-        Ok(self.parts.fleet.get(name).map(|handle| handle.desired()))
-    }
-
-    /// Daemons by name.
-    pub async fn daemons(
-        &self,
-        ctx: &RequestContext,
-        page: &Page,
-    ) -> Result<Paged<DaemonView>, ServiceError> {
-        ctx.require(Right::View)?;
-        page.key::<DaemonName>()?;
-        let daemons = self.stored_daemons().await?;
-        let rest = daemons.iter().filter(|daemon| daemon.name.as_str() > page.after.as_str());
-        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-        let daemons: Vec<Daemon> = rest.take(rows).cloned().collect();
-        let paged = page.cut(daemons, |daemon| daemon.name.to_string());
-        let items = paged.items.into_iter().map(|daemon| self.daemon_view(daemon)).collect();
-        Ok(Paged { items, next_cursor: paged.next_cursor })
-    }
-
-    /// Requests an operation on a daemon.
-    pub async fn operate(
-        &self,
-        ctx: &RequestContext,
-        name: DaemonName,
-        request: OperationRequest,
-        options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
-        // Only an admin changes a daemon's definition, which includes deleting it.
-        let right = match request {
-            OperationRequest::DeleteDaemon { .. } => Right::Administer,
-            _ => Right::Operate,
-        };
-        let permit = ctx.require(right)?;
-        self.operate_now(&permit, name, request, options).await
     }
 
     /// The same with a right that was already checked.

@@ -46,7 +46,8 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Replacement, ServiceError> {
         let permit = ctx.require(Right::Administer)?.on_any_spec();
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let missing = self.gpu(ctx, &old).await?;
         let old = missing.uuid;
         if missing.present {
@@ -55,14 +56,14 @@ impl Service {
                  its daemon"
             )));
         }
-        let gpus = self.gpus().await?;
+        let gpus = backend.gpus().await?;
         let new = replacement(&request, &gpus)?.clone();
-        let ceiling = self.parts.fleet.context().capability.client_ceiling();
-        let manager_uid = self.parts.manager_uid;
+        let ceiling = backend.parts.fleet.context().capability.client_ceiling();
+        let manager_uid = backend.parts.manager_uid;
         let dry_run = options.dry_run;
         let (replaced, with) = (old.clone(), new.uuid.clone());
         let (by, clock) = (ctx.cause(), ctx.clock);
-        let (daemon, tenants, desired) = self
+        let (daemon, tenants, desired) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let name = holder(db, &old).await?;
@@ -96,9 +97,9 @@ impl Service {
             .await?;
         if !dry_run {
             tracing::info!(%replaced, %with, daemon = %daemon.name, "a missing GPU was replaced");
-            self.publish(desired);
+            backend.publish(desired);
         }
-        Ok(Replacement { replaced, with, daemon: self.daemon_view(daemon), tenants })
+        Ok(Replacement { replaced, with, daemon: backend.daemon_view(daemon), tenants })
     }
 }
 

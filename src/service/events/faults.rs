@@ -6,7 +6,7 @@ use crate::domain::event::{AffectedClient, Details, Event, EventFilter, EventTyp
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 
 /// Each kind of fault, with the events that end it.
 const KINDS: [(EventType, &[EventType]); 7] = [
@@ -51,7 +51,7 @@ impl Service {
 
     /// The effects of an event as a fault; an event of another kind affected no one and never ends.
     pub async fn fault(&self, ctx: &RequestContext, event: Event) -> Result<FaultView, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let Some((_, ends)) = KINDS.iter().find(|(kind, _)| *kind == event.kind) else {
             return Ok(FaultView { event, lost: Vec::new(), holders: Vec::new(), over: None });
         };
@@ -65,7 +65,7 @@ impl Service {
         };
         let over = self.events(ctx, over, Order::OldestFirst, &Page::first(1)).await?.items;
         let over = over.into_iter().next();
-        let holders = if over.is_none() { self.fault_holders(ctx, &event) } else { Vec::new() };
+        let holders = if over.is_none() { backend.fault_holders(ctx, &event) } else { Vec::new() };
         Ok(FaultView { event, lost, holders, over })
     }
 
@@ -89,7 +89,9 @@ impl Service {
         });
         Ok(lost.collect())
     }
+}
 
+impl Backend {
     /// Who keeps the server of a fault from taking clients, by the last poll; for host users.
     fn fault_holders(&self, ctx: &RequestContext, event: &Event) -> Vec<FaultHolder> {
         let daemon = event.subject.daemon.as_ref().filter(|_| ctx.actor.scope().is_none());

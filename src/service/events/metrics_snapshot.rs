@@ -9,7 +9,7 @@ use crate::domain::tenant::Tenant;
 use crate::metrics::MetricsFormat;
 use crate::metrics::snapshot::{CommittedSnapshot, MetricsSnapshot, ObservedDaemon};
 use crate::service::access::context::RequestContext;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, StoreError};
 
 /// Shortest time between two reads of committed data: writes come in bursts.
@@ -23,8 +23,8 @@ const EVENTS: i64 = 500;
 impl Service {
     /// The metrics; reads only memory, so that it answers whatever hangs.
     pub fn metrics(&self, ctx: &RequestContext, format: MetricsFormat) -> Result<String, ServiceError> {
-        ctx.require(Right::View)?;
-        let parts = &self.parts;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let parts = &backend.parts;
         let seen = parts.fleet.all().into_iter().map(|(name, handle)| ObservedDaemon {
             name: name.to_string(),
             generation: handle.generation(),
@@ -32,7 +32,7 @@ impl Service {
             clients: handle.observed().clients,
             commands: handle.commands(),
         });
-        let committed = Arc::clone(&self.committed.borrow());
+        let committed = Arc::clone(&backend.committed.borrow());
         let handouts = &parts.fleet.context().handouts;
         let waiting = |tenant: &Tenant| {
             let waiting = handouts.status(&tenant.directory).waiting.len();
@@ -50,9 +50,11 @@ impl Service {
         let text = parts.metrics.render(world, parts.store.commits(), format);
         text.map_err(|error| ServiceError::Internal(error.to_string()))
     }
+}
 
+impl Backend {
     /// Reads committed data after each commit and at intervals, forever.
-    pub async fn refresh_metrics_snapshot(self) {
+    pub async fn refresh_metrics_snapshot(self: Arc<Self>) {
         let mut committed = self.parts.store.committed();
         let mut counted = None;
         loop {

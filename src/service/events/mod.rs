@@ -20,7 +20,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::limits::{Slot, SlotsTaken};
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 pub use crate::store::events::Order;
 use crate::store::{self, Store, StoreError};
 
@@ -36,9 +36,9 @@ impl Service {
         order: Order,
         page: &Page,
     ) -> Result<Paged<Event>, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let after = after(page, order)?;
-        let mut reader = self.parts.store.read().await?;
+        let mut reader = backend.parts.store.read().await?;
         let filter = narrowed(&ctx.actor, first_visible(&mut reader, &ctx.actor).await?, filter);
         let events = store::events::page(&mut reader, &filter, order, after, page.rows()).await?;
         let events = events.into_iter().map(|event| event.redacted_for(&ctx.actor)).collect();
@@ -47,8 +47,8 @@ impl Service {
 
     /// One event.
     pub async fn event(&self, ctx: &RequestContext, id: i64) -> Result<Event, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        let mut reader = self.parts.store.read().await?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut reader = backend.parts.store.read().await?;
         let event = store::events::get(&mut reader, id).await?;
         let begin = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
         let seen = |event: &Event| {
@@ -69,8 +69,8 @@ impl Service {
         filter: EventFilter,
         last: Option<i64>,
     ) -> Result<Following, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        let newest = self.parts.store.newest_event();
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let newest = backend.parts.store.newest_event();
         let now = *newest.borrow();
         let last = last.unwrap_or(now);
         if !(0..=now).contains(&last) {
@@ -86,11 +86,11 @@ impl Service {
         let actor = &ctx.actor;
         let reader =
             if actor.scope().is_some() { actor.grant.to_string() } else { actor.subject.to_string() };
-        let slot = self.streams.take(reader).map_err(|taken| no_stream(taken, self.streams.share()))?;
-        let (store, reader) = (self.parts.store.clone(), Arc::clone(&ctx.actor));
+        let slot = backend.streams.take(reader).map_err(|taken| no_stream(taken, backend.streams.share()))?;
+        let (store, reader) = (backend.parts.store.clone(), Arc::clone(&ctx.actor));
         let ahead = VecDeque::new();
         Ok(Following {
-            clock: self.parts.clock,
+            clock: backend.parts.clock,
             store,
             filter,
             begin: None,
@@ -113,10 +113,10 @@ impl Service {
         filter: EventFilter,
         name: &str,
     ) -> Result<EventFilter, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        let mut known = self.held_gpus().await?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut known = backend.held_gpus().await?;
         if let Some(own) = ctx.actor.scope() {
-            let own = self.gpus_of(own).await?;
+            let own = backend.gpus_of(own).await?;
             known.retain(|gpu| own.contains(&gpu.uuid));
         }
         let gpu = match GpuRef(name.to_owned()).resolve(&known) {
@@ -139,10 +139,12 @@ impl Service {
         ctx: &RequestContext,
         name: &DaemonName,
     ) -> Result<Option<i64>, ServiceError> {
-        ctx.require(Right::View)?;
-        Ok(store::daemons::events_visible_from(&mut *self.parts.store.read().await?, name).await?)
+        let backend = self.with(&ctx.require(Right::View)?);
+        Ok(store::daemons::events_visible_from(&mut *backend.parts.store.read().await?, name).await?)
     }
+}
 
+impl Backend {
     /// The GPUs visible to a tenant.
     async fn gpus_of(&self, name: &TenantName) -> Result<Vec<GpuUuid>, ServiceError> {
         let mut reader = self.parts.store.read().await?;

@@ -1,5 +1,6 @@
 //! Writes the events that drivers report, and other events that no use case writes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -14,7 +15,7 @@ use crate::domain::event::{
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::service::tenants::clients::candidates;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
 use crate::store::{self, Fate, Store, StoreError, Transaction};
 use crate::supervisor::report::event_queue::{
@@ -294,7 +295,7 @@ pub async fn record_compute_mode_change(
     Ok(())
 }
 
-impl Service {
+impl Backend {
     /// Records that the manager stops as requested; no event follows.
     pub async fn record_stop(&self) {
         let event = DomainEvent::ManagerStopped { pid: std::process::id() };
@@ -315,7 +316,7 @@ impl Service {
     }
 
     /// Deletes the oldest events, for as long as the store is open.
-    pub async fn prune_events(self, keep: Keep) {
+    pub async fn prune_events(self: Arc<Self>, keep: Keep) {
         let mut newest = self.parts.store.newest_event();
         loop {
             let seen = *newest.borrow_and_update();

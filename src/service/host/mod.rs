@@ -22,7 +22,7 @@ use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
-use crate::service::{Service, ServiceError, unavailable};
+use crate::service::{Backend, Service, ServiceError, unavailable};
 use crate::store;
 use crate::supervisor::is_server;
 
@@ -199,6 +199,69 @@ impl Promises {
 }
 
 impl Service {
+    /// The host.
+    pub async fn host(&self, ctx: &RequestContext) -> Result<HostView, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let (driver, gpus) =
+            backend.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
+        let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
+        let read_only = backend.read_only().await?;
+        let context = backend.parts.fleet.context();
+        Ok(HostView {
+            hostname: hostname(),
+            simulated: driver.simulated,
+            profile: driver.profile,
+            driver_version: driver.driver_version,
+            cuda_version: driver.cuda_version,
+            mps_binary_version: context.capability.binary_version,
+            static_partitions: context.capability.static_partitions(),
+            client_ceiling: context.capability.client_ceiling(),
+            boot_id: context.boot_id.clone(),
+            machine_id: backend.parts.machine_id.clone(),
+            isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own()),
+            read_only,
+            manager_version: env!("CARGO_PKG_VERSION").to_owned(),
+            manager_uid: backend.parts.manager_uid,
+            gpus: gpus.len(),
+            live: backend.parts.inventory.live(),
+            listening: backend.parts.listening.borrow().clone(),
+            conditions: backend.parts.health.conditions(),
+        })
+    }
+
+    /// All GPUs in PCI order, then missing ones that a daemon has.
+    pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let known = backend.seen_gpus().await?;
+        let held = store::gpus::held(&mut *backend.parts.store.read().await?).await?;
+        let promises = backend.promises().await?;
+        let mut views = Vec::new();
+        for gpu in &known {
+            views.push(backend.gpu_view(gpu, &promises).await?);
+        }
+        for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
+            views.push(backend.never_seen(uuid).await?);
+        }
+        Ok(views)
+    }
+
+    /// One GPU by UUID, unique prefix, index or PCI address.
+    pub async fn gpu(&self, ctx: &RequestContext, name: &str) -> Result<GpuView, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
+        let gpus = backend.seen_gpus().await?;
+        if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
+            return backend.gpu_view(gpu, &backend.promises().await?).await;
+        }
+        let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
+        match backend.never_seen(uuid).await? {
+            view if view.daemon.is_some() => Ok(view),
+            _ => Err(not_found()),
+        }
+    }
+}
+
+impl Backend {
     /// The identity of the host for any authenticated user, even while the driver does not answer.
     pub async fn host_identity(&self, ctx: &RequestContext) -> HostIdentity {
         let hostname = ctx.actor.may(Right::View).is_ok().then(hostname);
@@ -219,67 +282,6 @@ impl Service {
     pub async fn simulated(&self) -> Option<String> {
         let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await.ok()?.ok()?;
         driver.simulated.then(|| driver.profile.unwrap_or_default())
-    }
-
-    /// The host.
-    pub async fn host(&self, ctx: &RequestContext) -> Result<HostView, ServiceError> {
-        ctx.require(Right::View)?;
-        let (driver, gpus) =
-            self.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
-        let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
-        let read_only = self.read_only().await?;
-        let context = self.parts.fleet.context();
-        Ok(HostView {
-            hostname: hostname(),
-            simulated: driver.simulated,
-            profile: driver.profile,
-            driver_version: driver.driver_version,
-            cuda_version: driver.cuda_version,
-            mps_binary_version: context.capability.binary_version,
-            static_partitions: context.capability.static_partitions(),
-            client_ceiling: context.capability.client_ceiling(),
-            boot_id: context.boot_id.clone(),
-            machine_id: self.parts.machine_id.clone(),
-            isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own()),
-            read_only,
-            manager_version: env!("CARGO_PKG_VERSION").to_owned(),
-            manager_uid: self.parts.manager_uid,
-            gpus: gpus.len(),
-            live: self.parts.inventory.live(),
-            listening: self.parts.listening.borrow().clone(),
-            conditions: self.parts.health.conditions(),
-        })
-    }
-
-    /// All GPUs in PCI order, then missing ones that a daemon has.
-    pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>, ServiceError> {
-        ctx.require(Right::View)?;
-        let known = self.seen_gpus().await?;
-        let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
-        let promises = self.promises().await?;
-        let mut views = Vec::new();
-        for gpu in &known {
-            views.push(self.gpu_view(gpu, &promises).await?);
-        }
-        for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
-            views.push(self.never_seen(uuid).await?);
-        }
-        Ok(views)
-    }
-
-    /// One GPU by UUID, unique prefix, index or PCI address.
-    pub async fn gpu(&self, ctx: &RequestContext, name: &str) -> Result<GpuView, ServiceError> {
-        ctx.require(Right::View)?;
-        let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
-        let gpus = self.seen_gpus().await?;
-        if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
-            return self.gpu_view(gpu, &self.promises().await?).await;
-        }
-        let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
-        match self.never_seen(uuid).await? {
-            view if view.daemon.is_some() => Ok(view),
-            _ => Err(not_found()),
-        }
     }
 
     /// The GPUs as the driver reports them now, and missing ones that a daemon has.

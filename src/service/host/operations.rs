@@ -10,14 +10,14 @@ use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::redaction::Redact as _;
 use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError, WriteOptions, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, fate};
 use crate::store::{self, Transaction};
 
 impl Service {
     /// One operation with its journal.
     pub async fn operation(&self, ctx: &RequestContext, id: Uuid) -> Result<Operation, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        let mut reader = self.parts.store.read().await?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut reader = backend.parts.store.read().await?;
         // A tenant user sees only the operations it requested itself.
         if !ctx.actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
             return Err(not_found(id));
@@ -33,15 +33,58 @@ impl Service {
         filter: &OperationFilter,
         page: &Page,
     ) -> Result<Paged<Operation>, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
-        let mut reader = self.parts.store.read().await?;
+        let mut reader = backend.parts.store.read().await?;
         let (scope, before) = (ctx.actor.scope(), before.as_deref());
         let operations = store::operations::page(&mut reader, scope, filter, before, page.rows()).await?;
         let operations = operations.into_iter().map(|operation| operation.redacted_for(&ctx.actor)).collect();
         Ok(page.cut(operations, |operation: &Operation| operation.id.to_string()))
     }
 
+    /// Cancels an operation: a pending one never starts, and a running one stops at its next cancellation point.
+    ///
+    /// A running operation is still running in the answer.
+    pub async fn cancel_operation(
+        &self,
+        ctx: &RequestContext,
+        id: Uuid,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
+        let permit = ctx.require(Right::Operate)?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let (by, dry_run, clock) = (ctx.cause(), options.dry_run, ctx.clock);
+        let operation = backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let now = clock.unix_ms();
+                    if store::operations::cancel(&mut *db, id, now).await? {
+                        store::operations::record_cancelled(&mut *db, id, by, now).await?;
+                    } else if store::operations::request_cancel(&mut *db, id, now).await? {
+                        store::operations::stop_requested(&mut *db, id, by, now).await?;
+                    } else {
+                        let operation = store::operations::get(db, id).await?;
+                        return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
+                    }
+                    let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
+                    Ok((operation, fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            // A pending operation ends here, and is counted nowhere else.
+            if operation.state == OperationState::Cancelled {
+                let outcomes = backend.parts.engine.outcomes();
+                outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
+            }
+            backend.parts.engine.cancel(id);
+        }
+        Ok(operation)
+    }
+}
+
+impl Backend {
     /// Creates an operation whose request and daemons are determined in the same transaction.
     pub(in crate::service) async fn request_operation(
         &self,
@@ -83,46 +126,6 @@ impl Service {
             self.parts.engine.wake();
         }
         Ok(operation.redacted_for(&ctx.actor))
-    }
-
-    /// Cancels an operation: a pending one never starts, and a running one stops at its next cancellation point.
-    ///
-    /// A running operation is still running in the answer.
-    pub async fn cancel_operation(
-        &self,
-        ctx: &RequestContext,
-        id: Uuid,
-        options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
-        let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
-        let (by, dry_run, clock) = (ctx.cause(), options.dry_run, ctx.clock);
-        let operation = self
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    if store::operations::cancel(&mut *db, id, now).await? {
-                        store::operations::record_cancelled(&mut *db, id, by, now).await?;
-                    } else if store::operations::request_cancel(&mut *db, id, now).await? {
-                        store::operations::stop_requested(&mut *db, id, by, now).await?;
-                    } else {
-                        let operation = store::operations::get(db, id).await?;
-                        return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
-                    }
-                    let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
-                    Ok((operation, fate(&options)))
-                })
-            })
-            .await?;
-        if !dry_run {
-            // A pending operation ends here, and is counted nowhere else.
-            if operation.state == OperationState::Cancelled {
-                let outcomes = self.parts.engine.outcomes();
-                outcomes.ended(operation.request.kind(), OperationState::Cancelled.as_str());
-            }
-            self.parts.engine.cancel(id);
-        }
-        Ok(operation)
     }
 }
 

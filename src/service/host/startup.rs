@@ -1,6 +1,7 @@
 //! Startup: loads the stored state and hands it to the supervisors, at the start or once an operator confirmed that the
 //! database belongs to this machine.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::domain::health::HostFault;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError};
 use crate::supervisor::{GpuPresence, RememberedDaemon};
@@ -33,6 +34,45 @@ pub struct ConfirmRequest {
 }
 
 impl Service {
+    /// Moves the database to this machine, and completes startup.
+    pub async fn confirm_host(
+        &self,
+        ctx: &RequestContext,
+        request: ConfirmRequest,
+        dry_run: bool,
+    ) -> Result<HostView, ServiceError> {
+        let permit = ctx.require(Right::Administer)?;
+        let backend = self.with(&permit);
+        let here = &backend.parts.machine_id;
+        if request.machine_id != *here {
+            return Err(ServiceError::field(
+                "/machine_id",
+                format!(
+                    "{:?} is not the ID of this machine, which is {here}: check that this is the intended manager",
+                    request.machine_id.chars().take(80).collect::<String>()
+                ),
+            ));
+        }
+        if dry_run {
+            return Ok(HostView { read_only: None, ..self.host(ctx).await? });
+        }
+        let one = backend.initialized.confirming.lock().await;
+        if !backend.initialized.is_done() {
+            if backend.parts.store.is_sealed() {
+                backend.move_here(&permit).await?;
+                backend.parts.store.unseal();
+                tracing::info!("the database was confirmed to belong to this machine");
+            }
+            let taken = backend.initialize().await;
+            taken.inspect_err(|error| tracing::error!(%error, "the stored state could not be loaded"))?;
+        }
+        backend.accept_loss(&permit).await?;
+        drop(one);
+        self.host(ctx).await
+    }
+}
+
+impl Backend {
     /// Loads the stored state, or seals the store if it belongs to another machine; returns whether there are no daemons yet.
     pub async fn start(&self) -> Result<bool, StoreError> {
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
@@ -101,42 +141,6 @@ impl Service {
             None => Ok(()),
             Some(ReadOnly { reason, .. }) => Err(ServiceError::ReadOnly(reason)),
         }
-    }
-
-    /// Moves the database to this machine, and completes startup.
-    pub async fn confirm_host(
-        &self,
-        ctx: &RequestContext,
-        request: ConfirmRequest,
-        dry_run: bool,
-    ) -> Result<HostView, ServiceError> {
-        let permit = ctx.require(Right::Administer)?;
-        let here = &self.parts.machine_id;
-        if request.machine_id != *here {
-            return Err(ServiceError::field(
-                "/machine_id",
-                format!(
-                    "{:?} is not the ID of this machine, which is {here}: check that this is the intended manager",
-                    request.machine_id.chars().take(80).collect::<String>()
-                ),
-            ));
-        }
-        if dry_run {
-            return Ok(HostView { read_only: None, ..self.host(ctx).await? });
-        }
-        let one = self.initialized.confirming.lock().await;
-        if !self.initialized.is_done() {
-            if self.parts.store.is_sealed() {
-                self.move_here(&permit).await?;
-                self.parts.store.unseal();
-                tracing::info!("the database was confirmed to belong to this machine");
-            }
-            let taken = self.initialize().await;
-            taken.inspect_err(|error| tracing::error!(%error, "the stored state could not be loaded"))?;
-        }
-        self.accept_loss(&permit).await?;
-        drop(one);
-        self.host(ctx).await
     }
 
     /// Accepts the database as it is although rows are missing from its audit log.
@@ -303,7 +307,7 @@ impl Service {
     }
 
     /// Periodically lists the GPUs, and notifies all drivers of changes.
-    pub async fn watch_gpus(self, every: Duration) {
+    pub async fn watch_gpus(self: Arc<Self>, every: Duration) {
         let mut remembered = None;
         loop {
             // While the driver does not answer, its last answer stays valid.

@@ -21,7 +21,7 @@ use crate::operations::OutlookError;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::not_found as no_daemon;
-use crate::service::{FieldError, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 use crate::store::{self, layouts::NewVersion};
 
 /// A daemon, and how a layout maps to its GPUs.
@@ -138,9 +138,9 @@ impl Service {
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<LayoutPlan, ServiceError> {
-        ctx.require(Right::View)?;
-        let projected = self.projected(name, target).await?;
-        self.plan_of(&projected).await
+        let backend = self.with(&ctx.require(Right::View)?);
+        let projected = backend.projected(name, target).await?;
+        backend.plan_of(&projected).await
     }
 
     /// Whether a daemon matches a layout, by a fresh poll.
@@ -150,15 +150,15 @@ impl Service {
         name: &LayoutName,
         target: &LayoutTarget,
     ) -> Result<Assertion, ServiceError> {
-        ctx.require(Right::View)?;
-        let Projected { daemon, active, layout } = self.projected(name, target).await?;
-        let timeout = self.parts.timeout;
-        let seen = self.parts.engine.poll_for_layout(&target.daemon, &active, &layout, timeout).await?;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let Projected { daemon, active, layout } = backend.projected(name, target).await?;
+        let timeout = backend.parts.timeout;
+        let seen = backend.parts.engine.poll_for_layout(&target.daemon, &active, &layout, timeout).await?;
         let status = &seen.observed.status;
         let effective = status.effective.as_ref();
         let spec = daemon.spec.layout.as_ref();
         let differences = if layout.enforcement == Enforcement::Percentage {
-            let shares = self.parts.engine.shares(&active, &layout).await?;
+            let shares = backend.parts.engine.shares(&active, &layout).await?;
             percentage::assertion::differences(&active, spec, &shares, status)
         } else {
             match effective.and_then(|seen| seen.partitions.as_deref()) {
@@ -176,7 +176,7 @@ impl Service {
                 }),
             }
         };
-        let observed_at = effective.map_or_else(|| self.parts.clock.unix_ms(), |seen| seen.observed_at);
+        let observed_at = effective.map_or_else(|| backend.parts.clock.unix_ms(), |seen| seen.observed_at);
         Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
     }
 
@@ -189,15 +189,16 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let author = ctx.actor.subject.to_string();
         check_note(request.note.as_deref())?;
         check_digest(request.plan.as_deref())?;
-        if let Some(answered) = self.answered(ctx).await? {
+        if let Some(answered) = backend.answered(ctx).await? {
             return Ok(answered);
         }
-        let projected = self.projected(&name, &request.target()).await?;
-        let plan = self.plan_of(&projected).await?;
+        let projected = backend.projected(&name, &request.target()).await?;
+        let plan = backend.plan_of(&projected).await?;
         refuse_blocked(&plan, request.recreate)?;
         refuse_another(&plan, request.plan.as_deref())?;
         let Projected { daemon, active, .. } = projected;
@@ -214,9 +215,11 @@ impl Service {
             note: note.clone(),
         };
         let new = layout.map(|layout| OwnedVersion { layout, author, note });
-        self.request_layout(&permit, daemon.name, operation, new, options).await
+        backend.request_layout(&permit, daemon.name, operation, new, options).await
     }
+}
 
+impl Backend {
     pub(in crate::service) async fn request_layout(
         &self,
         permit: &Permit,

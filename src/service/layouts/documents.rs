@@ -17,7 +17,7 @@ use crate::host::process;
 use crate::operations::PolledDaemon;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::not_found as no_daemon;
-use crate::service::{Service, ServiceError, WriteOptions, fate, unavailable};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, fate, unavailable};
 use crate::store::{self, layouts::NewVersion};
 
 /// Most layouts in one import.
@@ -39,14 +39,15 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Vec<LayoutView>, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let author = ctx.actor.subject.to_string();
         let layouts = text::read(&text, format).map_err(|error| invalid("", error))?.layouts;
         check_import(&layouts)?;
         let mut views = Vec::with_capacity(layouts.len());
         for part in parts(layouts) {
             let (author, fate, clock) = (author.clone(), fate(&options), ctx.clock);
-            let written = self.write(&permit, move |db| {
+            let written = backend.write(&permit, move |db| {
                 Box::pin(async move {
                     let mut views = Vec::with_capacity(part.len());
                     for (name, entry) in part {
@@ -68,8 +69,8 @@ impl Service {
         name: &LayoutName,
         daemon: &DaemonName,
     ) -> Result<Document, ServiceError> {
-        ctx.require(Right::View)?;
-        let mut reader = self.parts.store.read().await?;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let mut reader = backend.parts.store.read().await?;
         let holder = store::daemons::get(&mut reader, daemon).await?.ok_or_else(|| no_daemon(daemon))?;
         let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {
             ServiceError::Conflict(format!(
@@ -80,8 +81,8 @@ impl Service {
         let version = store::layouts::version(&mut reader, &wanted).await?;
         let version = version.ok_or_else(|| no_version(&wanted))?;
         drop(reader);
-        let timeout = self.parts.timeout;
-        let seen = self.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
+        let timeout = backend.parts.timeout;
+        let seen = backend.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
         let given = match version.layout.enforcement {
             Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
             Enforcement::Percentage => {
@@ -96,13 +97,16 @@ impl Service {
         refuse_other_program(daemon, &seen)?;
         // The fingerprint is that of the present hardware, driver and program, because the present control process gave these
         // IDs (or its clients saw these SMs). Nothing of an earlier process is exported.
-        let fingerprint = self.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
-        let recorded = Recorded { ids, shares, fingerprint, provenance: self.provenance(daemon, &version) };
+        let fingerprint = backend.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
+        let recorded =
+            Recorded { ids, shares, fingerprint, provenance: backend.provenance(daemon, &version) };
         let Version { name, layout, note, .. } = version;
         let entry = DocumentLayout::of(&layout, note, Some(recorded));
         Ok(Document::sealed(BTreeMap::from([(name, entry)])))
     }
+}
 
+impl Backend {
     /// What a layout's IDs depend on, for these GPUs of a daemon.
     pub(in crate::service) async fn fingerprint(
         &self,

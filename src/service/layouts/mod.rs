@@ -56,30 +56,39 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<LayoutView>, ServiceError> {
         let permit = ctx.require(Right::Operate)?.on(Target::Layout(name.clone()));
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let LayoutRequest { layout, note } = request;
         layout.check().map_err(|error| invalid("/layout", error))?;
         check_note(note.as_deref())?;
         let (author, clock) = (ctx.actor.subject.to_string(), ctx.clock);
-        self.write(&permit, move |db| {
-            Box::pin(async move {
-                let before = store::layouts::newest(&mut *db, &name).await?;
-                let tag = before.as_ref().map(|version| i64::from(version.version));
-                check_precondition(&options, tag)?;
-                let new =
-                    NewVersion { layout: &layout, author: &author, note: note.as_deref(), provenance: None };
-                let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock).await?;
-                let view = view(db, newest).await?;
-                Ok::<_, ServiceError>((Written { value: view, created: before.is_none() }, fate(&options)))
+        backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let before = store::layouts::newest(&mut *db, &name).await?;
+                    let tag = before.as_ref().map(|version| i64::from(version.version));
+                    check_precondition(&options, tag)?;
+                    let new = NewVersion {
+                        layout: &layout,
+                        author: &author,
+                        note: note.as_deref(),
+                        provenance: None,
+                    };
+                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock).await?;
+                    let view = view(db, newest).await?;
+                    Ok::<_, ServiceError>((
+                        Written { value: view, created: before.is_none() },
+                        fate(&options),
+                    ))
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// The newest version of a layout.
     pub async fn layout(&self, ctx: &RequestContext, name: &LayoutName) -> Result<LayoutView, ServiceError> {
-        ctx.require(Right::View)?;
-        let mut reader = self.parts.store.read().await?;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let mut reader = backend.parts.store.read().await?;
         let newest = store::layouts::newest(&mut reader, name).await?;
         view(&mut reader, newest.ok_or_else(|| not_found(name))?).await
     }
@@ -90,9 +99,9 @@ impl Service {
         ctx: &RequestContext,
         page: &Page,
     ) -> Result<Paged<LayoutView>, ServiceError> {
-        ctx.require(Right::View)?;
+        let backend = self.with(&ctx.require(Right::View)?);
         page.key::<LayoutName>()?;
-        let mut reader = self.parts.store.read().await?;
+        let mut reader = backend.parts.store.read().await?;
         let listed = store::layouts::page(&mut reader, &page.after, page.rows()).await?;
         let paged = page.cut(listed, |version| version.name.to_string());
         let mut items = Vec::with_capacity(paged.items.len());
@@ -108,8 +117,8 @@ impl Service {
         ctx: &RequestContext,
         wanted: &VersionRef,
     ) -> Result<Version, ServiceError> {
-        ctx.require(Right::View)?;
-        let found = store::layouts::version(&mut *self.parts.store.read().await?, wanted).await?;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let found = store::layouts::version(&mut *backend.parts.store.read().await?, wanted).await?;
         found.ok_or_else(|| no_version(wanted))
     }
 
@@ -120,9 +129,9 @@ impl Service {
         name: &LayoutName,
         page: &Page,
     ) -> Result<Paged<Version>, ServiceError> {
-        ctx.require(Right::View)?;
+        let backend = self.with(&ctx.require(Right::View)?);
         let before = page.key::<u32>()?;
-        let mut reader = self.parts.store.read().await?;
+        let mut reader = backend.parts.store.read().await?;
         if store::layouts::newest(&mut reader, name).await?.is_none() {
             return Err(not_found(name));
         }
@@ -138,8 +147,9 @@ impl Service {
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
-        self.write(&permit, move |db| {
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        backend.write(&permit, move |db| {
                 Box::pin(async move {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
                     let newest = newest.ok_or_else(|| not_found(&name))?;

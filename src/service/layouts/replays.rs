@@ -16,7 +16,7 @@ use crate::domain::{DaemonName, LayoutName};
 use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
 use crate::service::page::{Page, Paged};
-use crate::service::{FieldError, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 use crate::store;
 
 /// A layout to replay: from a document, or stored here.
@@ -123,23 +123,24 @@ impl Service {
         options: WriteOptions,
     ) -> Result<ReplayAccepted, ServiceError> {
         let permit = ctx.require(Right::Operate)?;
-        self.refuse_read_only().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
         let author = ctx.actor.subject.to_string();
-        if let Some(answered) = self.answered(ctx).await? {
+        if let Some(answered) = backend.answered(ctx).await? {
             return accepted(answered);
         }
         let force = request.force;
         let ReplaySource { name, target, entry } = request.source()?;
         let recorded = entry.as_ref().and_then(|entry| entry.recorded.as_ref());
-        let projected = match self.projected(&name, &target).await {
+        let projected = match backend.projected(&name, &target).await {
             Ok(projected) => projected,
-            Err(error) => return Err(self.other_sku(&name, &target, recorded, error).await),
+            Err(error) => return Err(backend.other_sku(&name, &target, recorded, error).await),
         };
-        let plan = self.plan_of(&projected).await?;
+        let plan = backend.plan_of(&projected).await?;
         let forced = match recorded {
             Some(recorded) => {
                 let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);
-                self.compare(daemon, map, &projected.layout, recorded, &name, force).await?
+                backend.compare(daemon, map, &projected.layout, recorded, &name, force).await?
             }
             None => Vec::new(),
         };
@@ -154,7 +155,7 @@ impl Service {
             }
             Some(recorded) => (None, recorded.shares.clone()),
             None => {
-                let mut reader = self.parts.store.read().await?;
+                let mut reader = backend.parts.store.read().await?;
                 store::restarts::on_record(&mut reader, &daemon.name, &active, &layout).await?
             }
         };
@@ -179,7 +180,7 @@ impl Service {
             finished_at: None,
             duration_us: None,
         };
-        let requested = self.request_operation(&permit, options, move |db, operation| {
+        let requested = backend.request_operation(&permit, options, move |db, operation| {
             Box::pin(async move {
                 let mut replay = Replay { operation: Some(operation), ..replay };
                 if let Some(entry) = &entry {
@@ -195,6 +196,24 @@ impl Service {
         accepted(requested.await?)
     }
 
+    /// One replay.
+    pub async fn replay_record(&self, ctx: &RequestContext, id: Uuid) -> Result<Replay, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let replay = store::replays::get(&mut *backend.parts.store.read().await?, id).await?;
+        replay.ok_or_else(|| ServiceError::NotFound { kind: "replay", name: id.to_string() })
+    }
+
+    /// Replays, newest first.
+    pub async fn replays(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<Replay>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let before = page.key::<Uuid>()?.map(|id| id.to_string());
+        let mut reader = backend.parts.store.read().await?;
+        let replays = store::replays::page(&mut reader, before.as_deref(), page.rows()).await?;
+        Ok(page.cut(replays, |replay| replay.id.to_string()))
+    }
+}
+
+impl Backend {
     /// Why a document does not fit a daemon without GPUs for its roles: how the intended GPUs, or the daemon's, differ;
     /// otherwise the error itself.
     async fn other_sku(
@@ -267,22 +286,6 @@ impl Service {
             fields.join(", ")
         );
         Err(ServiceError::OtherHardware { detail, errors })
-    }
-
-    /// One replay.
-    pub async fn replay_record(&self, ctx: &RequestContext, id: Uuid) -> Result<Replay, ServiceError> {
-        ctx.require(Right::View)?;
-        let replay = store::replays::get(&mut *self.parts.store.read().await?, id).await?;
-        replay.ok_or_else(|| ServiceError::NotFound { kind: "replay", name: id.to_string() })
-    }
-
-    /// Replays, newest first.
-    pub async fn replays(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<Replay>, ServiceError> {
-        ctx.require(Right::View)?;
-        let before = page.key::<Uuid>()?.map(|id| id.to_string());
-        let mut reader = self.parts.store.read().await?;
-        let replays = store::replays::page(&mut reader, before.as_deref(), page.rows()).await?;
-        Ok(page.cut(replays, |replay| replay.id.to_string()))
     }
 }
 

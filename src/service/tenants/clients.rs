@@ -11,7 +11,7 @@ use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError, WriteOptions};
+use crate::service::{Backend, Service, ServiceError, WriteOptions};
 use crate::store;
 use crate::supervisor::TerminateError;
 
@@ -62,6 +62,96 @@ pub struct ClientFilter {
 }
 
 impl Service {
+    /// Clients by process ID; with `fresh`, after a poll of every daemon concerned.
+    pub async fn clients(
+        &self,
+        ctx: &RequestContext,
+        filter: &ClientFilter,
+        fresh: bool,
+        page: &Page,
+    ) -> Result<Paged<ClientView>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        if fresh {
+            let daemons = backend.parts.fleet.observed().into_iter().map(|(name, _)| name);
+            let own = backend.daemon_in_scope(ctx).await?;
+            let wanted = daemons
+                .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
+                .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
+            let polls = wanted.filter_map(|name| backend.parts.fleet.get(&name)).map(|handle| {
+                let timeout = backend.parts.timeout;
+                async move { handle.fresh(timeout).await }
+            });
+            for poll in futures_util::future::join_all(polls).await {
+                poll?;
+            }
+        }
+        let after = if page.after.is_empty() { None } else { Some(ClientId::parse(&page.after)) };
+        let after = after.transpose().map_err(|error| ServiceError::field("/cursor", error.to_string()))?;
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let clients = backend
+            .attributed()
+            .await?
+            .into_iter()
+            .filter(|client| ctx.actor.sees(client.tenant.as_ref()))
+            .filter(|client| after.is_none_or(|after| client.id > after))
+            .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
+            .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
+            .take(rows)
+            .collect();
+        Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
+    }
+
+    /// One client at the last poll.
+    pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let clients = backend.attributed().await?;
+        clients
+            .into_iter()
+            .find(|client| client.id == id && ctx.actor.sees(client.tenant.as_ref()))
+            .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
+    }
+
+    /// Whether a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
+    pub async fn is_client_stopped(&self, ctx: &RequestContext, id: ClientId) -> Result<bool, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
+        self.client(ctx, id).await?;
+        Ok(host::process::is_stopped(id.pid))
+    }
+
+    /// Requests the termination of a client; `stopped` says what to do if it is stopped, which is refused by default.
+    pub async fn terminate(
+        &self,
+        ctx: &RequestContext,
+        id: ClientId,
+        stopped: StoppedPolicy,
+        options: WriteOptions,
+    ) -> Result<Operation, ServiceError> {
+        // The client's tenant is determined below, where another's client is not found.
+        let right = ctx.actor.scope().map_or(Right::Operate, Right::UseTenant);
+        let permit = ctx.require(right)?;
+        let backend = self.with(&permit);
+        // A repeated request finds the client gone, as intended.
+        if let Some(operation) = backend.answered::<Operation>(ctx).await? {
+            return Ok(operation.redacted_for(&ctx.actor));
+        }
+        let client = match self.client(ctx, id).await {
+            Ok(client) => client,
+            // A client that connected in the last seconds is missing from the last poll.
+            Err(ServiceError::NotFound { .. }) => {
+                self.clients(ctx, &ClientFilter::default(), true, &Page::first(1)).await?;
+                self.client(ctx, id).await?
+            }
+            Err(error) => return Err(error),
+        };
+        if stopped == StoppedPolicy::Refuse && host::process::is_stopped(id.pid) {
+            return Err(ServiceError::Conflict(TerminateError::Stopped(id).to_string()).visible_to_tenants());
+        }
+        let request = OperationRequest::TerminateClient { client: id, stopped };
+        backend.operate_now(&permit, client.daemon, request, options).await
+    }
+}
+
+impl Backend {
     /// All clients at the last poll, each with its tenant.
     pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
         let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
@@ -90,62 +180,6 @@ impl Service {
         Ok(views)
     }
 
-    /// Clients by process ID; with `fresh`, after a poll of every daemon concerned.
-    pub async fn clients(
-        &self,
-        ctx: &RequestContext,
-        filter: &ClientFilter,
-        fresh: bool,
-        page: &Page,
-    ) -> Result<Paged<ClientView>, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        if fresh {
-            let daemons = self.parts.fleet.observed().into_iter().map(|(name, _)| name);
-            let own = self.daemon_in_scope(ctx).await?;
-            let wanted = daemons
-                .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
-                .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
-            let polls = wanted.filter_map(|name| self.parts.fleet.get(&name)).map(|handle| {
-                let timeout = self.parts.timeout;
-                async move { handle.fresh(timeout).await }
-            });
-            for poll in futures_util::future::join_all(polls).await {
-                poll?;
-            }
-        }
-        let after = if page.after.is_empty() { None } else { Some(ClientId::parse(&page.after)) };
-        let after = after.transpose().map_err(|error| ServiceError::field("/cursor", error.to_string()))?;
-        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-        let clients = self
-            .attributed()
-            .await?
-            .into_iter()
-            .filter(|client| ctx.actor.sees(client.tenant.as_ref()))
-            .filter(|client| after.is_none_or(|after| client.id > after))
-            .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
-            .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
-            .take(rows)
-            .collect();
-        Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
-    }
-
-    /// One client at the last poll.
-    pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        let clients = self.attributed().await?;
-        clients
-            .into_iter()
-            .find(|client| client.id == id && ctx.actor.sees(client.tenant.as_ref()))
-            .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
-    }
-
-    /// Whether a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
-    pub async fn is_client_stopped(&self, ctx: &RequestContext, id: ClientId) -> Result<bool, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        self.client(ctx, id).await?;
-        Ok(host::process::is_stopped(id.pid))
-    }
-
     /// The daemon of the tenant that an actor is bound to, if that tenant exists; `None` for an actor that may see all
     /// daemons.
     async fn daemon_in_scope(
@@ -155,37 +189,6 @@ impl Service {
         let Some(tenant) = ctx.actor.scope() else { return Ok(None) };
         let tenant = store::tenants::get(&mut *self.parts.store.read().await?, tenant).await?;
         Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))
-    }
-
-    /// Requests the termination of a client; `stopped` says what to do if it is stopped, which is refused by default.
-    pub async fn terminate(
-        &self,
-        ctx: &RequestContext,
-        id: ClientId,
-        stopped: StoppedPolicy,
-        options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
-        // The client's tenant is determined below, where another's client is not found.
-        let right = ctx.actor.scope().map_or(Right::Operate, Right::UseTenant);
-        let permit = ctx.require(right)?;
-        // A repeated request finds the client gone, as intended.
-        if let Some(operation) = self.answered::<Operation>(ctx).await? {
-            return Ok(operation.redacted_for(&ctx.actor));
-        }
-        let client = match self.client(ctx, id).await {
-            Ok(client) => client,
-            // A client that connected in the last seconds is missing from the last poll.
-            Err(ServiceError::NotFound { .. }) => {
-                self.clients(ctx, &ClientFilter::default(), true, &Page::first(1)).await?;
-                self.client(ctx, id).await?
-            }
-            Err(error) => return Err(error),
-        };
-        if stopped == StoppedPolicy::Refuse && host::process::is_stopped(id.pid) {
-            return Err(ServiceError::Conflict(TerminateError::Stopped(id).to_string()).visible_to_tenants());
-        }
-        let request = OperationRequest::TerminateClient { client: id, stopped };
-        self.operate_now(&permit, client.daemon, request, options).await
     }
 }
 

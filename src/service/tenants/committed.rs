@@ -9,10 +9,25 @@ use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
 use crate::service::access::context::RequestContext;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, StoreError};
 
 impl Service {
+    /// How many tenants each daemon has.
+    pub async fn tenant_counts(
+        &self,
+        ctx: &RequestContext,
+    ) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let mut counts = BTreeMap::new();
+        for tenant in backend.stored_tenants().await?.iter() {
+            *counts.entry(tenant.spec.daemon.clone()).or_default() += 1;
+        }
+        Ok(counts)
+    }
+}
+
+impl Backend {
     /// All daemons by name.
     pub(in crate::service) async fn stored_daemons(&self) -> Result<Arc<Vec<Daemon>>, StoreError> {
         // Before the read: a commit in between makes the value newer than its number, and never older.
@@ -54,18 +69,5 @@ impl Service {
         };
         let kept = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, tenants });
         Ok(Arc::clone(&kept.tenants))
-    }
-
-    /// How many tenants each daemon has.
-    pub async fn tenant_counts(
-        &self,
-        ctx: &RequestContext,
-    ) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
-        ctx.require(Right::View)?;
-        let mut counts = BTreeMap::new();
-        for tenant in self.stored_tenants().await?.iter() {
-            *counts.entry(tenant.spec.daemon.clone()).or_default() += 1;
-        }
-        Ok(counts)
     }
 }

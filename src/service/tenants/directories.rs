@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store;
 
-impl Service {
+impl Backend {
     /// Periodically closes the directories of deleted tenants, and removes those without processes.
-    pub async fn collect_tenant_directories(self, every: Duration) {
+    pub async fn collect_tenant_directories(self: Arc<Self>, every: Duration) {
         loop {
             if let Err(error) = self.collect_once().await {
                 tracing::warn!(%error, "directories of deleted tenants could not be cleaned up");

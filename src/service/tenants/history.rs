@@ -1,6 +1,7 @@
 //! What tenants used in the last hour, for charts; in memory only, from what drivers observe anyway.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::Right;
@@ -8,11 +9,53 @@ use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::history::{EVERY_MS, HeldByTenant, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::access::context::RequestContext;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 
 impl Service {
+    /// The start of a tenant's history, in unix milliseconds: an hour ago, or when this manager started.
+    pub fn tenant_history_since(&self, ctx: &RequestContext, name: &TenantName) -> Result<i64, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
+        Ok(backend.history.since.max(backend.parts.clock.unix_ms() - SPAN_MS))
+    }
+
+    /// What a tenant used in the last hour, oldest first; empty if it had no client.
+    pub fn tenant_history(
+        &self,
+        ctx: &RequestContext,
+        name: &TenantName,
+    ) -> Result<Vec<Point>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
+        let mut points = backend.history.history().of_tenant(name);
+        let present = backend.held_now().remove(name).map(|held| (held.clients, held.memory()));
+        with_present(&mut points, backend.parts.clock.unix_ms(), present);
+        Ok(points)
+    }
+
+    /// What each tenant used of a GPU in the last hour, by name.
+    pub fn gpu_history(
+        &self,
+        ctx: &RequestContext,
+        gpu: &GpuUuid,
+    ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let mut lines: BTreeMap<TenantName, Vec<Point>> =
+            backend.history.history().of_gpu(gpu).into_iter().collect();
+        let held = backend.held_now();
+        for tenant in held.iter().filter(|(_, held)| held.gpus.contains_key(gpu)).map(|(name, _)| name) {
+            lines.entry(tenant.clone()).or_default();
+        }
+        let now = backend.parts.clock.unix_ms();
+        for (tenant, points) in &mut lines {
+            let present = held.get(tenant).and_then(|held| held.gpus.get(gpu).copied());
+            with_present(points, now, present);
+        }
+        Ok(lines.into_iter().collect())
+    }
+}
+
+impl Backend {
     /// Records what tenants use every few seconds, forever.
-    pub async fn keep_history(self) {
+    pub async fn keep_history(self: Arc<Self>) {
         let every = Duration::from_millis(EVERY_MS.unsigned_abs());
         let mut timer = tokio::time::interval(every);
         timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -45,46 +88,6 @@ impl Service {
             }
         }
         held
-    }
-
-    /// The start of a tenant's history, in unix milliseconds: an hour ago, or when this manager started.
-    pub fn tenant_history_since(&self, ctx: &RequestContext, name: &TenantName) -> Result<i64, ServiceError> {
-        ctx.require(Right::ViewTenant(name))?;
-        Ok(self.history.since.max(self.parts.clock.unix_ms() - SPAN_MS))
-    }
-
-    /// What a tenant used in the last hour, oldest first; empty if it had no client.
-    pub fn tenant_history(
-        &self,
-        ctx: &RequestContext,
-        name: &TenantName,
-    ) -> Result<Vec<Point>, ServiceError> {
-        ctx.require(Right::ViewTenant(name))?;
-        let mut points = self.history.history().of_tenant(name);
-        let present = self.held_now().remove(name).map(|held| (held.clients, held.memory()));
-        with_present(&mut points, self.parts.clock.unix_ms(), present);
-        Ok(points)
-    }
-
-    /// What each tenant used of a GPU in the last hour, by name.
-    pub fn gpu_history(
-        &self,
-        ctx: &RequestContext,
-        gpu: &GpuUuid,
-    ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
-        ctx.require(Right::View)?;
-        let mut lines: BTreeMap<TenantName, Vec<Point>> =
-            self.history.history().of_gpu(gpu).into_iter().collect();
-        let held = self.held_now();
-        for tenant in held.iter().filter(|(_, held)| held.gpus.contains_key(gpu)).map(|(name, _)| name) {
-            lines.entry(tenant.clone()).or_default();
-        }
-        let now = self.parts.clock.unix_ms();
-        for (tenant, points) in &mut lines {
-            let present = held.get(tenant).and_then(|held| held.gpus.get(gpu).copied());
-            with_present(points, now, present);
-        }
-        Ok(lines.into_iter().collect())
     }
 }
 

@@ -36,7 +36,7 @@ use crate::service::tenants::leases::refuse_while_leased;
 use crate::service::tenants::percentage_layout::refuse_own_share;
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
@@ -104,23 +104,24 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Written<TenantView>, ServiceError> {
         let permit = ctx.require(Right::Administer)?.on(Target::Tenant(name.clone()));
-        self.refuse_read_only().await?;
-        let gpus = self.gpus().await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let gpus = backend.gpus().await?;
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
         spec.check()
             .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
-        self.refuse_move_with_clients(&name, &spec.daemon).await?;
-        let context = self.parts.fleet.context();
-        let multi_user = self.is_multi_user(&spec.daemon).await?;
-        let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
+        backend.refuse_move_with_clients(&name, &spec.daemon).await?;
+        let context = backend.parts.fleet.context();
+        let multi_user = backend.is_multi_user(&spec.daemon).await?;
+        let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
         let ceiling = context.capability.client_ceiling();
         let boot_id = context.boot_id.clone();
-        let (manager_uid, clock) = (self.parts.manager_uid, ctx.clock);
+        let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let present = gpus.clone();
-        let (tenant, desired, created) = self
+        let (tenant, desired, created) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let current = store::tenants::get(&mut *db, &name).await?;
@@ -172,28 +173,9 @@ impl Service {
             })
             .await?;
         if !dry_run {
-            self.publish(desired.into_iter().flatten());
+            backend.publish(desired.into_iter().flatten());
         }
-        Ok(Written { value: self.tenant_view(ctx, tenant, &present).await?, created })
-    }
-
-    /// A process stays with the daemon it was started for, whatever happens to its tenant.
-    pub(super) async fn refuse_move_with_clients(
-        &self,
-        name: &TenantName,
-        to: &DaemonName,
-    ) -> Result<(), ServiceError> {
-        let current = store::tenants::get(&mut *self.parts.store.read().await?, name).await?;
-        let Some(from) = current.map(|tenant| tenant.spec.daemon).filter(|from| from != to) else {
-            return Ok(());
-        };
-        match self.processes_of(name).await? {
-            0 => Ok(()),
-            running => Err(ServiceError::Conflict(format!(
-                "tenant {name} cannot move from daemon {from} to {to} while it has processes running ({running}): end or \
-                 terminate them first"
-            ))),
-        }
+        Ok(Written { value: backend.tenant_view(ctx, tenant, &present).await?, created })
     }
 
     /// Deletes a tenant; refused while its processes are connected.
@@ -204,19 +186,20 @@ impl Service {
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::Administer)?;
-        self.refuse_read_only().await?;
-        let connected = self.processes_of(&name).await?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let connected = backend.processes_of(&name).await?;
         if connected > 0 {
             return Err(ServiceError::Conflict(format!(
                 "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
             )));
         }
-        let gpus = self.gpus().await?;
-        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
-        let boot_id = self.parts.fleet.context().boot_id.clone();
+        let gpus = backend.gpus().await?;
+        let (manager_uid, dry_run) = (backend.parts.manager_uid, options.dry_run);
+        let boot_id = backend.parts.fleet.context().boot_id.clone();
         let (by, clock) = (ctx.cause(), ctx.clock);
         let forgotten = name.clone();
-        let (desired, revoked) = self
+        let (desired, revoked) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let tenant =
@@ -237,9 +220,9 @@ impl Service {
             })
             .await?;
         if !dry_run {
-            self.parts.access.end(&revoked).await;
-            self.history.forget(&forgotten);
-            self.publish(desired);
+            backend.parts.access.end(&revoked).await;
+            backend.history.forget(&forgotten);
+            backend.publish(desired);
         }
         Ok(())
     }
@@ -251,13 +234,13 @@ impl Service {
         name: &TenantName,
         fresh: bool,
     ) -> Result<TenantView, ServiceError> {
-        ctx.require(Right::ViewTenant(name))?;
-        let tenant = self.stored_tenant(name).await?;
-        if fresh && let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) {
-            handle.fresh(self.parts.timeout).await?;
+        let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
+        let tenant = backend.stored_tenant(name).await?;
+        if fresh && let Some(handle) = backend.parts.fleet.get(&tenant.spec.daemon) {
+            handle.fresh(backend.parts.timeout).await?;
         }
-        let gpus = self.held_gpus().await?;
-        self.tenant_view(ctx, tenant, &gpus).await
+        let gpus = backend.held_gpus().await?;
+        backend.tenant_view(ctx, tenant, &gpus).await
     }
 
     /// Tenants by name.
@@ -267,9 +250,9 @@ impl Service {
         filter: &TenantFilter,
         page: &Page,
     ) -> Result<Paged<TenantView>, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
         page.key::<TenantName>()?;
-        let mut reader = self.parts.store.read().await?;
+        let mut reader = backend.parts.store.read().await?;
         let tenants = match ctx.actor.scope() {
             None => {
                 let (daemon, text) = (filter.daemon.as_ref(), filter.text.as_deref());
@@ -296,19 +279,19 @@ impl Service {
             _ => BTreeMap::new(),
         };
         drop(reader);
-        let gpus = self.held_gpus().await?;
+        let gpus = backend.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
-        let clients = self.attributed().await?;
+        let clients = backend.attributed().await?;
         let shown = paged.items.iter();
         let shown = shown.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
-        let blockers = self.tenant_blockers(shown).await?;
+        let blockers = backend.tenant_blockers(shown).await?;
         let mut items = Vec::with_capacity(paged.items.len());
         for tenant in paged.items {
             let connected =
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
             let verification = verifications.remove(&tenant.name);
-            items.push(self.view_with(ctx, tenant, (daemon, verification), &gpus, connected, &blockers));
+            items.push(backend.view_with(ctx, tenant, (daemon, verification), &gpus, connected, &blockers));
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -319,13 +302,34 @@ impl Service {
         ctx: &RequestContext,
         name: &TenantName,
     ) -> Result<EnvironmentView, ServiceError> {
-        ctx.require(Right::ViewTenant(name))?;
-        let tenant = self.stored_tenant(name).await?;
-        let daemon = self.followed_daemon(&tenant).await?;
-        let gpus = self.held_gpus().await?;
-        let resolved = self.resolved(&tenant, &daemon, &gpus)?;
-        let placement = self.proven_placement(&tenant, &resolved, daemon.generation).await?;
-        self.environment_of(&tenant, &resolved, &placement, &gpus)
+        let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
+        let tenant = backend.stored_tenant(name).await?;
+        let daemon = backend.followed_daemon(&tenant).await?;
+        let gpus = backend.held_gpus().await?;
+        let resolved = backend.resolved(&tenant, &daemon, &gpus)?;
+        let placement = backend.proven_placement(&tenant, &resolved, daemon.generation).await?;
+        backend.environment_of(&tenant, &resolved, &placement, &gpus)
+    }
+}
+
+impl Backend {
+    /// A process stays with the daemon it was started for, whatever happens to its tenant.
+    pub(super) async fn refuse_move_with_clients(
+        &self,
+        name: &TenantName,
+        to: &DaemonName,
+    ) -> Result<(), ServiceError> {
+        let current = store::tenants::get(&mut *self.parts.store.read().await?, name).await?;
+        let Some(from) = current.map(|tenant| tenant.spec.daemon).filter(|from| from != to) else {
+            return Ok(());
+        };
+        match self.processes_of(name).await? {
+            0 => Ok(()),
+            running => Err(ServiceError::Conflict(format!(
+                "tenant {name} cannot move from daemon {from} to {to} while it has processes running ({running}): end or \
+                 terminate them first"
+            ))),
+        }
     }
 
     fn environment_of(

@@ -11,7 +11,7 @@ use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 
 impl Service {
@@ -20,10 +20,12 @@ impl Service {
         &self,
         ctx: &RequestContext,
     ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, ServiceError> {
-        ctx.require(Right::View)?;
-        Ok(store::probe_results::chunks(&mut *self.parts.store.read().await?).await?)
+        let backend = self.with(&ctx.require(Right::View)?);
+        Ok(store::probe_results::chunks(&mut *backend.parts.store.read().await?).await?)
     }
+}
 
+impl Backend {
     /// The thread percentage of the tenant's partitions on its GPUs, as CUDA clients verified it under the present control
     /// process; `None` for a tenant outside any layout of this kind.
     ///

@@ -14,7 +14,7 @@ use crate::domain::tenant::{EffectivePartition, Resolved, Tenant};
 use crate::domain::{PartitionName, TenantName};
 use crate::host;
 use crate::service::access::redaction::AudienceText;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store::partition_leases::PartitionLease;
 use crate::store::{self, Transaction};
 use crate::supervisor::Handle;
@@ -70,7 +70,7 @@ impl BoundPartition {
     }
 }
 
-impl Service {
+impl Backend {
     /// The partitions of a tenant, verified by a poll that begins now.
     ///
     /// Refused if one of them is not: the process would get an error, or another tenant's SMs.

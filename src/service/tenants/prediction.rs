@@ -24,15 +24,15 @@ impl Service {
         is_new: bool,
         spec: TenantSpec<GpuRef>,
     ) -> Result<Prediction, ServiceError> {
-        ctx.require(Right::View)?;
-        let gpus = self.gpus().await?;
+        let backend = self.with(&ctx.require(Right::View)?);
+        let gpus = backend.gpus().await?;
         let spec =
             spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        let daemon = self.stored_daemon(&spec.daemon).await?;
+        let daemon = backend.stored_daemon(&spec.daemon).await?;
         let daemon = daemon
             .ok_or_else(|| ServiceError::field("/daemon", format!("there is no daemon {}", spec.daemon)))?;
-        let tenants = self.stored_tenants().await?;
-        let mut reader = self.parts.store.read().await?;
+        let tenants = backend.stored_tenants().await?;
+        let mut reader = backend.parts.store.read().await?;
         let others = tenants.iter().filter(|one| one.spec.daemon == spec.daemon && Some(&one.name) != name);
         let others: Vec<_> = others.map(|other| (other.name.clone(), other.spec.clone())).collect();
         let mut refusals = Vec::new();
@@ -57,14 +57,14 @@ impl Service {
             refusals.push(AdmissionError { field: "daemon", detail });
         }
         if let Some(name) = name.filter(|_| !is_new) {
-            let moved = self.refuse_move_with_clients(name, &spec.daemon).await;
+            let moved = backend.refuse_move_with_clients(name, &spec.daemon).await;
             refusals.extend(
                 moved.err().map(|error| AdmissionError { field: "daemon", detail: error.to_string() }),
             );
         }
-        let context = self.parts.fleet.context();
+        let context = backend.parts.fleet.context();
         let multi_user = daemon.spec.multi_user;
-        let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
+        let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         refusals.extend(reachable.err().map(|detail| AdmissionError { field: "uid", detail }));
         let unnamed =
             TenantName::parse("new_tenant").map_err(|InvalidValue(error)| ServiceError::Internal(error))?;

@@ -19,7 +19,7 @@ use crate::service::tenants::clients::candidates;
 use crate::service::tenants::placement::{
     PartitionUser, Placement, partition_taken, partition_users, refuse_leased,
 };
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, ServiceError};
 use crate::store;
 use crate::store::partition_leases::PartitionLease;
 
@@ -118,7 +118,7 @@ impl Occupants {
     }
 }
 
-impl Service {
+impl Backend {
     /// Blockers of new processes of these tenants.
     pub(super) async fn tenant_blockers(
         &self,

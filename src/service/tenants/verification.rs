@@ -27,7 +27,7 @@ use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::idempotency::once;
 use crate::service::tenants::not_found;
-use crate::service::{Service, ServiceError, WriteOptions, check_precondition, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::store::{self, Fate, StoreError};
 
 /// How long a client may wait for admission.
@@ -47,10 +47,11 @@ impl Service {
         options: WriteOptions,
     ) -> Result<Verification, ServiceError> {
         let permit = ctx.require(Right::UseTenant(&name))?;
-        self.refuse_read_only().await?;
-        let (dry_run, verified, service) = (options.dry_run, name.clone(), self.clone());
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let (dry_run, verified, service) = (options.dry_run, name.clone(), backend.clone());
         let (clock, key) = (ctx.clock, ctx.idempotency.clone());
-        let (verification, begun) = self
+        let (verification, begun) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
@@ -70,13 +71,15 @@ impl Service {
             })
             .await?;
         if let Some(requested_at) = verification.running_since.filter(|_| begun && !dry_run) {
-            let (service, by) = (self.clone(), ctx.cause());
+            let (service, by) = (backend.clone(), ctx.cause());
             // Not awaited at shutdown: the next manager reports it as interrupted.
             tokio::spawn(async move { service.verify(&verified, requested_at, by).await });
         }
         Ok(verification.redacted_for(&ctx.actor))
     }
+}
 
+impl Backend {
     /// Starts the client, and writes its result and event.
     async fn verify(&self, name: &TenantName, requested_at: i64, by: EventCause) {
         let written = match self.verified(name, requested_at).await {

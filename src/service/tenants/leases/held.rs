@@ -12,7 +12,7 @@ use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::not_found;
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, Fate};
 
 /// A lease that a living process holds.
@@ -44,11 +44,11 @@ impl Service {
         name: &TenantName,
         page: &Page,
     ) -> Result<Paged<HeldLease>, ServiceError> {
-        ctx.require(Right::ViewTenant(name))?;
+        let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let after = page.key::<ClientId>()?;
-        self.stored_tenant(name).await?;
+        backend.stored_tenant(name).await?;
         let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-        let held = self.held_leases(name).await?.into_iter();
+        let held = backend.held_leases(name).await?.into_iter();
         let held = held.filter(|lease| after.is_none_or(|after| lease.id > after)).take(rows).collect();
         Ok(page.cut(held, |lease: &HeldLease| lease.id.to_string()))
     }
@@ -60,12 +60,57 @@ impl Service {
         name: &TenantName,
         id: ClientId,
     ) -> Result<HeldLease, ServiceError> {
-        ctx.require(Right::ViewTenant(name))?;
-        self.stored_tenant(name).await?;
-        let found = self.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
+        let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
+        backend.stored_tenant(name).await?;
+        let found = backend.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
         found.ok_or_else(|| no_lease(id))
     }
 
+    /// Revokes the lease of a process, which keeps running.
+    ///
+    /// The process no longer counts for the tenant unless MPS lists it, and is neither awaited nor signalled because of the
+    /// lease. Its partition stays taken until it ends.
+    pub async fn revoke_lease(
+        &self,
+        ctx: &RequestContext,
+        name: TenantName,
+        id: ClientId,
+        dry_run: bool,
+    ) -> Result<(), ServiceError> {
+        let permit = ctx.require(Right::UseTenant(&name))?.on(Target::Lease(name.clone(), id));
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let boot_id = backend.parts.fleet.context().boot_id.clone();
+        let ctx = ctx.clone();
+        backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    let records = store::leases::records(&mut *db, &boot_id).await?;
+                    let found = records
+                        .into_iter()
+                        .find(|record| record.lease.tenant == name && record.lease.holder == id)
+                        .ok_or_else(|| no_lease(id))?;
+                    // A process recorded by an operator counts against the tenant, which must not undo that itself.
+                    if found.by_operator {
+                        ctx.require(Right::Operate)?;
+                    }
+                    store::leases::delete(&mut *db, id).await?;
+                    // It can join the partition it was admitted to for as long as it lives; a recorded process was
+                    // admitted to none.
+                    if found.kind == LeaseKind::Own && is_alive(id) {
+                        store::partition_leases::disown_holder(db, id).await?;
+                    } else {
+                        store::partition_leases::delete(db, id).await?;
+                    }
+                    Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
+                })
+            })
+            .await
+    }
+}
+
+impl Backend {
     async fn held_leases(&self, name: &TenantName) -> Result<Vec<HeldLease>, ServiceError> {
         let boot_id = &self.parts.fleet.context().boot_id;
         let records = store::leases::records(&mut *self.parts.store.read().await?, boot_id).await?;
@@ -87,47 +132,6 @@ impl Service {
             .into_iter()
             .filter(|record| record.lease.tenant == *name && is_alive(record.lease.holder));
         Ok(mine.map(held).collect())
-    }
-
-    /// Revokes the lease of a process, which keeps running.
-    ///
-    /// The process no longer counts for the tenant unless MPS lists it, and is neither awaited nor signalled because of the
-    /// lease. Its partition stays taken until it ends.
-    pub async fn revoke_lease(
-        &self,
-        ctx: &RequestContext,
-        name: TenantName,
-        id: ClientId,
-        dry_run: bool,
-    ) -> Result<(), ServiceError> {
-        let permit = ctx.require(Right::UseTenant(&name))?.on(Target::Lease(name.clone(), id));
-        self.refuse_read_only().await?;
-        let boot_id = self.parts.fleet.context().boot_id.clone();
-        let ctx = ctx.clone();
-        self.write(&permit, move |db| {
-            Box::pin(async move {
-                store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                let records = store::leases::records(&mut *db, &boot_id).await?;
-                let found = records
-                    .into_iter()
-                    .find(|record| record.lease.tenant == name && record.lease.holder == id)
-                    .ok_or_else(|| no_lease(id))?;
-                // A process recorded by an operator counts against the tenant, which must not undo that itself.
-                if found.by_operator {
-                    ctx.require(Right::Operate)?;
-                }
-                store::leases::delete(&mut *db, id).await?;
-                // It can join the partition it was admitted to for as long as it lives; a recorded process was
-                // admitted to none.
-                if found.kind == LeaseKind::Own && is_alive(id) {
-                    store::partition_leases::disown_holder(db, id).await?;
-                } else {
-                    store::partition_leases::delete(db, id).await?;
-                }
-                Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
-            })
-        })
-        .await
     }
 }
 

@@ -30,7 +30,7 @@ use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::{EnvironmentView, not_found};
-use crate::service::{Service, ServiceError};
+use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, Fate};
 use crate::supervisor::Observed;
 
@@ -63,12 +63,13 @@ impl Service {
             LeaseKind::Recorded => Right::Operate,
         };
         let permit = ctx.require(right)?;
-        self.refuse_read_only().await?;
-        let uid = self.stored_tenant(&name).await?.spec.uid;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let uid = backend.stored_tenant(&name).await?.spec.uid;
         let holder = ClientId::from(holder_of(request, caller, uid)?);
         let permit = permit.on(Target::Lease(name.clone(), holder));
         for _ in 0..LEASE_ATTEMPTS {
-            let lease = self.lease_unless_changed(&permit, name.clone(), holder, request.kind, dry_run);
+            let lease = backend.lease_unless_changed(&permit, name.clone(), holder, request.kind, dry_run);
             if let Some(lease) = lease.await? {
                 return Ok(lease);
             }
@@ -78,7 +79,9 @@ impl Service {
             format!("tenant {name} was changed repeatedly while process {pid} took its lease: try again");
         Err(ServiceError::Conflict(refused).visible_to_tenants())
     }
+}
 
+impl Backend {
     /// `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
     /// another spec. Other tenants of the daemon may change.
     async fn lease_unless_changed(

@@ -1,0 +1,170 @@
+//! [`Service`], and what is behind it: nothing of it is reached without a [`Permit`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use super::access::context::Permit;
+use super::{ServiceError, access, host, limits, tenants};
+use crate::clock::Clock;
+use crate::domain::gpu::Gpu;
+use crate::domain::health::HostHealth;
+use crate::domain::listening::HostListening;
+use crate::domain::plan::Desired;
+use crate::gpu::{Inventory, InventoryError};
+use crate::metrics::Metrics;
+use crate::metrics::snapshot::CommittedSnapshot;
+use crate::operations::Engine;
+use crate::store::{self, Store};
+use crate::supervisor::Fleet;
+
+/// The use cases; cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    backend: Arc<Backend>,
+}
+
+/// Everything the use cases need, and the work that several of them share.
+///
+/// A use case gets it for a permit. The manager's own tasks, and what is public, are functions of it themselves
+/// ([`Service::without_permit`]).
+pub struct Backend {
+    pub(super) parts: Parts,
+    pub(super) initialized: host::initialized::Initialized,
+    pub(super) committed: watch::Sender<Arc<CommittedSnapshot>>,
+    /// Daemons and tenants, cached between commits.
+    pub(super) cache: tenants::cache::Cache,
+    /// Limits on concurrent event streams, by reader.
+    pub(super) streams: Arc<limits::Slots<String>>,
+    /// Refusals waiting to be written to the audit log.
+    pub(super) refusals: access::refusal_counts::Refusals,
+    /// Recent use by tenants.
+    pub(super) history: tenants::usage_history::UsageHistory,
+}
+
+/// What a [`Service`] is made of.
+pub struct Parts {
+    /// What time it is.
+    pub clock: Clock,
+    /// The database.
+    pub store: Store,
+    /// Tokens, sessions and users with access.
+    pub access: access::Access,
+    /// The daemons.
+    pub fleet: Fleet,
+    /// Long-running operations.
+    pub engine: Engine,
+    /// The GPUs.
+    pub inventory: Arc<dyn Inventory>,
+    /// The ID of this machine, or [`host::startup::NO_MACHINE_ID`].
+    pub machine_id: String,
+    /// The uid this manager runs as.
+    pub manager_uid: u32,
+    /// Longest wait for a fresh poll.
+    pub timeout: Duration,
+    /// How the API is reached over TCP.
+    pub listening: watch::Receiver<HostListening>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Tasks that must end before the store is closed.
+    pub tasks: TaskTracker,
+    /// Most event streams open at the same time.
+    pub streams: usize,
+    /// Faults of the manager itself.
+    pub health: HostHealth,
+}
+
+impl Service {
+    /// Assembles the service.
+    pub fn new(parts: Parts) -> Self {
+        let backend = Backend {
+            history: tenants::usage_history::UsageHistory::new(parts.clock),
+            // One reader may have one in four.
+            streams: limits::Slots::new(parts.streams, (parts.streams / 4).max(1)),
+            parts,
+            initialized: host::initialized::Initialized::default(),
+            committed: watch::Sender::default(),
+            cache: tenants::cache::Cache::default(),
+            refusals: access::refusal_counts::Refusals::default(),
+        };
+        Self { backend: Arc::new(backend) }
+    }
+
+    /// What a use case works with, once its caller has the right that it requires.
+    pub(super) fn with(&self, _: &Permit) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// What needs no right: the manager's own tasks, and what everybody may see.
+    pub fn without_permit(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// What time it is.
+    pub fn clock(&self) -> Clock {
+        self.backend.parts.clock
+    }
+
+    /// Runs a request that changes something to completion, whether or not its caller still waits.
+    pub async fn run_to_completion<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        match self.backend.parts.tasks.spawn(work).await {
+            Ok(value) => value,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Only the end of the runtime cancels it, and with it this.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+impl Backend {
+    /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
+    /// used.
+    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let known = self.query_inventory(Inventory::known_gpus).await?;
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, known.map_err(unavailable)?).await?)
+    }
+
+    /// The same for callers that only need GPUs held by daemons, which are known even if the driver never answered.
+    pub(super) async fn held_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        let known = self.query_inventory(Inventory::known_gpus).await?;
+        let known = match known {
+            Err(InventoryError::Silent { .. }) => Vec::new(),
+            known => known.map_err(unavailable)?,
+        };
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, known).await?)
+    }
+
+    /// The GPUs that the driver lists now.
+    pub(super) async fn present_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+        self.query_inventory(Inventory::gpus).await?.map_err(unavailable)
+    }
+
+    /// Queries the driver off the async threads, because it may block.
+    pub(super) async fn query_inventory<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Inventory) -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let inventory = Arc::clone(&self.parts.inventory);
+        let answer = tokio::task::spawn_blocking(move || call(&*inventory)).await;
+        answer.map_err(|error| ServiceError::Internal(error.to_string()))
+    }
+
+    /// Publishes the desired state of daemons after a commit.
+    pub(super) fn publish(&self, desired: impl IntoIterator<Item = Desired>) {
+        for desired in desired {
+            self.parts.fleet.publish(desired, None);
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` wants it")]
+pub(super) fn unavailable(error: InventoryError) -> ServiceError {
+    ServiceError::Unavailable(error.to_string())
+}
