@@ -19,5 +19,6 @@ python=$(python_with tests/browser/requirements.txt)/bin/python
 if [ "${1:-}" = --screenshots ]; then
     exec "$python" tests/browser/screenshots.py "${2:?a folder for the pictures}"
 fi
-# Two at a time, each on hosts of its own: a file is one worker's, since its tests share a host. `-n 0` is one after the other.
-exec "$python" -m pytest -p no:cacheprovider --rootdir tests/browser tests/browser -q -n 2 --dist loadscope "$@"
+# Four at a time, each on hosts of its own, since most of them wait: a file is one worker's, whose tests share a host. `-n 0` is one
+# after the other.
+exec "$python" -m pytest -p no:cacheprovider --rootdir tests/browser tests/browser -q -n 4 --dist loadscope "$@"

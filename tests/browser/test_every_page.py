@@ -24,6 +24,32 @@ def looks_of(name, scripted):
     return looks if EVERY_LOOK else looks[list(PAGES).index(name) % 3::3]
 
 
+# Defects of the tables of a page: columns of one name, words in two lines, text beyond its cell. A word of more than
+# twenty characters may be broken, and so may one at its hyphen.
+UNREADABLE = """() => [...document.querySelectorAll('main table')].flatMap(table => {
+  const wrong = [];
+  const names = [...table.querySelectorAll(':scope > thead th')].map(th => th.textContent.trim()).filter(Boolean);
+  names.forEach((name, at) => { if (names.indexOf(name) < at) wrong.push(`two columns ${name}`); });
+  for (const cell of table.querySelectorAll('th, td')) {
+    const within = cell.getBoundingClientRect();
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      if (text.parentElement.closest('code, .visually-hidden, details:not([open])')) continue;
+      for (const word of text.data.matchAll(/[^\\s\\-\\/]{2,20}(?![^\\s\\-\\/])/g)) {
+        if (/[^\\s\\-\\/]/.test(text.data[word.index - 1] ?? ' ')) continue;
+        const range = new Range();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        const lines = [...range.getClientRects()].filter(line => line.width > 0);
+        if (lines.some(line => Math.abs(line.top - lines[0].top) > 2)) wrong.push(`torn: ${word[0]}`);
+        if (lines.some(line => line.right > within.right + 1)) wrong.push(`beyond its cell: ${word[0]}`);
+      }
+    }
+  }
+  return wrong;
+})"""
+
+
 @pytest.fixture(scope="module")
 def populated():
     host = Host("h200x3")
@@ -58,6 +84,10 @@ def test_page_is_complete_small_and_accessible(populated, reader, name):
         style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle") if reader.scripted else "solid"
         assert style != "none", f"{name}: {page.evaluate('document.activeElement.outerHTML')}"
 
+    for width in [1440, 1280] if EVERY_LOOK else [1440]:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert not reader.scripted or page.evaluate(UNREADABLE) == [], f"{name} at {width} px"
+
     for width, scheme in looks_of(name, reader.scripted):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
@@ -67,43 +97,3 @@ def test_page_is_complete_small_and_accessible(populated, reader, name):
         reader.accessible()
     assert transfer.total() < HEAVIEST, f"{name}: {transfer.total()}"
     assert reader.errors == []
-
-
-# Defects of the tables of a page: columns of one name, words in two lines, text beyond its cell. A word of more than
-# twenty characters may be broken, and so may one at its hyphen.
-UNREADABLE = """() => [...document.querySelectorAll('main table')].flatMap(table => {
-  const wrong = [];
-  const names = [...table.querySelectorAll(':scope > thead th')].map(th => th.textContent.trim()).filter(Boolean);
-  names.forEach((name, at) => { if (names.indexOf(name) < at) wrong.push(`two columns ${name}`); });
-  for (const cell of table.querySelectorAll('th, td')) {
-    const within = cell.getBoundingClientRect();
-    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
-      if (text.parentElement.closest('code, .visually-hidden, details:not([open])')) continue;
-      for (const word of text.data.matchAll(/[^\\s\\-\\/]{2,20}(?![^\\s\\-\\/])/g)) {
-        if (/[^\\s\\-\\/]/.test(text.data[word.index - 1] ?? ' ')) continue;
-        const range = new Range();
-        range.setStart(text, word.index);
-        range.setEnd(text, word.index + word[0].length);
-        const lines = [...range.getClientRects()].filter(line => line.width > 0);
-        if (lines.some(line => Math.abs(line.top - lines[0].top) > 2)) wrong.push(`torn: ${word[0]}`);
-        if (lines.some(line => line.right > within.right + 1)) wrong.push(`beyond its cell: ${word[0]}`);
-      }
-    }
-  }
-  return wrong;
-})"""
-
-
-@pytest.mark.parametrize("width", [1440, 1280])
-def test_tables_are_readable(populated, reader, width):
-    if not reader.scripted:
-        pytest.skip("the page is asked by script")
-    page = reader.page
-    page.set_viewport_size({"width": width, "height": 900})
-    unreadable = {}
-    for name in PAGES:
-        page.goto(path_of(PAGES[name], populated))
-        if found := page.evaluate(UNREADABLE):
-            unreadable[name] = found
-    assert unreadable == {}

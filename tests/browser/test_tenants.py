@@ -143,9 +143,10 @@ def test_expired_session_keeps_tenant_form(roomy, visitor):
     visit.log_out_elsewhere()
     if visit.scripted:
         # A request of the script meanwhile must not replace the form.
-        with page.expect_response("**/tenants/-/predict") as asked:
+        # One that was sent before the session ended may be answered after it.
+        refused = lambda answer: answer.url.endswith("/tenants/-/predict") and answer.status == 401
+        with page.expect_response(refused):
             page.get_by_label("Clients at once").fill("2")
-        assert asked.value.status == 401
     page.get_by_label("Clients at once").fill("2")
     page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_text("What you typed is kept")).to_be_visible()
