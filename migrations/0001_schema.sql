@@ -36,6 +36,8 @@ CREATE TABLE daemons (
     -- The first event of this daemon: earlier ones are of a deleted daemon of the same name. Not a time, since clocks are set back.
     events_visible_from INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+-- Two names that differ only in hyphens and underscores would be one for a newer version of MPS; so for tenants and layouts.
+CREATE UNIQUE INDEX daemons_by_folded_name ON daemons (replace(name, '-', '_'));
 
 -- The highest numbers that a daemon of a name ever had. A daemon that is created again continues from there, so that an entity tag
 -- never fits another daemon.
@@ -124,6 +126,7 @@ CREATE TABLE tenants (
     directory           TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX tenants_by_daemon ON tenants (daemon, name);
+CREATE UNIQUE INDEX tenants_by_folded_name ON tenants (replace(name, '-', '_'));
 CREATE UNIQUE INDEX tenants_by_directory ON tenants (directory);
 
 -- The highest generation that a tenant of a name ever had, as for daemons.
@@ -204,6 +207,7 @@ CREATE TABLE layouts (
     name       TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL
 ) STRICT;
+CREATE UNIQUE INDEX layouts_by_folded_name ON layouts (replace(name, '-', '_'));
 
 -- The versions of layouts, which never change.
 CREATE TABLE layout_versions (

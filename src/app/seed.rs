@@ -39,7 +39,7 @@ pub(super) async fn seed_simulated_host(
     let tenants = [
         (
             "demo",
-            r#"{"device_memory_limit": "4G", "active_thread_percentage": 25, "labels": {"example": "true"}}"#,
+            r#"{"device_memory_limit": "4G", "max_clients": 1, "active_thread_percentage": 25, "labels": {"example": "true"}}"#,
         ),
         (
             "batch",

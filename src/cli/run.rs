@@ -6,13 +6,16 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::ServerArgs;
 use super::vet::{Answerer, check_environment, check_user};
-use crate::domain::TenantName;
+use crate::client::{Client, ClientError};
+use crate::domain::duration::parse_duration;
 use crate::domain::environment::PREFIX;
+use crate::domain::{InvalidValue, TenantName};
 use crate::host::user::become_user;
 use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 
@@ -26,13 +29,49 @@ pub(super) struct RunArgs {
     /// The user that the command must run as; refused if it is not the tenant's
     #[arg(short, long)]
     uid: Option<u32>,
+    /// Wait for a place if there is none, for at most this time (as 90s, 15m, 24h), or for as long as it takes
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = FOREVER, value_parser = parse_wait)]
+    wait: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
+/// What `--wait` means without a duration.
+const FOREVER: &str = "36500d";
+/// The longest wait of one request; the next one keeps the turn.
+const ROUND: Duration = Duration::from_secs(20);
+
+fn parse_wait(text: &str) -> Result<Duration, InvalidValue> {
+    parse_duration(text)
+}
+
 /// Variables of the caller that the command must not get.
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
+
+/// Takes the lease, and waits for a place if that is wanted and there is none.
+async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<LeaseView, ClientError> {
+    let until = wait.map(|wait| Instant::now() + wait);
+    let mut announced = false;
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let wait_s =
+            left.map(|left| left.min(ROUND).as_millis().div_ceil(1000)).and_then(|s| u32::try_from(s).ok());
+        // Without a process ID, which the kernel reports to the manager: in a container it differs from the one on the host.
+        let request = LeaseRequest { wait_s, ..LeaseRequest::default() };
+        match client.post(path, &request).await {
+            Err(ClientError::Refused(problem))
+                if problem.is("at-capacity") && left.is_some_and(|left| !left.is_zero()) =>
+            {
+                if !announced {
+                    crate::cli::complain(&format!("waiting: {}", problem.detail));
+                    announced = true;
+                }
+            }
+            taken => return taken,
+        }
+    }
+}
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     if let Some(url) = &args.server.url {
@@ -47,14 +86,11 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
         client = client.with_token(std::env::var("MPS_MANAGER_TOKEN").ok());
     }
     let path = format!("/api/v1/tenants/{}/leases", args.tenant);
-    // Without a process ID, which the kernel reports to the manager: in a container it differs from the one on the host.
-    let request = LeaseRequest::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let lease: LeaseView =
-        runtime.block_on(client.post(&path, &request)).map_err(|error| error.to_string())?;
+    let lease = runtime.block_on(lease(&client, &path, args.wait)).map_err(|error| error.to_string())?;
     let answerer = client.peer().map_or(Answerer::Url, Answerer::Socket);
     let own = rustix::process::geteuid().as_raw();
     check_user(answerer, lease.uid, own, args.uid)?;

@@ -132,7 +132,10 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
                     format!("{}{}", priority.priority.as_str(), held(priority.enforced_by))
                 },
             ),
-            format!("{}/{}", tenant.status.clients, tenant.spec.max_clients),
+            match tenant.spec.max_clients {
+                Some(max) => format!("{}/{max}", tenant.status.clients),
+                None => tenant.status.clients.to_string(),
+            },
         ]);
     }
     table(&rows);

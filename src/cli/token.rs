@@ -9,6 +9,7 @@ use super::{OutputFormat, ServerArgs, ask, line, show};
 use crate::client::{Client, ClientError};
 use crate::domain::TokenName;
 use crate::domain::access::Grant;
+use crate::domain::duration::parse_seconds;
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::api::sessions::LoginUrl;
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
@@ -26,8 +27,8 @@ pub(super) enum TokenCommand {
         /// What it grants: viewer, operator, admin, or tenant:NAME
         #[arg(long)]
         grant: Grant,
-        /// Seconds until it expires; by default it is valid until revoked
-        #[arg(long, value_name = "SECONDS")]
+        /// When it expires: seconds, or a time as 24h or 7d; by default it is valid until revoked
+        #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u64>)]
         expires_in: Option<u64>,
         /// As the token alone, or as JSON with its metadata
         #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]

@@ -1,11 +1,11 @@
-//! Whether a daemon can hold a set of tenants, with the arithmetic shown.
+//! Whether a daemon takes a set of tenants, with the arithmetic shown.
 //!
-//! The budget of a tenant on a GPU is its memory limit × `max_clients`, since MPS limits a process and not a
-//! tenant. A tenant without a limit may take the whole GPU, once. Percentages are not added up: MPS lets them
-//! overlap, and they reserve nothing.
+//! With `admission: open` nothing is reserved. With `reserved` a tenant reserves its memory limit × `max_clients` on each of its
+//! GPUs, since MPS limits a process and not a tenant, and as many of the clients that MPS takes. Percentages are not added up: MPS lets
+//! them overlap, and they reserve nothing.
 
 use super::count::counted;
-use super::daemon::{DaemonSpec, Mode};
+use super::daemon::{AdmissionMode, DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::memory::{Bytes, MemoryLimit};
 use super::tenant::{TenantSpec, resolve};
@@ -21,17 +21,11 @@ pub struct AdmissionError {
     pub detail: String,
 }
 
-/// What a tenant counts for on each of its GPUs, in bytes.
-pub fn budget(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
-    budget_of(tenant.device_memory_limit, tenant.max_clients, daemon, gpu)
-}
-
-/// What a tenant with this limit and so many clients counts for on each of its GPUs, in bytes.
-pub fn budget_of(limit: Option<MemoryLimit>, max_clients: u32, daemon: &DaemonSpec, gpu: &Gpu) -> u64 {
-    match limit.or(daemon.defaults.device_memory_limit) {
-        Some(limit) => limit.bytes().saturating_mul(u64::from(max_clients)),
-        None => gpu.memory_total,
-    }
+/// What the processes of a tenant may hold together on each of its GPUs, in bytes: its limit × `max_clients`, or once where that is left
+/// out. `None` without a limit.
+pub fn memory_of(limit: Option<MemoryLimit>, max_clients: Option<u32>, daemon: &DaemonSpec) -> Option<u64> {
+    let limit = limit.or(daemon.defaults.device_memory_limit)?;
+    Some(limit.bytes().saturating_mul(u64::from(max_clients.unwrap_or(1))))
 }
 
 /// Checks that `tenants` fit on `daemon`; the last of them is the one being written, for whom a refusal is worded.
@@ -66,21 +60,10 @@ pub fn admit(
             .iter()
             .filter(|(_, tenant)| tenant.gpus.is_empty() || tenant.gpus.contains(uuid))
             .collect();
-        memory_fits(daemon, gpu, &here)?;
-        let clients: u64 = here.iter().map(|(_, tenant)| u64::from(tenant.max_clients)).sum();
-        if clients > u64::from(ceiling) {
-            let terms: Vec<String> =
-                here.iter().map(|(name, tenant)| format!("{name} {}", tenant.max_clients)).collect();
-            return Err(AdmissionError {
-                field: "max_clients",
-                detail: format!(
-                    "GPU {} ({uuid}) takes {ceiling} clients with this version of MPS, and the tenants may have \
-                     {} = {clients}: lower max_clients by {}",
-                    gpu.index,
-                    listed(&terms, " + "),
-                    clients - u64::from(ceiling),
-                ),
-            });
+        within_gpu(gpu, &here)?;
+        if daemon.admission == AdmissionMode::Reserved {
+            memory_fits(daemon_name, daemon, gpu, &here)?;
+            clients_fit(daemon_name, gpu, &here, ceiling)?;
         }
     }
     Ok(())
@@ -153,11 +136,8 @@ fn same_user(
     }
 }
 
-fn memory_fits(
-    daemon: &DaemonSpec,
-    gpu: &Gpu,
-    here: &[&(TenantName, TenantSpec)],
-) -> Result<(), AdmissionError> {
+/// Refuses a limit that no process could reach.
+fn within_gpu(gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), AdmissionError> {
     for (name, tenant) in here {
         if let Some(limit) = tenant.device_memory_limit
             && limit.bytes() > gpu.memory_total
@@ -172,31 +152,81 @@ fn memory_fits(
             });
         }
     }
+    Ok(())
+}
+
+/// Keeps what tenants reserve of a GPU's memory within it, times the over-commit ratio.
+fn memory_fits(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    gpu: &Gpu,
+    here: &[&(TenantName, TenantSpec)],
+) -> Result<(), AdmissionError> {
+    let (mut reserved, mut terms) = (0_u64, Vec::new());
+    for (name, tenant) in here {
+        let limit = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
+        let Some(limit) = limit else {
+            return Err(must_state(daemon_name, name, "device_memory_limit"));
+        };
+        let Some(clients) = tenant.max_clients else {
+            return Err(must_state(daemon_name, name, "max_clients"));
+        };
+        reserved = reserved.saturating_add(limit.bytes().saturating_mul(u64::from(clients)));
+        terms.push(format!("{name} {limit} × {clients}"));
+    }
     let allowed = daemon.memory_overcommit.budget(gpu.memory_total);
-    let promised = here.iter().fold(0u64, |sum, (_, tenant)| sum.saturating_add(budget(tenant, daemon, gpu)));
-    if promised <= allowed {
+    if reserved <= allowed {
         return Ok(());
     }
-    let terms: Vec<String> = here
-        .iter()
-        .map(|(name, tenant)| match tenant.device_memory_limit.or(daemon.defaults.device_memory_limit) {
-            Some(limit) => format!("{name} {limit} × {}", tenant.max_clients),
-            None => format!("{name} the whole GPU {} (no limit)", Bytes(gpu.memory_total)),
-        })
-        .collect();
     Err(AdmissionError {
         field: "device_memory_limit",
         detail: format!(
-            "GPU {} ({}) has {} × over-commit {} = {} to promise, and the tenants come to {} = {}, which is {} too \
-             much: lower a limit or max_clients, or raise memory_overcommit on the daemon",
+            "GPU {} ({}) has {} × over-commit {} = {} to reserve, and the tenants come to {} = {}, which is {} too much: lower a limit or \
+             max_clients, raise memory_overcommit on the daemon, or set its admission to open, which reserves nothing",
             gpu.index,
             gpu.uuid,
             Bytes(gpu.memory_total),
             daemon.memory_overcommit,
             Bytes(allowed),
             listed(&terms, " + "),
-            Bytes(promised),
-            Bytes(promised - allowed),
+            Bytes(reserved),
+            Bytes(reserved - allowed),
+        ),
+    })
+}
+
+fn must_state(daemon: &str, tenant: &TenantName, field: &'static str) -> AdmissionError {
+    AdmissionError {
+        field,
+        detail: format!(
+            "tenants of daemon {daemon} reserve what they may use (admission: reserved), and tenant {tenant} states no {field}: give one, \
+             or set the daemon's admission to open"
+        ),
+    }
+}
+
+/// Keeps the clients that tenants reserve within what MPS takes.
+fn clients_fit(
+    daemon_name: &str,
+    gpu: &Gpu,
+    here: &[&(TenantName, TenantSpec)],
+    ceiling: u32,
+) -> Result<(), AdmissionError> {
+    let stated = || here.iter().filter_map(|(name, tenant)| Some((name, tenant.max_clients?)));
+    let clients: u64 = stated().map(|(_, clients)| u64::from(clients)).sum();
+    if clients <= u64::from(ceiling) {
+        return Ok(());
+    }
+    let terms: Vec<String> = stated().map(|(name, clients)| format!("{name} {clients}")).collect();
+    Err(AdmissionError {
+        field: "max_clients",
+        detail: format!(
+            "GPU {} ({}) takes {ceiling} clients with this version of MPS, and the tenants of daemon {daemon_name} reserve {} = {clients}: \
+             lower max_clients by {}, or set the daemon's admission to open",
+            gpu.index,
+            gpu.uuid,
+            listed(&terms, " + "),
+            clients - u64::from(ceiling),
         ),
     })
 }
@@ -210,6 +240,10 @@ mod tests {
         serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]{extra}}}", h200(0).uuid)).expect("daemon")
     }
 
+    fn reserved(extra: &str) -> DaemonSpec {
+        daemon(&format!(r#","admission":"reserved"{extra}"#))
+    }
+
     fn check(daemon: &DaemonSpec, tenants: &[&str]) -> Result<(), AdmissionError> {
         let tenants: Vec<_> = tenants
             .iter()
@@ -220,12 +254,33 @@ mod tests {
     }
 
     #[test]
+    fn open_daemon_takes_tenants_without_limits() {
+        let plain = [r#"{"daemon":"gpu0"}"#; 60];
+        assert_eq!(check(&daemon(""), &plain), Ok(()));
+        let large = r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":40}"#;
+        assert_eq!(check(&daemon(""), &[large, large]), Ok(()));
+        let beyond = r#"{"daemon":"gpu0","device_memory_limit":"200G"}"#;
+        assert_eq!(check(&daemon(""), &[beyond]).expect_err("139.8 GiB").field, "device_memory_limit");
+    }
+
+    #[test]
+    fn reserved_tenants_state_what_they_use() {
+        let error = check(&reserved(""), &[r#"{"daemon":"gpu0","max_clients":2}"#]).expect_err("no limit");
+        assert_eq!(error.field, "device_memory_limit");
+        assert!(error.detail.contains("tenant t0 states no device_memory_limit"), "{}", error.detail);
+        let error = check(&reserved(""), &[r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#]);
+        assert_eq!(error.expect_err("no number").field, "max_clients");
+        let default = reserved(r#","defaults":{"device_memory_limit":"4G"}"#);
+        assert_eq!(check(&default, &[r#"{"daemon":"gpu0","max_clients":2}"#]), Ok(()));
+    }
+
+    #[test]
     fn the_arithmetic_is_shown() {
         let error = check(
-            &daemon(""),
+            &reserved(""),
             &[
                 r#"{"daemon":"gpu0","device_memory_limit":"40G","max_clients":3}"#,
-                r#"{"daemon":"gpu0","device_memory_limit":"30G"}"#,
+                r#"{"daemon":"gpu0","device_memory_limit":"30G","max_clients":1}"#,
             ],
         )
         .expect_err("150 GiB on 139.8");
@@ -238,31 +293,24 @@ mod tests {
     #[test]
     fn overcommit_widens_the_budget() {
         let tenants = [r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#];
-        assert!(check(&daemon(""), &tenants).is_err());
-        assert!(check(&daemon(r#","memory_overcommit":1.5"#), &tenants).is_ok());
+        assert!(check(&reserved(""), &tenants).is_err());
+        assert_eq!(check(&reserved(r#","memory_overcommit":1.5"#), &tenants), Ok(()));
+        let many = [r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":40}"#];
+        assert_eq!(check(&reserved(r#","memory_overcommit":1000.25"#), &many), Ok(()));
     }
 
     #[test]
-    fn no_limit_counts_as_the_whole_gpu() {
-        assert!(check(&daemon(""), &[r#"{"daemon":"gpu0","max_clients":8}"#]).is_ok());
-        let error =
-            check(&daemon(""), &[r#"{"daemon":"gpu0"}"#, r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#])
-                .expect_err("more than all");
-        assert!(error.detail.contains("the whole GPU"), "{}", error.detail);
-    }
-
-    #[test]
-    fn the_client_ceiling_of_the_version_holds() {
+    fn reserved_clients_stay_within_the_ceiling() {
         let tenant = r#"{"daemon":"gpu0","device_memory_limit":"1G","max_clients":25}"#;
-        let error = check(&daemon(""), &[tenant, tenant]).expect_err("50 clients");
+        let error = check(&reserved(""), &[tenant, tenant]).expect_err("50 clients");
         assert_eq!(error.field, "max_clients");
         assert!(error.detail.contains("25 + t1 25 = 50"), "{}", error.detail);
     }
 
     #[test]
     fn refusal_shortens_long_tenant_lists() {
-        let tenants = vec![r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#; 60];
-        let error = check(&daemon(""), &tenants).expect_err("60 clients");
+        let tenants = vec![r#"{"daemon":"gpu0","device_memory_limit":"1G","max_clients":1}"#; 60];
+        let error = check(&reserved(""), &tenants).expect_err("60 clients");
         assert!(error.detail.contains("t10 1 + 48 others + t59 1 = 60"), "{}", error.detail);
     }
 

@@ -158,6 +158,7 @@ mod tests {
             ancestors: vec![ClientId { pid: 9, start_time: 4 }],
             hint: hint.map(Into::into),
             sm_partition: None,
+            connections: 2,
         }
     }
 

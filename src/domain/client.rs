@@ -99,6 +99,8 @@ pub struct ClientFacts {
     pub hint: Option<String>,
     /// `CUDA_MPS_SM_PARTITION` in the environment it was started with: its own choice, which nobody checks.
     pub sm_partition: Option<String>,
+    /// Device connections that it takes: `CUDA_DEVICE_MAX_CONNECTIONS` in the environment it was started with, or else what is usual.
+    pub connections: u32,
 }
 
 /// How it is known that a process is a tenant's.

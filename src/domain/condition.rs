@@ -53,6 +53,8 @@ words! {
         Layout,
         /// The tenant's memory limit leaves no room for a CUDA context.
         LimitBelowContext,
+        /// Only the environment holds the tenant's memory limit, because of a neighbour.
+        LimitWeakened,
         /// A client can escape its memory limits.
         LimitsEscapable,
         /// The file system of its logs has no room.
@@ -165,6 +167,8 @@ words! {
         MigEnabled,
         /// It is near its limit.
         NearLimit,
+        /// A tenant of the same daemon has no memory limit, so their server has none.
+        NeighbourWithoutLimit,
         /// The daemon's control socket is not there.
         NoControlSocket,
         /// The GPUs of the host are not known.

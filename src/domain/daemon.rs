@@ -14,6 +14,7 @@ use super::layout::active::ActiveLayout;
 use super::layout::status::LayoutStatus;
 pub use super::management::{CurrentDaemon, check_management};
 use super::partitions::GpuPartitions;
+pub use super::reservation::{AdmissionMode, OvercommitRatio};
 use super::wedge::{WedgeGrace, WedgePolicy, WedgeSettings};
 use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
@@ -53,9 +54,12 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// What holds for tenants that do not say otherwise.
     #[serde(default)]
     pub defaults: Defaults,
-    /// How many times a GPU's memory may be promised to tenants: 1 is no over-commit.
+    /// Whether tenants reserve what they may use.
     #[serde(default)]
-    #[schema(value_type = f64, minimum = 1.0, maximum = 10.0)]
+    pub admission: AdmissionMode,
+    /// With `reserved`, how many times a GPU's memory may be reserved: 1 is no over-commit.
+    #[serde(default)]
+    #[schema(value_type = f64, minimum = 1.0)]
     pub memory_overcommit: OvercommitRatio,
     /// What to do about settings that another program changes behind the manager's back.
     #[serde(default)]
@@ -119,53 +123,6 @@ pub struct Defaults {
     /// Priority, a hint to the GPU; without one, normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-}
-
-/// An over-commit ratio: 1.0 to 10.0, in tenths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
-pub struct OvercommitRatio {
-    tenths: u8,
-}
-
-impl OvercommitRatio {
-    /// Bytes that may be promised on a GPU of `total` bytes.
-    pub fn budget(self, total: u64) -> u64 {
-        total / 10 * u64::from(self.tenths) + total % 10 * u64::from(self.tenths) / 10
-    }
-}
-
-impl Default for OvercommitRatio {
-    fn default() -> Self {
-        Self { tenths: 10 }
-    }
-}
-
-impl TryFrom<f64> for OvercommitRatio {
-    type Error = InvalidValue;
-
-    fn try_from(ratio: f64) -> Result<Self, InvalidValue> {
-        let tenths = (ratio * 10.0).round();
-        if (10.0..=100.0).contains(&tenths) && (ratio * 10.0 - tenths).abs() < 1e-6 {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "10 to 100")]
-            return Ok(Self { tenths: tenths as u8 });
-        }
-        Err(InvalidValue(format!(
-            "{ratio} is not an over-commit ratio: give a number from 1 to 10 with at most one decimal"
-        )))
-    }
-}
-
-impl From<OvercommitRatio> for f64 {
-    fn from(ratio: OvercommitRatio) -> f64 {
-        f64::from(ratio.tenths) / 10.0
-    }
-}
-
-impl std::fmt::Display for OvercommitRatio {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.tenths / 10, self.tenths % 10)
-    }
 }
 
 /// A daemon as it is remembered.
@@ -489,6 +446,7 @@ impl<G> DaemonSpec<G> {
             schedulable: yes(),
             compute_mode: None,
             defaults: Defaults::default(),
+            admission: AdmissionMode::default(),
             memory_overcommit: OvercommitRatio::default(),
             drift_policy: DriftPolicy::default(),
             wedge_policy: WedgePolicy::default(),
@@ -499,6 +457,11 @@ impl<G> DaemonSpec<G> {
     /// What to do about a server that hangs.
     pub fn wedge(&self) -> WedgeSettings {
         WedgeSettings { policy: self.wedge_policy, grace: self.wedge_grace_s }
+    }
+
+    /// Whether its tenants reserve what they may use.
+    pub fn reserves(&self) -> bool {
+        self.admission == AdmissionMode::Reserved
     }
 
     /// Whether it is only observed.
@@ -519,6 +482,7 @@ impl<G> DaemonSpec<G> {
             schedulable: self.schedulable,
             compute_mode: self.compute_mode,
             defaults: self.defaults,
+            admission: self.admission,
             memory_overcommit: self.memory_overcommit,
             drift_policy: self.drift_policy,
             wedge_policy: self.wedge_policy,
@@ -555,16 +519,6 @@ impl DaemonSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn overcommit_is_bounded_and_exact() {
-        let ratio = OvercommitRatio::try_from(1.5).expect("in range");
-        assert_eq!(ratio.budget(150_109_880_320), 225_164_820_480);
-        assert_eq!(OvercommitRatio::default().budget(7), 7);
-        for bad in [0.0, 0.9, 10.1, -1.0, f64::NAN, f64::INFINITY, 1.25] {
-            assert!(OvercommitRatio::try_from(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn unknown_fields_are_refused() {

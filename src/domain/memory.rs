@@ -1,8 +1,8 @@
 //! Device memory limits, in whole MiB.
 //!
 //! MPS reads `512K` as 512 MiB, `1T` and `1.5G` as 1 MiB, a bare byte count as MiB, and drops the limit for `0`
-//! and for words (recording 03). So a limit is one whole number of MiB here, and is written to MPS as `4096M`
-//! and nothing else.
+//! and for words (recording 03). So people may write a limit in every usual spelling here; it is one whole number of MiB, is
+//! answered in bytes, and is written to MPS as `4096M` and nothing else.
 
 use std::fmt;
 
@@ -16,8 +16,20 @@ pub const MIB: u64 = 1 << 20;
 /// The largest limit accepted: 1 TiB, far above any GPU and far below where MPS's own arithmetic wraps.
 pub const MAX_MIB: u64 = 1 << 20;
 
-const REMEDY: &str =
-    "give whole MiB: an integer of bytes, or a number with M, Mi, G or Gi, as in \"4G\" or \"512Mi\"";
+const REMEDY: &str = "give whole MiB, as \"4G\", \"1.5 GiB\", \"512Mi\" or an integer of bytes";
+/// Units, in lower case and without a closing `b`, and the bytes of each.
+const UNITS: [(&str, u64); 8] = [
+    ("k", 1 << 10),
+    ("ki", 1 << 10),
+    ("m", MIB),
+    ("mi", MIB),
+    ("g", 1 << 30),
+    ("gi", 1 << 30),
+    ("t", 1 << 40),
+    ("ti", 1 << 40),
+];
+/// Most digits of a number, so that its bytes fit 128 bits.
+const MAX_DIGITS: usize = 18;
 
 /// A device memory limit: whole MiB, from 1 MiB to 1 TiB.
 ///
@@ -54,25 +66,40 @@ impl MemoryLimit {
         Self::from_mib(bytes / MIB)
     }
 
-    /// Parses `4G`, `4Gi`, `512M`, `512Mi`, or a bare integer of bytes.
+    /// Parses a size as people write it: `4G`, `4Gi`, `4 GiB`, `4gb`, `1.5G`, `512M`, `1T`, or a bare integer of bytes.
     ///
-    /// `K` and `T`, fractions, signs, blanks and words are refused: each of them is something that MPS itself
-    /// would misread in silence. `G` and `Gi` both mean 2³⁰ bytes, as they do for MPS.
+    /// `G`, `GB`, `Gi` and `GiB` all mean 2³⁰ bytes, as `G` and `GB` do for MPS. Refused is what is not whole MiB, signs, exponents and
+    /// words: no two readers would agree on them.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let refused = || {
             let shown: String = text.chars().take(40).collect();
             InvalidValue(format!("{shown:?} is not a memory limit: {REMEDY}"))
         };
-        let (number, unit) = text.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| refused())?;
-        let mib = match unit {
-            "" => return Self::from_bytes(number),
-            "M" | "Mi" => number,
-            "G" | "Gi" => number.checked_mul(1024).ok_or_else(refused)?,
-            _ => return Err(refused()),
-        };
-        Self::from_mib(mib)
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        if unit.is_empty() && !number.contains('.') {
+            return Self::from_bytes(number.parse().map_err(|_| refused())?);
+        }
+        let unit = unit.strip_prefix(' ').unwrap_or(unit).to_ascii_lowercase();
+        let unit = unit.strip_suffix('b').filter(|unit| !unit.is_empty()).unwrap_or(&unit);
+        let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(refused)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        if !is_number(whole) || !is_number(fraction) || whole.len() + fraction.len() > MAX_DIGITS {
+            return Err(refused());
+        }
+        // In the smallest part of the unit that the text names: no rounding.
+        let digits: u128 = format!("{whole}{fraction}").parse().map_err(|_| refused())?;
+        let scale = 10_u128.pow(u32::try_from(fraction.len()).map_err(|_| refused())?);
+        let (bytes, rest) = (digits * u128::from(unit) / scale, digits * u128::from(unit) % scale);
+        let mib = bytes / u128::from(MIB);
+        if rest != 0 || bytes % u128::from(MIB) != 0 {
+            return Err(InvalidValue(format!(
+                "a memory limit of {text} is not a whole number of MiB: the nearest are {mib}M and {}M",
+                mib + 1
+            )));
+        }
+        Self::from_mib(u64::try_from(mib).unwrap_or(u64::MAX))
     }
 
     /// The limit in bytes.
@@ -166,7 +193,7 @@ impl utoipa::PartialSchema for MemoryLimit {
             OneOfBuilder::new()
                 .description(Some(
                     "A device memory limit: whole MiB. Answers hold an integer of bytes; requests may hold that or a \
-                     text such as \"4G\" or \"512Mi\".",
+                     text such as \"4G\", \"1.5 GiB\" or \"512Mi\"; G and GB mean GiB, as they do for MPS.",
                 ))
                 .item(
                     ObjectBuilder::new()
@@ -178,7 +205,7 @@ impl utoipa::PartialSchema for MemoryLimit {
                         .maximum(Some(utoipa::Number::UInt(1 << 40)))
                         .multiple_of(Some(utoipa::Number::UInt(1 << 20))),
                 )
-                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([1-9][0-9]{0,5}(M|Mi)|[1-9][0-9]{0,2}(G|Gi))$")))
+                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([1-9][0-9]{0,5} ?[Mm]i?[Bb]?|[1-9][0-9]{0,2}(\\.(0|25|50?|75))? ?[Gg]i?[Bb]?|1 ?[Tt]i?[Bb]?)$")))
                 .build(),
         )
         .into()
@@ -196,34 +223,72 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_documented_spellings() {
-        for (text, mib) in
-            [("4G", 4096), ("4Gi", 4096), ("512M", 512), ("512Mi", 512), ("1048576", 1), ("1M", 1)]
-        {
-            assert_eq!(MemoryLimit::parse(text).expect(text).mib(), mib, "{text}");
+    fn usual_spellings_are_read() {
+        for (texts, mib) in [
+            (
+                &[
+                    "4G",
+                    "4g",
+                    "4Gi",
+                    "4gi",
+                    "4GB",
+                    "4GiB",
+                    "4 GiB",
+                    "4 gb",
+                    "4.0G",
+                    "4096M",
+                    "4194304K",
+                    "4294967296",
+                ][..],
+                4096,
+            ),
+            (&["512M", "512Mi", "0.5G", "0.50 GiB", "524288 KiB"], 512),
+            (&["1.5G", "1.5 GB", "1536m"], 1536),
+            (&["2.125G"], 2176),
+            (&["1T", "1 TiB", "1024G"], 1 << 20),
+            (&["1M", "1048576", "1024K"], 1),
+        ] {
+            for text in texts {
+                assert_eq!(MemoryLimit::parse(text).map(MemoryLimit::mib), Ok(mib), "{text}");
+            }
         }
     }
 
     #[test]
-    fn refuses_what_mps_would_misread() {
+    fn ambiguous_sizes_are_refused() {
         for text in [
-            "512K",
-            "1T",
             "0",
             "0M",
+            "0.0G",
             "-1",
-            "1.5G",
+            "+4G",
             "banana",
             "",
-            "4 G",
-            "4GB",
-            "4g",
+            "G",
+            ".5G",
+            "4.G",
+            "4  G",
+            " 4G",
+            "4G ",
+            "4b",
+            "4 Gigs",
+            "4Mb/s",
             "nan",
+            "1e9",
+            "1e3M",
+            "4,5G",
+            "1.2.3G",
             "99999999999999999999",
+            "2T",
             "1000",
+            "512K",
+            "1.3G",
+            "9999999999999999999G",
         ] {
             assert!(MemoryLimit::parse(text).is_err(), "{text}");
         }
+        let refused = MemoryLimit::parse("1.3G").expect_err("it is 1331.2 MiB").to_string();
+        assert!(refused.contains("the nearest are 1331M and 1332M"), "{refused}");
     }
 
     #[test]
@@ -237,7 +302,7 @@ mod tests {
             let limit: MemoryLimit = serde_json::from_str(json).expect(json);
             assert_eq!(serde_json::to_string(&limit).expect("json"), "4294967296");
         }
-        for json in ["-1", "1.5", "\"512K\"", "0", "true", "1e9"] {
+        for json in ["-1", "1.5", "\"512K\"", "0", "true", "1e9", "null"] {
             assert!(serde_json::from_str::<MemoryLimit>(json).is_err(), "{json}");
         }
     }

@@ -1,24 +1,25 @@
-//! Names of things: `[a-z][a-z0-9_]{0,63}`.
+//! Names of things: `[a-z][a-z0-9_-]{0,62}`, ending in a letter or digit.
 //!
-//! The alphabet is the one that MPS version 3 allows for its own named servers, so that a name never has to be
-//! translated for a newer daemon.
+//! Kubernetes and Docker write `web-prod`, and MPS version 3 allows its named servers `web_prod` only. So both are accepted, and two
+//! names of which one is the other with `-` for `_` are not there at the same time: each has one name for a newer daemon.
 
 use super::InvalidValue;
 
 /// Longest name, in bytes.
-pub const MAX_LEN: usize = 64;
+pub const MAX_LEN: usize = 63;
 
 fn check(kind: &str, text: &str) -> Result<(), InvalidValue> {
     let well_formed = text.len() <= MAX_LEN
         && text.starts_with(|c: char| c.is_ascii_lowercase())
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        && text.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-');
     if well_formed {
         return Ok(());
     }
     let shown: String = text.chars().take(80).collect();
     Err(InvalidValue(format!(
-        "{shown:?} is not a {kind} name: use 1 to {MAX_LEN} lower-case letters, digits and underscores, \
-         beginning with a letter"
+        "{shown:?} is not a {kind} name: use 1 to {MAX_LEN} lower-case letters, digits, hyphens and underscores, \
+         beginning with a letter and ending with a letter or digit"
     )))
 }
 
@@ -30,11 +31,11 @@ macro_rules! name {
             serde::Serialize, serde::Deserialize, utoipa::ToSchema,
         )]
         #[serde(try_from = "String", into = "String")]
-        #[schema(value_type = String, pattern = "^[a-z][a-z0-9_]{0,63}$", example = "demo")]
+        #[schema(value_type = String, pattern = "^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$", example = "demo")]
         pub struct $name(String);
 
         impl $name {
-            /// Parses a name; refuses anything outside `[a-z][a-z0-9_]{0,63}`.
+            /// Parses a name; refuses anything else than the module says.
             pub fn parse(text: &str) -> Result<Self, InvalidValue> {
                 check($kind, text)?;
                 Ok(Self(text.to_owned()))
@@ -43,6 +44,11 @@ macro_rules! name {
             /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+
+            /// The name with underscores for hyphens: two names that agree in it are not there at the same time.
+            pub fn folded(&self) -> String {
+                self.0.replace('-', "_")
             }
         }
 
@@ -114,14 +120,14 @@ mod tests {
 
     #[test]
     fn accepts_the_documented_alphabet() {
-        for good in ["a", "gpu0", "web_prod", "a_1", &"x".repeat(64)] {
+        for good in ["a", "gpu0", "web_prod", "web-prod", "a_1", "a--b", &"x".repeat(63)] {
             assert_eq!(TenantName::parse(good).expect("good").as_str(), good);
         }
     }
 
     #[test]
     fn refuses_everything_else_and_says_why() {
-        for bad in ["", "A", "1a", "_a", "a-b", "a b", "ä", "a/b", "..", &"x".repeat(65)] {
+        for bad in ["", "A", "1a", "_a", "-a", "a-", "a_", "a b", "ä", "a/b", "..", "a.b", &"x".repeat(64)] {
             let error = TenantName::parse(bad).expect_err("bad").to_string();
             assert!(error.contains("tenant name"), "{error}");
         }

@@ -148,6 +148,7 @@ mod tests {
             ancestors: vec![],
             hint: None,
             sm_partition: sm_partition.map(str::to_owned),
+            connections: 2,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a tenant would get on its daemon, and what stands in its way, before anything of it is written.
 
-use super::admission::{AdmissionError, admit, budget};
-use super::daemon::{DaemonSpec, Mode};
+use super::admission::{AdmissionError, admit, memory_of};
+use super::daemon::{AdmissionMode, DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::percentage::is_measured;
 use super::tenant::{Resolved, TenantSpec, below_context, context_bytes, gpus_of, resolve};
@@ -18,8 +18,8 @@ pub struct Prediction {
     pub limit: Option<MemoryLimit>,
     /// Clients that a GPU takes with this version of MPS.
     pub ceiling: u32,
-    /// How many times the memory of a GPU may be promised, as the daemon's spec has it.
-    pub overcommit: String,
+    /// Whether tenants of its daemon reserve what they may use.
+    pub admission: AdmissionMode,
     /// Each of its GPUs.
     pub gpus: Vec<Outlook>,
     /// What would be refused and why, by the field of the spec to check first.
@@ -47,25 +47,32 @@ pub struct Outlook {
     pub below_context: Option<String>,
     /// Bytes of the GPU.
     pub memory: u64,
-    /// Bytes that may be promised on it.
+    /// Bytes that its tenants' limits may come to; without reservation, its memory.
     pub allowed: u64,
-    /// Bytes that are promised to other tenants.
-    pub promised: u64,
-    /// Bytes that the tenant would be promised.
-    pub budget: u64,
-    /// Clients that the tenants on it may have, this one included.
+    /// Bytes that the limits of the other tenants come to.
+    pub others: u64,
+    /// Other tenants on it without a limit.
+    pub others_without_limit: usize,
+    /// Bytes that the limit of this tenant comes to; `None` without one.
+    pub own: Option<u64>,
+    /// Clients that the tenants on it state, this one included.
     pub clients: u64,
 }
 
 impl Outlook {
-    /// Bytes that could still be promised afterwards; `None` where it is too much already.
-    pub fn left(&self) -> Option<u64> {
-        self.allowed.checked_sub(self.promised.saturating_add(self.budget))
+    /// Bytes that the limits of all tenants come to.
+    pub fn sum(&self) -> u64 {
+        self.others.saturating_add(self.own.unwrap_or(0))
     }
 
-    /// Bytes that are promised too much.
+    /// Bytes that are left afterwards; `None` where it is too much already.
+    pub fn left(&self) -> Option<u64> {
+        self.allowed.checked_sub(self.sum())
+    }
+
+    /// Bytes by which the limits come to more than may be.
     pub fn over(&self) -> u64 {
-        self.promised.saturating_add(self.budget).saturating_sub(self.allowed)
+        self.sum().saturating_sub(self.allowed)
     }
 }
 
@@ -97,7 +104,7 @@ pub fn predict(
             .map(|resolved| resolved.percentage),
         limit,
         ceiling,
-        overcommit: daemon.memory_overcommit.to_string(),
+        admission: daemon.admission,
         gpus: gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).map(outlook).collect(),
         refusals,
     }
@@ -120,7 +127,8 @@ fn outlook(
     let context = sms.map(context_bytes);
     let limit_set = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
     let limit = limit_set.map_or(gpu.memory_total, MemoryLimit::bytes);
-    let clients: u64 = here().map(|other| u64::from(other.max_clients)).sum();
+    let stated = here().chain([tenant]).filter_map(|tenant| tenant.max_clients);
+    let memory = |tenant: &TenantSpec| memory_of(tenant.device_memory_limit, tenant.max_clients, daemon);
     Outlook {
         gpu: gpu.uuid.clone(),
         index: gpu.index,
@@ -130,11 +138,15 @@ fn outlook(
         context,
         usable: context.map(|context| limit.saturating_sub(context)),
         memory: gpu.memory_total,
-        allowed: daemon.memory_overcommit.budget(gpu.memory_total),
+        allowed: match daemon.admission {
+            AdmissionMode::Open => gpu.memory_total,
+            AdmissionMode::Reserved => daemon.memory_overcommit.budget(gpu.memory_total),
+        },
         below_context: limit_set.zip(context).and_then(|(limit, context)| below_context(limit, context)),
-        promised: here().fold(0, |sum, other| sum.saturating_add(budget(other, daemon, gpu))),
-        budget: budget(tenant, daemon, gpu),
-        clients: clients + u64::from(tenant.max_clients),
+        others: here().filter_map(memory).fold(0, u64::saturating_add),
+        others_without_limit: here().filter(|other| memory(other).is_none()).count(),
+        own: memory(tenant),
+        clients: stated.map(u64::from).sum(),
     }
 }
 
@@ -166,20 +178,22 @@ mod tests {
         let [gpu] = &prediction.gpus[..] else { panic!("the daemon has one GPU: {prediction:?}") };
         assert_eq!((gpu.sms, gpu.total_sms, gpu.is_measured), (Some(32), Some(132), true));
         assert_eq!(gpu.usable, Some((4 << 30) - context_bytes(32)));
-        assert_eq!((gpu.promised, gpu.budget, gpu.clients), (30 << 30, 8 << 30, 5));
+        assert_eq!((gpu.others, gpu.own, gpu.clients), (30 << 30, Some(8 << 30), 5));
         assert_eq!(gpu.left(), Some(150_109_880_320 - (38 << 30)));
         assert_eq!((gpu.over(), prediction.refusals.len()), (0, 0));
     }
 
     #[test]
     fn refused_prediction_still_shows_known_values() {
-        let prediction = of("", r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#, &[]);
+        let reserved = r#","admission":"reserved""#;
+        let prediction =
+            of(reserved, r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#, &[]);
         assert_eq!(prediction.refusals[0].field, "device_memory_limit");
         assert_eq!((prediction.gpus[0].left(), prediction.gpus[0].sms), (None, Some(132)));
         assert!(prediction.gpus[0].over() > 0);
         let odd = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":33}"#, &[]);
         assert_eq!((odd.refusals[0].field, odd.gpus[0].sms, odd.percentage), ("sms", None, None));
-        assert_eq!(odd.gpus[0].budget, 4 << 30);
+        assert_eq!(odd.gpus[0].own, Some(4 << 30));
     }
 
     #[test]

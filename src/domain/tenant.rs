@@ -33,10 +33,10 @@ pub struct TenantSpec<G = GpuUuid> {
     /// default, or else the whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory_limit: Option<MemoryLimit>,
-    /// How many of its processes may be connected at once.
-    #[serde(default = "one")]
+    /// How many of its processes may be connected at once; left out, as many as MPS takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 60)]
-    pub max_clients: u32,
+    pub max_clients: Option<u32>,
     /// SMs that each process sees; instead of a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
@@ -51,10 +51,6 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default)]
     #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
-}
-
-fn one() -> u32 {
-    1
 }
 
 /// Most labels, and the longest key or value in characters.
@@ -113,8 +109,11 @@ impl TenantSpec {
             let text = "sms and active_thread_percentage exclude each other: give one of them";
             return Err(("sms", InvalidValue(text.into())));
         }
-        if self.max_clients == 0 {
-            return Err(("max_clients", InvalidValue("max_clients is 0: give at least 1".into())));
+        if self.max_clients == Some(0) {
+            return Err((
+                "max_clients",
+                InvalidValue("max_clients is 0: give at least 1, or leave it out".into()),
+            ));
         }
         if self.uid == u32::MAX {
             return Err(("uid", InvalidValue("uid 4294967295 means \"no user\": give a real one".into())));
@@ -331,6 +330,10 @@ pub struct TenantStatus {
     /// Its processes that came while its daemon may not be used, and wait to be admitted.
     #[serde(default)]
     pub waiting: Vec<WaitingProcess>,
+    /// Tenants whose memory limit only their environment holds, because this tenant has none: the server of all of them has no limit
+    /// then. Left out where there are none, and for users who see one tenant only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weakens: Vec<TenantName>,
     /// What a CUDA client in its environment saw; left out before the first verification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,

@@ -24,6 +24,7 @@ pub const KINDS: &[(&str, u16)] = &[
     ("method-not-allowed", 405),
     ("not-acceptable", 406),
     ("body-too-slow", 408),
+    ("at-capacity", 409),
     ("conflict", 409),
     ("not-admitted", 409),
     ("layout-blocked", 409),
@@ -79,6 +80,11 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// Whether it is of this kind, as docs/problems.md has it.
+    pub fn is(&self, kind: &str) -> bool {
+        self.kind.strip_prefix(TYPE_PREFIX) == Some(kind)
+    }
+
     /// Builds a problem; `kind` is the last part of its type.
     pub fn new(kind: &str, status: StatusCode, title: &str, detail: impl Into<String>) -> Self {
         Self {
@@ -157,6 +163,9 @@ impl Problem {
                     .with(errors)
             }
             ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
+            ServiceError::AtCapacity { .. } => {
+                Self::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail)
+            }
             ServiceError::ReadOnly(_) => Self::new(
                 "read-only",
                 StatusCode::CONFLICT,

@@ -93,9 +93,9 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     )?;
     families.gauges(
         "tenant_clients_limit",
-        "Processes of the tenant that may be connected at once",
+        "Processes of the tenant that may be connected at once; missing where it states none",
         None,
-        tenants().map(|tenant| (labels(tenant), f64::from(tenant.spec.max_clients))),
+        tenants().filter_map(|tenant| Some((labels(tenant), f64::from(tenant.spec.max_clients?)))),
     )?;
     families.gauges(
         "clients_unattributed",

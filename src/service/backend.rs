@@ -40,6 +40,8 @@ pub struct Backend {
     pub(super) streams: Arc<limits::Slots<String>>,
     /// Refusals waiting to be written to the audit log.
     pub(super) refusals: access::refusal_counts::Refusals,
+    /// Processes that wait for a place.
+    pub(super) launches: tenants::leases::queue::LaunchQueue,
     /// Recent use by tenants.
     pub(super) history: tenants::usage_history::UsageHistory,
 }
@@ -88,6 +90,7 @@ impl Service {
             committed: watch::Sender::default(),
             cache: tenants::cache::Cache::default(),
             refusals: access::refusal_counts::Refusals::default(),
+            launches: tenants::leases::queue::LaunchQueue::default(),
         };
         Self { backend: Arc::new(backend) }
     }

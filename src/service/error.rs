@@ -2,6 +2,7 @@
 
 use crate::domain::access::Denied;
 use crate::domain::admission::AdmissionError;
+use crate::domain::occupancy::Lacking;
 use crate::metrics::wire::Limit;
 use crate::store::StoreError;
 use crate::supervisor::FreshError;
@@ -35,6 +36,14 @@ pub enum ServiceError {
     /// The request is valid but conflicts with the present state.
     #[error("{0}")]
     Conflict(String),
+    /// There is no place for another process.
+    #[error("{detail}")]
+    AtCapacity {
+        /// What is full, and what to do.
+        detail: String,
+        /// What the process lacks.
+        lacking: Lacking,
+    },
     /// An error whose full text is for host users; tenant users get a redacted one.
     #[error("{host}")]
     ForAudience {

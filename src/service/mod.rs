@@ -68,6 +68,19 @@ fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()
     }
 }
 
+/// Refuses a new name that differs from one that is there only in hyphens and underscores.
+fn refuse_namesake(
+    kind: &str,
+    name: &impl std::fmt::Display,
+    namesake: Option<impl std::fmt::Display>,
+) -> Result<(), ServiceError> {
+    let Some(there) = namesake else { return Ok(()) };
+    Err(ServiceError::Conflict(format!(
+        "there is a {kind} {there} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
+         newer versions of MPS: choose another name than {name}"
+    )))
+}
+
 /// The entity tag of a revision.
 pub fn etag(revision: i64) -> String {
     format!("\"{revision}\"")

@@ -44,6 +44,23 @@ pub async fn get(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<
     .transpose()
 }
 
+/// The daemon whose name differs from this one only in hyphens and underscores.
+pub async fn namesake(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+) -> Result<Option<DaemonName>, StoreError> {
+    let (folded, name) = (name.folded(), name.as_str());
+    sqlx::query_scalar!(
+        r#"SELECT name AS "name!" FROM daemons WHERE replace(name, '-', '_') = ? AND name <> ?"#,
+        folded,
+        name
+    )
+    .fetch_optional(db)
+    .await?
+    .map(|name| parsed("a daemon's name", DaemonName::parse(&name)))
+    .transpose()
+}
+
 /// All daemons, by name.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
     sqlx::query_as!(

@@ -65,6 +65,23 @@ pub async fn newest(db: &mut SqliteConnection, name: &LayoutName) -> Result<Opti
     .transpose()
 }
 
+/// The layout whose name differs from this one only in hyphens and underscores.
+pub async fn namesake(
+    db: &mut SqliteConnection,
+    name: &LayoutName,
+) -> Result<Option<LayoutName>, StoreError> {
+    let (folded, name) = (name.folded(), name.as_str());
+    sqlx::query_scalar!(
+        r#"SELECT name AS "name!" FROM layouts WHERE replace(name, '-', '_') = ? AND name <> ?"#,
+        folded,
+        name
+    )
+    .fetch_optional(db)
+    .await?
+    .map(|name| parsed("a layout's name", LayoutName::parse(&name)))
+    .transpose()
+}
+
 /// One version of a layout.
 pub async fn version(db: &mut SqliteConnection, wanted: &VersionRef) -> Result<Option<Version>, StoreError> {
     let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));

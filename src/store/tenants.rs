@@ -47,6 +47,23 @@ pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<
     .transpose()
 }
 
+/// The tenant whose name differs from this one only in hyphens and underscores.
+pub async fn namesake(
+    db: &mut SqliteConnection,
+    name: &TenantName,
+) -> Result<Option<TenantName>, StoreError> {
+    let (folded, name) = (name.folded(), name.as_str());
+    sqlx::query_scalar!(
+        r#"SELECT name AS "name!" FROM tenants WHERE replace(name, '-', '_') = ? AND name <> ?"#,
+        folded,
+        name
+    )
+    .fetch_optional(db)
+    .await?
+    .map(|name| parsed("a tenant's name", TenantName::parse(&name)))
+    .transpose()
+}
+
 /// All tenants, by daemon and name.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
     sqlx::query_as!(

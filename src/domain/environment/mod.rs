@@ -23,7 +23,7 @@ pub const MANAGED: [&str; 11] = [
     SM_PARTITION,
     "CUDA_MPS_PROTOCOL_VERSION",
     // More connections for one client leave room for fewer clients (recording 08).
-    "CUDA_DEVICE_MAX_CONNECTIONS",
+    MAX_CONNECTIONS,
     // It renumbers GPUs that are named by ordinals. NVIDIA_VISIBLE_DEVICES is for container runtimes: no process reads it.
     "CUDA_DEVICE_ORDER",
 ];
@@ -38,6 +38,9 @@ pub fn is_managed(name: &str) -> bool {
 
 /// The variable by which a client of a daemon in static mode says which partitions it runs in.
 pub const SM_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
+
+/// The variable by which a process asks for more connections to its GPU.
+pub const MAX_CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// The name of the hint by which a process says whose it is.
 pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";

@@ -180,6 +180,7 @@ impl Layout {
             ));
         }
         let mut made: BTreeMap<&PartitionName, &AddStep> = BTreeMap::new();
+        let mut folded: BTreeMap<String, &PartitionName> = BTreeMap::new();
         let mut removed = BTreeSet::new();
         for (number, step) in self.steps.iter().enumerate() {
             match step {
@@ -190,6 +191,16 @@ impl Layout {
                             format!("/steps/{number}/add/partition"),
                             format!(
                                 "partition {} is made twice: give each its own name, also after a removal",
+                                add.partition
+                            ),
+                        ));
+                    }
+                    if let Some(other) = folded.insert(add.partition.folded(), &add.partition) {
+                        return Err(invalid(
+                            format!("/steps/{number}/add/partition"),
+                            format!(
+                                "partitions {other} and {} differ only in hyphens and underscores, which newer versions of MPS take \
+                                 for the same name: choose another",
                                 add.partition
                             ),
                         ));

@@ -294,39 +294,39 @@ pub(super) struct BarPart {
     pub(super) length: f64,
 }
 
-/// Memory on one bar: used, promised and total. The bar is as long as the largest, so that memory promised beyond the total
-/// is visible.
+/// Memory on one bar: used, what the limits come to, and total. The bar is as long as the largest, so that limits beyond the total
+/// are visible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Gauge {
     pub(super) used: Amount,
-    pub(super) promised: Amount,
+    pub(super) limits: Amount,
     pub(super) total: Amount,
 }
 
 impl Gauge {
-    pub(super) fn new(used: u64, promised: u64, total: u64) -> Self {
-        Self { used: Amount(used), promised: Amount(promised), total: Amount(total) }
+    pub(super) fn new(used: u64, limits: u64, total: u64) -> Self {
+        Self { used: Amount(used), limits: Amount(limits), total: Amount(total) }
     }
 
-    /// Whether more is promised than exists.
+    /// Whether the limits come to more than exists.
     pub(super) fn is_overcommitted(&self) -> bool {
-        self.promised.0 > self.total.0
+        self.limits.0 > self.total.0
     }
 
-    /// How much more is promised than exists.
+    /// How much more the limits come to than exists.
     pub(super) fn over(&self) -> Amount {
-        Amount(self.promised.0.saturating_sub(self.total.0))
+        Amount(self.limits.0.saturating_sub(self.total.0))
     }
 
     pub(super) fn used_share(&self) -> BarPart {
         self.share(0, self.used.0)
     }
 
-    pub(super) fn promised_share(&self) -> BarPart {
-        self.share(0, self.promised.0.min(self.total.0))
+    pub(super) fn limits_share(&self) -> BarPart {
+        self.share(0, self.limits.0.min(self.total.0))
     }
 
-    /// The part that is promised beyond the total.
+    /// The part of the limits beyond the total.
     pub(super) fn over_share(&self) -> BarPart {
         self.share(self.total.0, self.over().0)
     }
@@ -338,7 +338,7 @@ impl Gauge {
 
     #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
     fn share(&self, from: u64, length: u64) -> BarPart {
-        let longest = self.total.0.max(self.promised.0).max(self.used.0).max(1) as f64;
+        let longest = self.total.0.max(self.limits.0).max(self.used.0).max(1) as f64;
         let percent = |bytes: u64| (bytes as f64 / longest * 10_000.0).round() / 100.0;
         BarPart { from: percent(from), length: percent(length) }
     }
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(gauge.over(), Amount(50));
         assert!((gauge.end() - 66.67).abs() < 1e-9);
         assert_eq!(gauge.used_share(), BarPart { from: 0.0, length: 16.67 });
-        assert_eq!(gauge.promised_share(), BarPart { from: 0.0, length: 66.67 });
+        assert_eq!(gauge.limits_share(), BarPart { from: 0.0, length: 66.67 });
         assert_eq!(gauge.over_share(), BarPart { from: 66.67, length: 33.33 });
         let empty = Gauge::new(0, 0, 0);
         assert_eq!(empty.used_share(), BarPart { from: 0.0, length: 0.0 });

@@ -7,6 +7,7 @@
 
 use crate::domain::access::Actor;
 use crate::domain::event::{Details, Event, EventCause, EventType};
+use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};
 use crate::domain::verification::{Verification, VerificationBlocker, VerificationResult};
 use crate::operations::TERMINATION_OUTCOMES;
@@ -70,6 +71,14 @@ impl ServiceError {
         Self::for_audience(self.clone(), self)
     }
 
+    /// What a process lacks that was refused for want of a place.
+    pub(in crate::service) fn lacking(&self) -> Option<Lacking> {
+        match self.host_error() {
+            Self::AtCapacity { lacking, .. } => Some(*lacking),
+            _ => None,
+        }
+    }
+
     /// The full error.
     pub(in crate::service) fn host_error(&self) -> &Self {
         match self {
@@ -104,6 +113,7 @@ impl ServiceError {
             | Self::Invalid(_)
             | Self::PreconditionFailed(_)
             | Self::KeyReused(_)
+            | Self::AtCapacity { .. }
             | Self::TooMany { .. }) => error,
             Self::Conflict(_) | Self::NotAdmitted(_) | Self::Blocked { .. } | Self::OtherHardware { .. } => {
                 Self::Conflict(BLOCKED.to_owned())

@@ -25,10 +25,10 @@ const MAX_LIFETIME_S: u64 = 10 * 366 * 24 * 60 * 60;
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
     /// What it is for; several may have the same name.
-    #[schema(value_type = String, pattern = "^[a-z][a-z0-9_]{0,63}$", example = "ci")]
+    #[schema(value_type = String, pattern = "^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$", example = "ci")]
     pub name: TokenName,
     /// What it grants: a role, or `tenant:` and an existing tenant.
-    #[schema(value_type = String, pattern = "^(viewer|operator|admin|tenant:[a-z][a-z0-9_]{0,63})$", example = "operator")]
+    #[schema(value_type = String, pattern = "^(viewer|operator|admin|tenant:[a-z]([a-z0-9_-]{0,61}[a-z0-9])?)$", example = "operator")]
     pub grant: Grant,
     /// Seconds until it expires; without it, it is valid until revoked.
     #[serde(default)]

@@ -19,7 +19,9 @@ use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, is_foreign, not_found, refuse_with_tenants};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{
+    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, RememberedDaemon, token};
 
@@ -99,6 +101,7 @@ impl Service {
                             "process {process} ended while it was being adopted: nothing was written"
                         )));
                     }
+                    refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
                     let now = clock.unix_ms();
                     store::daemons::put(&mut *db, &name, &spec, now).await?;
                     store::gpus::remember(&mut *db, &gpus, now).await?;

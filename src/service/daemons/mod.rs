@@ -22,7 +22,9 @@ use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::layouts::fit_layout;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{
+    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
 
@@ -86,6 +88,7 @@ impl Service {
                 Box::pin(async move {
                     let current = store::daemons::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
                     service.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
                     refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
                     let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;

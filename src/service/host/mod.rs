@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
-use crate::domain::admission::budget_of;
+use crate::domain::admission::memory_of;
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
@@ -128,8 +128,11 @@ pub struct GpuView {
     pub mig_enabled: Option<bool>,
     /// The daemon that has it.
     pub daemon: Option<DaemonName>,
-    /// Memory promised to tenants by admission, in bytes; a tenant without a limit counts as the whole GPU.
-    pub memory_promised: u64,
+    /// What the memory limits of its daemon's tenants come to, in bytes: each limit times `max_clients`, or once where that is left
+    /// out. Tenants without a limit are not in it.
+    pub memory_limits: u64,
+    /// Tenants of its daemon that have no memory limit on it.
+    pub tenants_without_limit: usize,
     /// The processes that the driver lists on it; `null` if it does not report them or is not queried, or the GPU is missing.
     pub processes: Option<Vec<GpuProcessView>>,
     /// Whether the driver is queried; during maintenance it is not, and the GPU is shown as last seen.
@@ -174,26 +177,29 @@ pub struct HostIdentity {
     pub read_only: bool,
 }
 
-/// The daemons, and the memory promised to their tenants.
-struct Promises {
+/// The daemons, and the memory limits of their tenants.
+struct TenantLimits {
     daemons: Arc<Vec<Daemon>>,
     tenants: Arc<Vec<Tenant>>,
 }
 
-impl Promises {
+impl TenantLimits {
     /// The daemon that has a GPU.
     fn holder(&self, gpu: &GpuUuid) -> Option<&Daemon> {
         self.daemons.iter().find(|daemon| daemon.spec.gpus.contains(gpu))
     }
 
-    /// The memory of a GPU that is promised to its daemon's tenants, in bytes.
-    fn of(&self, daemon: &Daemon, gpu: &Gpu) -> u64 {
+    /// What the limits of a daemon's tenants on a GPU come to in bytes, and how many tenants have none.
+    fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
         let specs = self.tenants.iter().map(|tenant| &tenant.spec);
         let here = specs.filter(|spec| {
             spec.daemon == daemon.name && (spec.gpus.is_empty() || spec.gpus.contains(&gpu.uuid))
         });
-        here.fold(0, |sum, spec| {
-            sum.saturating_add(budget_of(spec.device_memory_limit, spec.max_clients, &daemon.spec, gpu))
+        here.fold((0, 0), |(sum, without), spec| {
+            match memory_of(spec.device_memory_limit, spec.max_clients, &daemon.spec) {
+                Some(bytes) => (u64::saturating_add(sum, bytes), without),
+                None => (sum, without + 1),
+            }
         })
     }
 }
@@ -234,10 +240,10 @@ impl Service {
         let backend = self.with(&ctx.require(Right::View)?);
         let known = backend.seen_gpus().await?;
         let held = store::gpus::held(&mut *backend.parts.store.read().await?).await?;
-        let promises = backend.promises().await?;
+        let limits = backend.tenant_limits().await?;
         let mut views = Vec::new();
         for gpu in &known {
-            views.push(backend.gpu_view(gpu, &promises).await?);
+            views.push(backend.gpu_view(gpu, &limits).await?);
         }
         for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
             views.push(backend.never_seen(uuid).await?);
@@ -251,7 +257,7 @@ impl Service {
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = backend.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
-            return backend.gpu_view(gpu, &backend.promises().await?).await;
+            return backend.gpu_view(gpu, &backend.tenant_limits().await?).await;
         }
         let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
         match backend.never_seen(uuid).await? {
@@ -291,13 +297,14 @@ impl Backend {
     }
 
     /// The daemons and tenants from which reserved memory is computed.
-    async fn promises(&self) -> Result<Promises, ServiceError> {
+    async fn tenant_limits(&self) -> Result<TenantLimits, ServiceError> {
         let daemons = self.stored_daemons().await?;
-        Ok(Promises { daemons, tenants: self.stored_tenants().await? })
+        Ok(TenantLimits { daemons, tenants: self.stored_tenants().await? })
     }
 
-    async fn gpu_view(&self, gpu: &Gpu, promises: &Promises) -> Result<GpuView, ServiceError> {
-        let holder = promises.holder(&gpu.uuid);
+    async fn gpu_view(&self, gpu: &Gpu, limits: &TenantLimits) -> Result<GpuView, ServiceError> {
+        let holder = limits.holder(&gpu.uuid);
+        let (memory_limits, tenants_without_limit) = holder.map_or((0, 0), |daemon| limits.of(daemon, gpu));
         Ok(GpuView {
             uuid: gpu.uuid.clone(),
             present: gpu.present,
@@ -311,7 +318,8 @@ impl Backend {
             compute_mode: gpu.present.then_some(gpu.compute_mode),
             mig_enabled: gpu.present.then_some(gpu.mig_enabled),
             daemon: holder.map(|daemon| daemon.name.clone()),
-            memory_promised: holder.map_or(0, |daemon| promises.of(daemon, gpu)),
+            memory_limits,
+            tenants_without_limit,
             processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
             live: self.parts.inventory.live(),
         })
@@ -333,7 +341,8 @@ impl Backend {
             compute_mode: None,
             mig_enabled: None,
             daemon,
-            memory_promised: 0,
+            memory_limits: 0,
+            tenants_without_limit: 0,
             processes: None,
             live: self.parts.inventory.live(),
         })

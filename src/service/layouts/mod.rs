@@ -21,7 +21,9 @@ use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
-use crate::service::{FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{
+    FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+};
 use crate::store::layouts::NewVersion;
 use crate::store::{self, Transaction};
 
@@ -188,6 +190,7 @@ async fn put_if_new(
         return Ok(same.clone());
     }
     check_free(name)?;
+    refuse_namesake("layout", name, store::layouts::namesake(&mut *db, name).await?)?;
     store::layouts::put(&mut *db, name, new, clock.unix_ms()).await?;
     let newest = store::layouts::newest(db, name).await?;
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))

@@ -3,6 +3,7 @@
 pub(super) mod cache;
 pub mod clients;
 mod committed;
+mod conditions;
 mod directories;
 mod history;
 pub mod leases;
@@ -27,18 +28,21 @@ use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
-use crate::service::access::redaction::{AudienceText, Redact as _};
+use crate::service::access::redaction::Redact as _;
 use crate::service::access::tokens;
 use crate::service::page::{Page, Paged};
+use crate::service::tenants::conditions::{not_applied, socket_problem, too_small_for_a_context, weakened};
 use crate::service::tenants::leases::refuse_while_leased;
 use crate::service::tenants::percentage_layout::refuse_own_share;
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{
+    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+};
 use crate::store;
-use crate::supervisor::{Blocker, ClientDirectory, Observed};
+use crate::supervisor::{ClientDirectory, Observed};
 
 /// A tenant: desired state and status.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -126,6 +130,7 @@ impl Service {
                 Box::pin(async move {
                     let current = store::tenants::get(&mut *db, &name).await?;
                     check_precondition(&options, current.as_ref().map(|tenant| tenant.generation))?;
+                    refuse_namesake("tenant", &name, store::tenants::namesake(&mut *db, &name).await?)?;
                     let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
                         ServiceError::field(
                             "/daemon",
@@ -456,6 +461,7 @@ impl Backend {
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
             waiting: handed.waiting,
+            weakens: Vec::new(),
             verification,
         };
         let resolved = stored.ok_or_else(|| without_daemon(&tenant));
@@ -474,6 +480,10 @@ impl Backend {
                     .filter(|_| applied)
                     .and_then(|seen| tenant::effective(&resolved, gpus, seen));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
+                status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants()));
+                if ctx.actor.scope().is_none() {
+                    status.weakens = neighbours::weakened_by(&tenant, &stored, blockers.tenants());
+                }
                 let unlinked =
                     handed.problem.as_ref().filter(|_| applied && self.client_directory(&tenant).is_err());
                 let ready = condition::ready(&daemon.conditions);
@@ -534,50 +544,6 @@ impl Backend {
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         TenantView { name, generation, created_at, updated_at, spec, status }
     }
-}
-
-/// Why a tenant's limits are not in force, by the condition `Ready` of its daemon.
-fn not_applied(
-    ctx: &RequestContext,
-    daemon: &DaemonName,
-    ready: Option<&Condition>,
-) -> (ConditionReason, String) {
-    let Some(Condition { status, reason, message, .. }) = ready else {
-        return (ConditionReason::DaemonNotReady, format!("daemon {daemon} is not ready"));
-    };
-    if *status {
-        let message = format!("daemon {daemon} has not read its limits back yet");
-        return (ConditionReason::AwaitingReadBack, message);
-    }
-    let why = reason.text_for_tenants();
-    let redacted = format!("daemon {daemon} is not ready ({why}): ask the host's operator");
-    let message = AudienceText::new(format!("daemon {daemon}: {message}"), redacted).text_for(&ctx.actor);
-    let reason = match reason {
-        ConditionReason::ServerFault => ConditionReason::ServerFault,
-        _ => ConditionReason::DaemonNotReady,
-    };
-    (reason, message)
-}
-
-/// Why the socket cannot be given to a tenant's processes.
-fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
-    let whole = problem.map_or_else(String::new, |problem| problem.message.clone());
-    let reason = problem.map_or("", |problem| problem.reason.as_str());
-    AudienceText::new(whole, format!("its socket cannot be handed out ({reason}): ask the host's operator"))
-}
-
-/// A condition for a limit that leaves no room for the context that every client pays from it.
-fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
-    let limit = resolved.memory?;
-    let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
-    let context = tenant::context_bytes(resolved.predicted_sms(most)?);
-    let message = tenant::below_context(limit, context)?;
-    Some(Condition::new(
-        ConditionType::LimitBelowContext,
-        true,
-        ConditionReason::ContextPaidFromLimit,
-        message,
-    ))
 }
 
 fn without_daemon(tenant: &Tenant) -> ServiceError {

@@ -3,6 +3,7 @@
 //! `run` and `env` refuse exactly what the tenant's condition `Ready` reports, because both use these functions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::domain::attribution::{Candidate, PartitionOccupant, occupant};
 use crate::domain::client::{ClientId, Lease};
@@ -30,6 +31,8 @@ pub(super) struct TenantBlockers {
     /// Why processes of a user cannot reach the directory of a daemon.
     unreachable: BTreeMap<(DaemonName, u32), String>,
     occupants: Occupants,
+    /// All tenants, also those that are not shown.
+    tenants: Arc<Vec<Tenant>>,
 }
 
 /// Which processes are in partitions, by the store and /proc.
@@ -42,6 +45,11 @@ pub(in crate::service) struct Occupants {
 }
 
 impl TenantBlockers {
+    /// All tenants, also those that are not shown.
+    pub(super) fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
     /// Why a new process of a tenant is refused although its daemon is ready and its partitions are verified, with a reason
     /// code.
     pub(in crate::service) fn refusal(
@@ -138,7 +146,8 @@ impl Backend {
                 unreachable.insert((daemon, uid), why);
             }
         }
-        Ok(TenantBlockers { maintenance, unreachable, occupants: self.occupants(&partitioned).await? })
+        let (occupants, tenants) = (self.occupants(&partitioned).await?, self.stored_tenants().await?);
+        Ok(TenantBlockers { maintenance, unreachable, occupants, tenants })
     }
 
     /// The processes in partitions of these daemons; scans every process of the host, unless the list is empty.

@@ -317,7 +317,8 @@ impl Backend {
         let Some(limit) = resolved.memory else { return Ok(None) };
         let roomy = |gpu: &GpuUuid| free.get(gpu).is_some_and(|free| *free >= limit.bytes());
         let running = self.processes_of(&tenant.name).await?;
-        let has_place = u32::try_from(running).is_ok_and(|running| running < tenant.spec.max_clients);
+        let max = tenant.spec.max_clients.unwrap_or(u32::MAX);
+        let has_place = u32::try_from(running).is_ok_and(|running| running < max);
         Ok((has_place && resolved.gpus.iter().all(roomy)).then_some(limit))
     }
 

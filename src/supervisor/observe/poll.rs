@@ -15,8 +15,9 @@ use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
 use crate::domain::difference::SettingDifference;
-use crate::domain::environment::{SM_PARTITION, TENANT_HINT};
+use crate::domain::environment::{MAX_CONNECTIONS, SM_PARTITION, TENANT_HINT};
 use crate::domain::gpu::GpuProcess;
+use crate::domain::occupancy::USUAL_CONNECTIONS;
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, MemoryLimit};
@@ -433,6 +434,9 @@ fn facts(
             .collect(),
         hint: variable(TENANT_HINT),
         sm_partition: variable(SM_PARTITION),
+        connections: variable(MAX_CONNECTIONS)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(USUAL_CONNECTIONS),
     })
 }
 

@@ -261,7 +261,7 @@ impl Program {
             assert!(manager_died, "{self:?} did not reach a manager that nobody struck");
             return "could not reach the manager";
         }
-        let reasons = ["Conflict", "Not found", "Unavailable at the moment"];
+        let reasons = ["At capacity", "Conflict", "Not found", "Unavailable at the moment"];
         let reason =
             reasons.into_iter().find(|reason| message.starts_with(&format!("mps-manager: {reason}: ")));
         reason.unwrap_or_else(|| panic!("{self:?} was refused for no reason that there can be"))

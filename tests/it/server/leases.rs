@@ -324,7 +324,7 @@ fn client_is_recorded_though_no_place_is_free() {
     assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["spec"]["max_clients"], 1);
     host.listed(client.pid());
     assert_eq!(host.api().post(LEASES, &recorded(client.pid())).status, 201, "it has the place already");
-    host.api().post(LEASES, &recorded(sleeper.pid())).problem(409, "conflict");
+    host.api().post(LEASES, &recorded(sleeper.pid())).problem(409, "at-capacity");
 }
 
 /// The command in PID and mount namespaces of its own, where it is process 1; `None` where this test may make none.

@@ -52,6 +52,7 @@ mod outsiders;
 mod ownership;
 mod partition_tenants;
 mod partitioning;
+mod places;
 mod queue;
 mod reads;
 mod reboot;

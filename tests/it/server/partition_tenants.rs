@@ -438,6 +438,11 @@ fn unconnected_process_keeps_its_partition() {
     let seen = run.wait_with_output().unwrap();
     let seen: Value = serde_json::from_slice(&seen.stdout).expect("what it saw");
     assert_eq!(seen["devices"][0]["sms"], 40, "{seen}");
+    // MPS lists the partition as in use for a moment after its client.
+    eventually("the partition is free", || {
+        let plan = post(&host, "less", "plan", &json!({})).ok();
+        (plan["blocked"] == json!([])).then_some(())
+    });
     apply(&host, "less", &json!({}));
     assert_eq!(partitions(&host), made[..1]);
 }

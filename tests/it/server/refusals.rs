@@ -49,16 +49,16 @@ fn misreadable_value_is_refused_with_remedy() {
     let memory = "whole MiB";
     let percent = "above 0 and up to 100";
     for (field, value, shown, remedy) in [
-        ("device_memory_limit", json!("512K"), "512K", memory),
-        ("device_memory_limit", json!("1T"), "1T", memory),
+        ("device_memory_limit", json!("512K"), "512K", "0M and 1M"),
+        ("device_memory_limit", json!("2T"), "2097152 MiB", memory),
         ("device_memory_limit", json!("0"), "0", memory),
         ("device_memory_limit", json!(0), "0", memory),
         ("device_memory_limit", json!("-1"), "-1", memory),
         ("device_memory_limit", json!(-1), "-1", memory),
-        ("device_memory_limit", json!("1.5G"), "1.5G", memory),
+        ("device_memory_limit", json!("1.3G"), "1.3G", "1331M and 1332M"),
         ("device_memory_limit", json!(1.5), "1.5", "\"4G\""),
         ("device_memory_limit", json!("nan"), "nan", memory),
-        ("device_memory_limit", json!("4 G"), "4 G", memory),
+        ("device_memory_limit", json!("4  G"), "4  G", memory),
         ("device_memory_limit", json!("banana"), "banana", memory),
         ("device_memory_limit", json!(1_000_000), "1000000", memory),
         ("device_memory_limit", json!("2000000G"), "2048000000", memory),
@@ -123,11 +123,11 @@ fn a_wrong_field_is_named_by_its_pointer() {
 fn a_name_that_is_not_allowed_is_refused() {
     let host = InProcess::ready();
     let before = state(&host);
-    let long = "x".repeat(65);
-    for name in ["Web", "1web", "we-b", "w%20b", "%C3%A4", long.as_str()] {
+    let long = "x".repeat(64);
+    for name in ["Web", "1web", "web-", "_web", "w%20b", "%C3%A4", long.as_str()] {
         let problem = host.api().tenant(name, &json!({"daemon": "gpu1"})).problem(422, "invalid-request");
         let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.contains("lower-case letters, digits and underscores"), "{name}: {detail}");
+        assert!(detail.contains("lower-case letters, digits, hyphens and underscores"), "{name}: {detail}");
         host.api()
             .put(&format!("/api/v1/daemons/{name}"), &json!({"gpus": ["1"]}))
             .problem(422, "invalid-request");
@@ -139,7 +139,7 @@ fn a_name_that_is_not_allowed_is_refused() {
 fn a_daemon_that_cannot_be_is_refused() {
     let host = InProcess::ready();
     let before = state(&host);
-    let long = "x".repeat(64);
+    let long = "x".repeat(63);
     for (status, name, spec, shown) in [
         (422, "d", json!({"gpus": []}), "at least one GPU"),
         (422, "d", json!({"gpus": ["0", "0"]}), "named twice"),
@@ -156,4 +156,36 @@ fn a_daemon_that_cannot_be_is_refused() {
         assert!(detail.contains(shown), "{spec}: {detail}");
     }
     assert_unchanged(&host, &before);
+}
+
+#[test]
+fn names_differing_in_hyphens_only_are_refused() {
+    let host = InProcess::stopped();
+    let tenant = json!({"daemon": "gpu1"});
+    assert_eq!(host.api().tenant("web-prod", &tenant).status, 201);
+    let layout = json!({"layout": {"steps": [{"add": {"gpu": 0, "partition": "a-b", "chunks": 1}}]}});
+    assert_eq!(host.api().put("/api/v1/layouts/lab-1", &layout).status, 201);
+    let before = state(&host);
+    for (path, body, there) in
+        [("tenants/web_prod", &tenant, "tenant web-prod"), ("layouts/lab_1", &layout, "layout lab-1")]
+    {
+        let problem = host.api().put(&format!("/api/v1/{path}"), body).problem(409, "conflict");
+        assert!(problem["detail"].as_str().unwrap().contains(there), "{problem}");
+    }
+    let step = |name: &str| json!({"add": {"gpu": 0, "partition": name, "chunks": 1}});
+    let alike = json!({"layout": {"steps": [step("a-b"), step("a_b")]}});
+    let problem = host.api().put("/api/v1/layouts/other", &alike).problem(422, "invalid-request");
+    assert_eq!(problem["errors"][0]["pointer"], "/layout/steps/1/add/partition", "{problem}");
+    assert_unchanged(&host, &before);
+    // The same name is the same thing.
+    assert_eq!(host.api().tenant("web-prod", &tenant).status, 200);
+}
+
+#[test]
+fn sizes_are_answered_as_understood() {
+    let host = InProcess::stopped();
+    for (text, bytes) in [("1.5 GiB", 3_u64 << 29), ("2gb", 2 << 30), ("512M", 512 << 20)] {
+        let answer = host.api().tenant("sized", &json!({"daemon": "gpu1", "device_memory_limit": text}));
+        assert_eq!(answer.json()["spec"]["device_memory_limit"], bytes, "{text}: {}", answer.text);
+    }
 }

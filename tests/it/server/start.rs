@@ -108,7 +108,7 @@ fn gpu_is_found_by_any_identifier() {
     assert_eq!(gpu["daemon"], "gpu1");
     assert_eq!(gpu["processes"].as_array().unwrap().len(), 1, "the server alone");
     assert_eq!(gpu["processes"][0]["kind"], "server");
-    assert_eq!(gpus["items"][0]["memory_promised"], (4_u64 + 4 * 8) << 30);
+    assert_eq!(gpus["items"][0]["memory_limits"], (4_u64 + 4 * 8) << 30);
     host.api().get("/api/v1/gpus/2").problem(404, "not-found");
 }
 

@@ -13,7 +13,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 
 /// Fields that an answer leaves out where there is nothing to say, by the name of their schema in the document. A test holds this
 /// to the code.
-pub(super) const LEFT_OUT: [(&str, &str); 27] = [
+pub(super) const LEFT_OUT: [(&str, &str); 29] = [
     ("EffectiveThreads", "partitions"),
     ("EnvironmentView", "container_refused"),
     ("EventSubject", "client"),
@@ -37,9 +37,11 @@ pub(super) const LEFT_OUT: [(&str, &str); 27] = [
     ("ResolvedDaemonSpec", "layout"),
     ("ResolvedTenantSpec", "active_thread_percentage"),
     ("ResolvedTenantSpec", "device_memory_limit"),
+    ("ResolvedTenantSpec", "max_clients"),
     ("ResolvedTenantSpec", "priority"),
     ("ResolvedTenantSpec", "sms"),
     ("TenantStatus", "verification"),
+    ("TenantStatus", "weakens"),
     ("VerificationResult", "stale"),
 ];
 

@@ -110,6 +110,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
         ("defaults.device_memory_limit", Shape::Memory, "Device memory limit"),
         ("defaults.active_thread_percentage", Shape::Number, "Active thread percentage"),
         ("defaults.priority", Shape::Text, "Priority"),
+        ("admission", Shape::Text, "Admission"),
         ("memory_overcommit", Shape::Number, "Memory over-commit"),
         ("drift_policy", Shape::Text, "Drift policy"),
         ("wedge_policy", Shape::Text, "Clients of a hung server"),

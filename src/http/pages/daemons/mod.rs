@@ -77,8 +77,8 @@ struct DaemonsPage {
 struct DaemonListRow {
     row: DaemonSummary,
     tenants: u64,
-    /// Memory promised to its tenants on all its GPUs.
-    promised: Amount,
+    /// What its tenants' memory limits come to on all its GPUs.
+    limits: Amount,
 }
 
 /// A foreign control daemon in the list.
@@ -189,8 +189,8 @@ async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Respon
     for row in daemon_rows(&app, &ctx, &gpus, &page).await? {
         let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
-        let promised = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_promised).sum());
-        rows.push(DaemonListRow { row, tenants, promised });
+        let limits = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_limits).sum());
+        rows.push(DaemonListRow { row, tenants, limits });
     }
     let foreign = service.foreign_daemons(&ctx).await?;
     let foreign =

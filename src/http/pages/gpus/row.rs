@@ -18,7 +18,7 @@ pub(in crate::http::pages) struct GpuRow {
 impl GpuRow {
     pub(in crate::http::pages) fn of(gpu: GpuView) -> Self {
         let memory = gpu.memory_total.zip(gpu.memory_used);
-        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_promised, total));
+        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_limits, total));
         let bypass = |kind: &GpuProcessKind| *kind == GpuProcessKind::Bypass;
         let bypasses = gpu.processes.iter().flatten().filter(|process| bypass(&process.kind)).count();
         Self { gpu, memory, bypasses }

@@ -226,8 +226,8 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
     }
     if let Some(memory) = row.memory.filter(Gauge::is_overcommitted) {
         let why = format!(
-            "{} of {} are promised to tenants: {} more than they can use at once",
-            memory.promised,
+            "its tenants' limits come to {} of {}: {} more than they can use at once",
+            memory.limits,
             memory.total,
             memory.over()
         );

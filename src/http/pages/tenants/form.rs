@@ -73,7 +73,6 @@ pub(super) async fn new(
     ctx.require(Right::Administer)?;
     let mut form = Form::default();
     form.set("uid", "0");
-    form.set("max_clients", "1");
     form.set("daemon", chosen.daemon);
     let mut page = form_page(&app, &ctx, SpecDraft::new(None, form)).await?;
     page.outcome.is_untouched = true;

@@ -2,7 +2,8 @@
 
 use super::super::format::Amount;
 use crate::domain::MemoryLimit;
-use crate::domain::daemon::Mode;
+use crate::domain::count::counted;
+use crate::domain::daemon::{AdmissionMode, Mode};
 use crate::domain::prediction::{Outlook, Prediction};
 
 /// The prediction that the form shows.
@@ -75,12 +76,24 @@ impl OutlookRow<'_> {
         Amount(self.gpu.allowed)
     }
 
-    pub(super) fn promised(&self) -> Amount {
-        Amount(self.gpu.promised)
+    pub(super) fn is_reserved(&self) -> bool {
+        self.prediction.admission == AdmissionMode::Reserved
     }
 
-    pub(super) fn budget(&self) -> Amount {
-        Amount(self.gpu.budget)
+    pub(super) fn others(&self) -> Amount {
+        Amount(self.gpu.others)
+    }
+
+    pub(super) fn others_without_limit(&self) -> String {
+        counted(self.gpu.others_without_limit, "tenant")
+    }
+
+    pub(super) fn own(&self) -> Option<Amount> {
+        self.gpu.own.map(Amount)
+    }
+
+    pub(super) fn sum(&self) -> Amount {
+        Amount(self.gpu.sum())
     }
 
     pub(super) fn left(&self) -> Option<Amount> {

@@ -6,8 +6,13 @@
 mod held;
 mod holder;
 mod living;
+pub(in crate::service) mod queue;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 pub use held::HeldLease;
 pub use holder::{LeaseCaller, LeaseRequest};
@@ -19,14 +24,16 @@ use living::{is_alive, living_holders};
 use crate::domain::condition::{self, ConditionReason};
 use crate::service::access::context::{Permit, RequestContext};
 
-use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord, places_taken};
 use crate::domain::count::counted;
 use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
+use crate::domain::gpu::Gpu;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::occupancy::{self, Lacking, Occupant};
 use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, TenantName};
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::{EnvironmentView, not_found};
@@ -36,6 +43,10 @@ use crate::supervisor::Observed;
 
 /// How often a lease is retried because its tenant changed meanwhile.
 const LEASE_ATTEMPTS: u32 = 5;
+/// Longest wait of one request for a place, in seconds.
+const MAX_WAIT_S: u32 = 30;
+/// How often a waiting process is tried although nothing was seen to change.
+const TURN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The right to be a client of a tenant, and what the process needs for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -65,11 +76,46 @@ impl Service {
         let permit = ctx.require(right)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
+        if let Some(wait_s) = request.wait_s.filter(|wait_s| *wait_s > MAX_WAIT_S) {
+            let detail = format!(
+                "wait_s is {wait_s}: give at most {MAX_WAIT_S}, and repeat the request, which keeps its turn"
+            );
+            return Err(ServiceError::field("/wait_s", detail));
+        }
         let uid = backend.stored_tenant(&name).await?.spec.uid;
         let holder = ClientId::from(holder_of(request, caller, uid)?);
         let permit = permit.on(Target::Lease(name.clone(), holder));
+        let deadline = Instant::now() + Duration::from_secs(request.wait_s.unwrap_or(0).into());
+        loop {
+            let admitted = backend.admit(&permit, &name, holder, request.kind, dry_run).await;
+            let lacking = admitted.as_ref().err().and_then(ServiceError::lacking);
+            let Some(lacking) = lacking.filter(|_| request.wait_s.is_some() && !dry_run && is_alive(holder))
+            else {
+                backend.launches.leave(holder);
+                return admitted;
+            };
+            let daemon = backend.stored_tenant(&name).await?.spec.daemon;
+            backend.launches.wait(holder, &name, &daemon, lacking);
+            if Instant::now() >= deadline {
+                return admitted;
+            }
+            backend.await_change(&daemon).await;
+        }
+    }
+}
+
+impl Backend {
+    /// Grants the lease, if there is a place for the process.
+    async fn admit(
+        &self,
+        permit: &Permit,
+        name: &TenantName,
+        holder: ClientId,
+        kind: LeaseKind,
+        dry_run: bool,
+    ) -> Result<LeaseView, ServiceError> {
         for _ in 0..LEASE_ATTEMPTS {
-            let lease = backend.lease_unless_changed(&permit, name.clone(), holder, request.kind, dry_run);
+            let lease = self.lease_unless_changed(permit, name.clone(), holder, kind, dry_run);
             if let Some(lease) = lease.await? {
                 return Ok(lease);
             }
@@ -79,9 +125,18 @@ impl Service {
             format!("tenant {name} was changed repeatedly while process {pid} took its lease: try again");
         Err(ServiceError::Conflict(refused).visible_to_tenants())
     }
-}
 
-impl Backend {
+    /// Waits until clients of a daemon come or leave, or for a moment: a process that was admitted may end without a connection.
+    async fn await_change(&self, daemon: &DaemonName) {
+        let Some(handle) = self.parts.fleet.get(daemon) else {
+            return tokio::time::sleep(TURN_INTERVAL).await;
+        };
+        let clients =
+            |observed: &Observed| observed.clients.iter().map(|client| client.id).collect::<Vec<_>>();
+        let before = clients(&handle.observed());
+        handle.wait_for(TURN_INTERVAL, |observed| clients(observed) != before).await;
+    }
+
     /// `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
     /// another spec. Other tenants of the daemon may change.
     async fn lease_unless_changed(
@@ -93,6 +148,7 @@ impl Backend {
         dry_run: bool,
     ) -> Result<Option<LeaseView>, ServiceError> {
         let tenant = self.stored_tenant(&name).await?;
+        self.refuse_unless_first(&tenant, holder)?;
         let before = self.followed_daemon(&tenant).await?;
         self.refuse_unless_serving(&tenant, &before).await?;
         let fleet = &self.parts.fleet;
@@ -105,6 +161,9 @@ impl Backend {
         self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
         let clients = self.families_of(&name).await?;
+        let of_daemon = self.clients_of(&tenant.spec.daemon).await?;
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let seen: Vec<Gpu> = gpus.into_iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let (command, clock) = (command_of(holder.pid), self.parts.clock);
@@ -124,7 +183,8 @@ impl Backend {
                         }
                     }
                     occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
-                    let (mut holders, mut kind) = (Vec::new(), kind);
+                    let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
+                    let (mut holders, mut others, mut kind) = (Vec::new(), Vec::new(), kind);
                     let mut by_operator = kind == LeaseKind::Recorded;
                     for LeaseRecord { lease, kind: before, by_operator: recorded, .. } in
                         store::leases::records(&mut *db, &boot_id).await?
@@ -133,8 +193,11 @@ impl Backend {
                             store::leases::delete(&mut *db, lease.holder).await?;
                         } else if lease.holder == holder && lease.tenant != name {
                             return Err(started_before(&name, holder, Some(&lease.tenant), None));
-                        } else if lease.tenant == name && lease.holder != holder {
-                            holders.push(lease.holder);
+                        } else if lease.holder != holder {
+                            if lease.tenant == name {
+                                holders.push(lease.holder);
+                            }
+                            others.push(lease);
                         } else if lease.holder == holder {
                             by_operator |= recorded;
                             if before == LeaseKind::Own {
@@ -146,12 +209,20 @@ impl Backend {
                     // Including itself: a process that is already a client needs no other slot.
                     holders.push(holder);
                     let taken = places_taken(&clients, &holders);
-                    if taken > usize::try_from(max).unwrap_or(usize::MAX) {
-                        let refused = format!(
-                            "tenant {name} has {} running and max_clients is {max}: wait for one to end, revoke a lease, or raise max_clients",
+                    if let Some(max) = max
+                        && taken > usize::try_from(max).unwrap_or(usize::MAX)
+                    {
+                        let detail = format!(
+                            "tenant {name} has {} running and max_clients is {max}: wait for one to end (mps-manager run --wait), revoke a \
+                             lease, or raise max_clients",
                             counted(taken - 1, "process")
                         );
-                        return Err(ServiceError::Conflict(refused).visible_to_tenants());
+                        let lacking = Lacking::TenantPlace;
+                        return Err(ServiceError::AtCapacity { detail, lacking });
+                    }
+                    // What MPS does with a process that runs already is decided.
+                    if kind == LeaseKind::Own && of_daemon.iter().all(|one| one.occupant.id != holder) {
+                        refuse_if_full(&seen, &of_daemon, &others, &neighbours, ceiling)?;
                     }
                     let lease = Lease { holder, tenant: name };
                     let record = LeaseRecord { lease, kind, by_operator, command, created_at: clock.unix_ms() };
@@ -237,10 +308,75 @@ impl Backend {
         Ok(places_taken(&clients, &holders))
     }
 
+    /// Refuses a process that came after others that wait for the same place.
+    fn refuse_unless_first(&self, tenant: &Tenant, holder: ClientId) -> Result<(), ServiceError> {
+        let name = &tenant.name;
+        let Some((before, lacking)) = self.launches.ahead(holder, name, &tenant.spec.daemon) else {
+            return Ok(());
+        };
+        let detail = format!(
+            "{} of tenant {name} or its daemon {} for a place before this one: wait too (mps-manager run --wait)",
+            counted(before, "process"),
+            if before == 1 { "waits" } else { "wait" }
+        );
+        Err(ServiceError::AtCapacity { detail, lacking })
+    }
+
+    /// The clients of a daemon at the last poll, each with its tenant.
+    async fn clients_of(&self, daemon: &DaemonName) -> Result<Vec<OfTenant>, ServiceError> {
+        let tenants: BTreeMap<ClientId, Option<TenantName>> =
+            self.attributed().await?.into_iter().map(|client| (client.id, client.tenant)).collect();
+        let clients =
+            self.parts.fleet.get(daemon).map(|handle| handle.observed().clients).unwrap_or_default();
+        let occupants = clients.into_iter().map(|client| OfTenant {
+            tenant: tenants.get(&client.id).cloned().flatten(),
+            occupant: Occupant {
+                id: client.id,
+                ancestors: client.ancestors,
+                connections: client.connections,
+            },
+        });
+        Ok(occupants.collect())
+    }
+
     /// The clients of a tenant, each with its ancestors.
     async fn families_of(&self, name: &TenantName) -> Result<Vec<(ClientId, Vec<ClientId>)>, ServiceError> {
         let clients = self.attributed().await?.into_iter();
         let mine = clients.filter(|client| client.tenant.as_ref() == Some(name));
         Ok(mine.map(|client| (client.id, client.ancestors)).collect())
     }
+}
+
+/// A client, and its tenant if it is known.
+struct OfTenant {
+    tenant: Option<TenantName>,
+    occupant: Occupant,
+}
+
+/// Refuses a process for which one of its GPUs has no place: `clients` are connected, `leased` were admitted and may connect.
+fn refuse_if_full(
+    gpus: &[Gpu],
+    clients: &[OfTenant],
+    leased: &[Lease],
+    tenants: &[Tenant],
+    ceiling: u32,
+) -> Result<(), ServiceError> {
+    for gpu in gpus {
+        let sees = |tenant: &Tenant| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(&gpu.uuid);
+        let of = |name: &TenantName| tenants.iter().find(|tenant| tenant.name == *name);
+        // A client of no known tenant may be on each GPU of the daemon.
+        let is_here = |client: &&OfTenant| client.tenant.as_ref().and_then(of).is_none_or(sees);
+        let here: Vec<Occupant> =
+            clients.iter().filter(is_here).map(|client| client.occupant.clone()).collect();
+        let admitted = leased.iter().filter(|lease| of(&lease.tenant).is_some_and(sees));
+        let admitted: Vec<ClientId> = admitted.map(|lease| lease.holder).collect();
+        if let Some(no_room) = occupancy::no_room(&here, &admitted, ceiling) {
+            let detail = format!(
+                "GPU {} {no_room}: wait for one to end (mps-manager run --wait), or use another GPU",
+                gpu.index
+            );
+            return Err(ServiceError::AtCapacity { detail, lacking: Lacking::GpuPlace });
+        }
+    }
+    Ok(())
 }

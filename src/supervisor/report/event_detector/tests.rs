@@ -78,6 +78,7 @@ fn client(pid: u32) -> ClientFacts {
         ancestors: Vec::new(),
         hint: None,
         sm_partition: None,
+        connections: 2,
     }
 }
 

@@ -1,0 +1,96 @@
+//! What tenants of one daemon do to each other's memory limits.
+//!
+//! A server holds all its clients to one limit, so a tenant without a limit leaves the server without one, and the limits of its
+//! neighbours to their environments, which a process can change. A default limit on the daemon keeps a floor.
+
+use super::TenantName;
+use super::daemon::Daemon;
+use super::tenant::{Tenant, gpus_of};
+
+/// The tenants on a GPU of `tenant` whose limit only their environment holds, because `tenant` has none.
+pub fn weakened_by(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
+    if is_limited(tenant, daemon) {
+        return Vec::new();
+    }
+    neighbours(tenant, daemon, tenants)
+        .filter(|other| is_limited(other, daemon))
+        .map(|other| other.name.clone())
+        .collect()
+}
+
+/// The tenants without a limit that leave the limit of `tenant` to its environment.
+pub fn weakening(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
+    if !is_limited(tenant, daemon) {
+        return Vec::new();
+    }
+    neighbours(tenant, daemon, tenants)
+        .filter(|other| !is_limited(other, daemon))
+        .map(|other| other.name.clone())
+        .collect()
+}
+
+fn is_limited(tenant: &Tenant, daemon: &Daemon) -> bool {
+    tenant.spec.device_memory_limit.or(daemon.spec.defaults.device_memory_limit).is_some()
+}
+
+fn neighbours<'a>(
+    tenant: &'a Tenant,
+    daemon: &'a Daemon,
+    tenants: &'a [Tenant],
+) -> impl Iterator<Item = &'a Tenant> {
+    let own = gpus_of(&tenant.spec, &daemon.spec);
+    tenants.iter().filter(move |other| {
+        other.spec.daemon == daemon.name
+            && other.name != tenant.name
+            && gpus_of(&other.spec, &daemon.spec).iter().any(|gpu| own.contains(gpu))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::daemon::DaemonSpec;
+    use crate::domain::tenant::tests::{h200, spec};
+    use crate::domain::{DaemonName, TenantDirectory};
+
+    fn daemon(extra: &str) -> Daemon {
+        let json = format!("{{\"gpus\":[\"{}\",\"{}\"]{extra}}}", h200(0).uuid, h200(1).uuid);
+        let spec: DaemonSpec = serde_json::from_str(&json).expect("a daemon");
+        let name = DaemonName::parse("gpu0").expect("a name");
+        Daemon { name, spec, revision: 1, generation: 1, created_at: 0, updated_at: 0 }
+    }
+
+    fn tenant(name: &str, extra: &str) -> Tenant {
+        Tenant {
+            name: TenantName::parse(name).expect("a name"),
+            spec: spec(&format!("{{\"daemon\":\"gpu0\"{extra}}}")),
+            generation: 1,
+            daemon_generation: 1,
+            created_at: 0,
+            updated_at: 0,
+            directory: TenantDirectory::parse("0123456789").expect("a directory"),
+        }
+    }
+
+    #[test]
+    fn tenant_without_limit_weakens_limited_neighbours() {
+        let first = format!(",\"device_memory_limit\":\"4G\",\"gpus\":[\"{}\"]", h200(0).uuid);
+        let second = format!(",\"device_memory_limit\":\"4G\",\"gpus\":[\"{}\"]", h200(1).uuid);
+        let only_first = format!(",\"gpus\":[\"{}\"]", h200(0).uuid);
+        let all = [tenant("a", &first), tenant("b", &second), tenant("plain", &only_first)];
+        let names = |found: Vec<TenantName>| found.into_iter().map(String::from).collect::<Vec<_>>();
+        assert_eq!(names(weakened_by(&all[2], &daemon(""), &all)), ["a"]);
+        assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["plain"]);
+        assert!(weakening(&all[1], &daemon(""), &all).is_empty(), "it is on another GPU");
+        assert!(weakening(&all[2], &daemon(""), &all).is_empty(), "it has no limit to lose");
+    }
+
+    #[test]
+    fn default_limit_keeps_a_floor() {
+        let all = [tenant("a", ",\"device_memory_limit\":\"4G\""), tenant("plain", "")];
+        let daemon = daemon(",\"defaults\":{\"device_memory_limit\":\"8G\"}");
+        assert!(
+            weakened_by(&all[1], &daemon, &all).is_empty() && weakening(&all[0], &daemon, &all).is_empty()
+        );
+    }
+}

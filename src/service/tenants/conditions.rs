@@ -1,0 +1,87 @@
+//! What is said of a tenant, for people and programs.
+
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::daemon::Daemon;
+use crate::domain::gpu::Gpu;
+use crate::domain::tenant::{self, Resolved, Tenant};
+use crate::domain::{DaemonName, TenantName, neighbours};
+use crate::service::access::context::RequestContext;
+use crate::service::access::redaction::AudienceText;
+use crate::supervisor::Blocker;
+
+/// Why a tenant's limits are not in force, by the condition `Ready` of its daemon.
+pub(super) fn not_applied(
+    ctx: &RequestContext,
+    daemon: &DaemonName,
+    ready: Option<&Condition>,
+) -> (ConditionReason, String) {
+    let Some(Condition { status, reason, message, .. }) = ready else {
+        return (ConditionReason::DaemonNotReady, format!("daemon {daemon} is not ready"));
+    };
+    if *status {
+        let message = format!("daemon {daemon} has not read its limits back yet");
+        return (ConditionReason::AwaitingReadBack, message);
+    }
+    let why = reason.text_for_tenants();
+    let redacted = format!("daemon {daemon} is not ready ({why}): ask the host's operator");
+    let message = AudienceText::new(format!("daemon {daemon}: {message}"), redacted).text_for(&ctx.actor);
+    let reason = match reason {
+        ConditionReason::ServerFault => ConditionReason::ServerFault,
+        _ => ConditionReason::DaemonNotReady,
+    };
+    (reason, message)
+}
+
+/// Why the socket cannot be given to a tenant's processes.
+pub(super) fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
+    let whole = problem.map_or_else(String::new, |problem| problem.message.clone());
+    let reason = problem.map_or("", |problem| problem.reason.as_str());
+    AudienceText::new(whole, format!("its socket cannot be handed out ({reason}): ask the host's operator"))
+}
+
+/// A condition for a limit that leaves no room for the context that every client pays from it.
+pub(super) fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
+    let limit = resolved.memory?;
+    let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
+    let context = tenant::context_bytes(resolved.predicted_sms(most)?);
+    let message = tenant::below_context(limit, context)?;
+    Some(Condition::new(
+        ConditionType::LimitBelowContext,
+        true,
+        ConditionReason::ContextPaidFromLimit,
+        message,
+    ))
+}
+
+/// A condition for a limit that only the environment holds, because of neighbours without one.
+pub(super) fn weakened(
+    ctx: &RequestContext,
+    tenant: &Tenant,
+    daemon: &Daemon,
+    tenants: &[Tenant],
+) -> Option<Condition> {
+    let names = neighbours::weakening(tenant, daemon, tenants);
+    let listed = names.iter().map(TenantName::as_str).collect::<Vec<_>>().join(", ");
+    let who = match names.len() {
+        0 => return None,
+        1 => format!("tenant {listed} has"),
+        _ => format!("tenants {listed} have"),
+    };
+    let consequence = "no memory limit, so the server has none and only the environment holds this tenant's: a process that changes its \
+                       environment escapes it";
+    let daemon = &daemon.name;
+    let whole = format!(
+        "{who} {consequence}; give {} a limit, or set a default limit on daemon {daemon}",
+        if names.len() == 1 { "it" } else { "them" }
+    );
+    let text = AudienceText::new(
+        whole,
+        format!("another tenant of the daemon has {consequence}; ask the host's operator"),
+    );
+    Some(Condition::new(
+        ConditionType::LimitWeakened,
+        true,
+        ConditionReason::NeighbourWithoutLimit,
+        text.text_for(&ctx.actor),
+    ))
+}

@@ -1,0 +1,148 @@
+//! Places for processes: as many as a tenant has and MPS takes, and who waits for one.
+
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{InProcess, eventually, is_alive, stderr_of};
+
+/// A command of a tenant that waits for its place.
+fn waiting(host: &InProcess, tenant: &str, wait: &str, words: &[&str]) -> Child {
+    let mut command = host.command(&["run", "--tenant", tenant, wait, "--"]);
+    command.args(words).stderr(Stdio::piped()).spawn().expect("started")
+}
+
+/// Whether a process has become its command, which it does once it has its lease.
+fn is_running(child: &Child) -> bool {
+    let command = std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap_or_default();
+    command.starts_with(b"sleep\0")
+}
+
+fn end(mut child: Child) {
+    let _ = child.kill();
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn waiting_processes_start_in_order() {
+    let host = InProcess::ready();
+    let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("the first has its place", || is_running(&first).then_some(()));
+    let mut later = Vec::new();
+    for number in 1..=3 {
+        later.push(waiting(&host, "demo", "--wait=10m", &["sleep", "600"]));
+        // The next one comes after this one waits.
+        eventually("it waits", || {
+            let refused = host.run("demo", &["true"]);
+            assert_eq!(refused.status.code(), Some(2));
+            let waits = format!("{number} process");
+            stderr_of(&refused).starts_with(&format!("mps-manager: At capacity: {waits}")).then_some(())
+        });
+    }
+    end(first);
+    while !later.is_empty() {
+        let next = later.remove(0);
+        eventually("the next has its place", || is_running(&next).then_some(()));
+        assert!(later.iter().all(|one| is_alive(one.id()) && !is_running(one)), "the others wait");
+        end(next);
+    }
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
+}
+
+#[test]
+fn wait_ends_after_its_time() {
+    let host = InProcess::ready();
+    let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("the first has its place", || is_running(&first).then_some(()));
+    let output = waiting(&host, "demo", "--wait=1s", &["true"]).wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(2));
+    let words = stderr_of(&output);
+    assert!(words.starts_with("mps-manager: waiting: tenant demo has 1 process running"), "{words}");
+    assert!(words.contains("At capacity: tenant demo has 1 process running"), "{words}");
+    let malformed =
+        host.command(&["run", "--tenant", "demo", "--wait=soon", "--", "true"]).output().expect("it runs");
+    assert_eq!(malformed.status.code(), Some(2));
+    assert!(stderr_of(&malformed).contains("\"soon\" is not a duration"), "{}", stderr_of(&malformed));
+    end(first);
+}
+
+#[test]
+fn process_that_gives_up_waiting_holds_up_nobody() {
+    let host = InProcess::ready();
+    let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("the first has its place", || is_running(&first).then_some(()));
+    let gone = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("it waits", || stderr_of(&host.run("demo", &["true"])).contains("1 process of").then_some(()));
+    end(gone);
+    end(first);
+    eventually("its turn is over", || host.run("demo", &["true"]).status.success().then_some(()));
+}
+
+/// Processes that are recorded as a tenant's, each of which takes a place.
+struct Recorded(Vec<Child>);
+
+impl Recorded {
+    fn new(host: &InProcess, tenant: &str, count: usize) -> Self {
+        let recorded =
+            Self((0..count).map(|_| Command::new("sleep").arg("600").spawn().expect("sleep")).collect());
+        for process in &recorded.0 {
+            let body = json!({"kind": "recorded", "pid": process.id()});
+            assert_eq!(host.api().post(&format!("/api/v1/tenants/{tenant}/leases"), &body).status, 201);
+        }
+        recorded
+    }
+
+    fn end_one(&mut self) {
+        end(self.0.pop().expect("one is left"));
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        for process in self.0.drain(..) {
+            end(process);
+        }
+    }
+}
+
+#[test]
+fn gpu_takes_as_many_processes_as_mps() {
+    let host = InProcess::ready();
+    for name in ["a", "b"] {
+        let spec: Value = json!({"daemon": "gpu1", "uid": rustix::process::geteuid().as_raw()});
+        assert_eq!(host.api().tenant(name, &spec).status, 201);
+    }
+    host.await_ready();
+    // The simulated host has a version of MPS that takes 60.
+    let (mut mine, others) = (Recorded::new(&host, "a", 40), Recorded::new(&host, "b", 20));
+    let refused = host.run("b", &["true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let words = stderr_of(&refused);
+    assert!(
+        words.contains("At capacity: GPU 1 has 60 of the 60 clients that this version of MPS takes"),
+        "{words}"
+    );
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0), "the other GPU has room");
+
+    let waits = waiting(&host, "b", "--wait", &["sleep", "600"]);
+    eventually("a process of another tenant comes after it", || {
+        stderr_of(&host.run("a", &["true"]))
+            .contains("1 process of tenant a or its daemon waits")
+            .then_some(())
+    });
+    mine.end_one();
+    eventually("it has the place", || is_running(&waits).then_some(()));
+    assert!(stderr_of(&host.run("a", &["true"])).contains("GPU 1 has 60 of the 60 clients"));
+    end(waits);
+    drop(others);
+    assert_eq!(host.run("a", &["true"]).status.code(), Some(0));
+}
+
+#[test]
+fn longest_wait_of_one_request_is_bounded() {
+    let host = InProcess::ready();
+    let local = host.api().over(&host.runtime("api.sock"));
+    let refused =
+        local.post("/api/v1/tenants/demo/leases", &json!({"wait_s": 31})).problem(422, "invalid-request");
+    assert_eq!(refused["errors"][0]["pointer"], "/wait_s", "{refused}");
+}
