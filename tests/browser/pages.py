@@ -4,7 +4,7 @@ from host import eventually
 
 
 # The longest names and labels; a daemon's name is part of the path of a socket and therefore shorter.
-LONG = "a" + "x" * 63
+LONG = "a" + "x" * 62
 DAEMON = "d" * 48
 LABELS = {"k" * 120: "v" * 60, "team": "search"}
 

@@ -51,18 +51,19 @@ def test_outdated_daemon_form_shows_both_values(own_host, visitor):
     host = own_host
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu0/edit")
+    page.get_by_label("Admission of tenants").select_option("reserved")
     page.get_by_label("Memory over-commit").fill("2")
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "drift_policy": "report"})
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("alert")).to_contain_text("Someone else changed this daemon")
-    expect(page.get_by_role("table").locator("tbody tr")).to_have_text(["Memory over-commit21", "Drift policyrepairreport"])
+    expect(page.get_by_role("table").locator("tbody tr")).to_have_text(["Admissionreservedopen", "Memory over-commit21", "Drift policyrepairreport"])
     expect(page.get_by_label("Memory over-commit")).to_have_value("2")
     visit.accessible()
     assert host.api("GET", "/daemons/gpu0")["spec"] == {**spec, "drift_policy": "report"}, "nothing is written yet"
     page.get_by_role("button", name="Overwrite with my values").click()
-    expect(page.get_by_text("2.0 × the memory of a GPU")).to_be_visible()
-    assert host.api("GET", "/daemons/gpu0")["spec"] == {**spec, "memory_overcommit": 2.0}
+    expect(page.get_by_text("reserved: tenants reserve up to 2.0 × the memory of a GPU")).to_be_visible()
+    assert host.api("GET", "/daemons/gpu0")["spec"] == {**spec, "admission": "reserved", "memory_overcommit": 2.0}
 
 
 def test_settings_outside_the_daemon_form_are_kept(own_host, visitor):
