@@ -199,7 +199,7 @@ what_others_rely_on() {
     start_manager "$binary" --config "$WORK/access.toml"
     owned gpu0 '{"gpus": ["0"]}'
     tenant alpha '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 16}'
-    tenant beta '{"daemon": "gpu0", "device_memory_limit": "4G"}'
+    tenant beta '{"daemon": "gpu0", "device_memory_limit": "4G", "max_clients": 1}'
     wait_for 30 "the tenants are read back" is_ready gpu0
     hardened
     start_as_tenant constant alpha spin 300

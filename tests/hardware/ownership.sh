@@ -210,8 +210,8 @@ one_daemon_for_both() {
     gone gpu1
     owned both '{"gpus": ["0", "1"]}'
     check "that limits can be escaped there is said" yes "$(condition_of both LimitsEscapable && echo yes || echo no)"
-    tenant wide '{"daemon": "both", "device_memory_limit": "4G", "active_thread_percentage": 25}'
-    tenant narrow '{"daemon": "both", "gpus": ["1"], "device_memory_limit": "8G", "active_thread_percentage": 50}'
+    tenant wide '{"daemon": "both", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
+    tenant narrow '{"daemon": "both", "gpus": ["1"], "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 1}'
     wait_for 30 "both tenants are read back" is_ready both
     check "a tenant of both GPUs sees both under its limit" "[[\"$GPU0\", true], [\"$GPU1\", true]]" \
         "$(seen_by wide '[[e["uuid"], 0 < e["memory_free"] < 4 << 30] for e in d["devices"]]')"
@@ -289,7 +289,7 @@ a_maintenance() {
     local client
     owned gpu0 '{"gpus": ["0"]}'
     owned gpu1 '{"gpus": ["1"]}'
-    tenant left '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25}'
+    tenant left '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
     wait_for 30 "the tenant is read back" is_ready gpu0
     start_as_tenant working left spin 120
     client=$CLIENT_PID
