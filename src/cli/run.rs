@@ -29,7 +29,7 @@ pub(super) struct RunArgs {
     /// The user that the command must run as; refused if it is not the tenant's
     #[arg(short, long)]
     uid: Option<u32>,
-    /// Wait for a place if there is none, for at most this time (as 90s, 15m, 24h), or for as long as it takes
+    /// Wait for a slot if there is none, for at most this time (as 90s, 15m, 24h), or for as long as it takes
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = FOREVER, value_parser = parse_wait)]
     wait: Option<Duration>,
     /// The command and its arguments
@@ -39,8 +39,8 @@ pub(super) struct RunArgs {
 
 /// What `--wait` means without a duration.
 const FOREVER: &str = "36500d";
-/// The longest wait of one request; the next one keeps the turn.
-const ROUND: Duration = Duration::from_secs(20);
+/// The pause until a waiting process asks again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 fn parse_wait(text: &str) -> Result<Duration, InvalidValue> {
     parse_duration(text)
@@ -49,27 +49,34 @@ fn parse_wait(text: &str) -> Result<Duration, InvalidValue> {
 /// Variables of the caller that the command must not get.
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
 
-/// Takes the lease, and waits for a place if that is wanted and there is none.
+/// Takes the lease, and waits for a slot if that is wanted and there is none. A wait survives a restart of the manager or of the daemon.
 async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<LeaseView, ClientError> {
-    let until = wait.map(|wait| Instant::now() + wait);
-    let mut announced = false;
+    let began = Instant::now();
+    let mut is_announced = false;
     loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let wait_s =
-            left.map(|left| left.min(ROUND).as_millis().div_ceil(1000)).and_then(|s| u32::try_from(s).ok());
         // Without a process ID, which the kernel reports to the manager: in a container it differs from the one on the host.
-        let request = LeaseRequest { wait_s, ..LeaseRequest::default() };
-        match client.post(path, &request).await {
-            Err(ClientError::Refused(problem))
-                if problem.is("at-capacity") && left.is_some_and(|left| !left.is_zero()) =>
-            {
-                if !announced {
-                    crate::cli::complain(&format!("waiting: {}", problem.detail));
-                    announced = true;
-                }
-            }
-            taken => return taken,
+        let request = LeaseRequest { queue: wait.is_some(), ..LeaseRequest::default() };
+        let answer = client.post(path, &request).await;
+        let Err(error) = answer else { return answer };
+        if wait.is_none_or(|wait| began.elapsed() >= wait) || !may_pass(&error) {
+            return Err(error);
         }
+        if !is_announced {
+            crate::cli::complain(&format!("waiting: {error}"));
+            is_announced = true;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether a wait can end this refusal.
+fn may_pass(error: &ClientError) -> bool {
+    match error {
+        ClientError::Unreachable { .. } => true,
+        ClientError::Refused(problem) => ["at-capacity", "unavailable", "timed-out", "too-many-requests"]
+            .iter()
+            .any(|kind| problem.is(kind)),
+        _ => false,
     }
 }
 

@@ -170,7 +170,17 @@ fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<(S
                 || shown.contains(&(tenant.spec.daemon.as_str(), reason))
         };
         let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
-        found.extend(own.filter(|one| !is_shown(one)).map(|condition| (tenant.name.to_string(), condition)));
+        for condition in own.filter(|one| !is_shown(one)) {
+            // One line for what several tenants have in common.
+            let same = |known: &Condition| {
+                (known.kind, known.reason, &known.message)
+                    == (condition.kind, condition.reason, &condition.message)
+            };
+            match found.iter_mut().find(|(_, known)| same(known)) {
+                Some((names, _)) => *names = format!("{names}, {}", tenant.name),
+                None => found.push((tenant.name.to_string(), condition)),
+            }
+        }
     }
     found
 }

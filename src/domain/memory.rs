@@ -94,9 +94,12 @@ impl MemoryLimit {
         let (bytes, rest) = (digits * u128::from(unit) / scale, digits * u128::from(unit) % scale);
         let mib = bytes / u128::from(MIB);
         if rest != 0 || bytes % u128::from(MIB) != 0 {
+            let nearest = match mib {
+                0 => "the nearest is 1M".to_owned(),
+                mib => format!("the nearest are {mib}M and {}M", mib + 1),
+            };
             return Err(InvalidValue(format!(
-                "a memory limit of {text} is not a whole number of MiB: the nearest are {mib}M and {}M",
-                mib + 1
+                "a memory limit of {text} is not a whole number of MiB: {nearest}"
             )));
         }
         Self::from_mib(u64::try_from(mib).unwrap_or(u64::MAX))

@@ -1,9 +1,11 @@
-//! Whether there is room for one more process: on a GPU, which MPS gives to so many clients at most, and for its tenant.
+//! Whether there is a slot for one more process: of its tenant, and on a GPU, of which MPS takes so many clients at most.
 
 use super::client::{ClientId, places_taken};
 
 /// Device connections that a client takes unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise: 2 under MPS.
 pub const USUAL_CONNECTIONS: u32 = 2;
+/// Numbers of connections that `CUDA_DEVICE_MAX_CONNECTIONS` may give; CUDA ignores others (NVIDIA's documentation).
+pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=32;
 /// Device connections that all clients of a GPU have together: with 8 each, 15 of 30 were admitted (recording 08).
 const DEVICE_CONNECTIONS: u32 = 127;
 
@@ -11,9 +13,9 @@ const DEVICE_CONNECTIONS: u32 = 127;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacking {
     /// Its tenant has `max_clients` processes.
-    TenantPlace,
+    TenantSlot,
     /// Its GPU has as many clients as MPS takes.
-    GpuPlace,
+    GpuSlot,
 }
 
 /// A client as MPS counts it on a GPU.

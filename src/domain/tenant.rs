@@ -53,6 +53,8 @@ pub struct TenantSpec<G = GpuUuid> {
     pub labels: BTreeMap<String, String>,
 }
 
+/// Most clients that any known version of MPS takes on a GPU.
+const MAX_CLIENTS: u32 = 60;
 /// Most labels, and the longest key or value in characters.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL_LEN: usize = 128;
@@ -114,6 +116,12 @@ impl TenantSpec {
                 "max_clients",
                 InvalidValue("max_clients is 0: give at least 1, or leave it out".into()),
             ));
+        }
+        if let Some(max) = self.max_clients.filter(|max| *max > MAX_CLIENTS) {
+            let text = format!(
+                "max_clients is {max}, and no version of MPS takes more than {MAX_CLIENTS} on a GPU: give at most that"
+            );
+            return Err(("max_clients", InvalidValue(text)));
         }
         if self.uid == u32::MAX {
             return Err(("uid", InvalidValue("uid 4294967295 means \"no user\": give a real one".into())));

@@ -111,10 +111,14 @@ impl Tracked {
 /// The outcome of a request, and the type of its problem.
 type Refusal = (AuditOutcome, String);
 
-/// The refusal in a response, if it belongs in the audit log: rate-limited requests do not, or a flood would grow the log.
+/// The refusal in a response, if it belongs in the audit log: rate-limited requests do not, and those of processes that wait for a
+/// slot, or the log would grow with each of them.
 fn refusal(response: &Response) -> Option<Refusal> {
     let status = response.status();
+    let repeats = response.headers().contains_key(axum::http::header::RETRY_AFTER);
+    let waits = repeats && kind(response).is_some_and(|kind| kind.ends_with(":at-capacity"));
     let outcome = match status {
+        _ if waits => return None,
         StatusCode::TOO_MANY_REQUESTS => return None,
         _ if status.is_server_error() => AuditOutcome::Failed,
         _ if status.is_client_error() => AuditOutcome::Refused,

@@ -163,8 +163,9 @@ impl Problem {
                     .with(errors)
             }
             ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
-            ServiceError::AtCapacity { .. } => {
-                Self::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail)
+            ServiceError::AtCapacity { keeps_turn, .. } => {
+                let problem = Self::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail);
+                Self { wait_s: keeps_turn.then_some(1), ..problem }
             }
             ServiceError::ReadOnly(_) => Self::new(
                 "read-only",

@@ -36,13 +36,15 @@ pub enum ServiceError {
     /// The request is valid but conflicts with the present state.
     #[error("{0}")]
     Conflict(String),
-    /// There is no place for another process.
+    /// There is no slot for another process.
     #[error("{detail}")]
     AtCapacity {
         /// What is full, and what to do.
         detail: String,
         /// What the process lacks.
         lacking: Lacking,
+        /// Whether it waits, and is expected to repeat its request.
+        keeps_turn: bool,
     },
     /// An error whose full text is for host users; tenant users get a redacted one.
     #[error("{host}")]

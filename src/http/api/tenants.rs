@@ -195,7 +195,7 @@ pub(super) async fn verify(
 /// `mps-manager run` takes a lease for its own process through the unix socket, and then becomes its command, which keeps the process ID.
 /// Over TCP this is refused. With `kind: recorded` an operator records another process instead: it counts as the tenant's and delays a
 /// drain, and is signalled only once MPS lists it. Both are refused when the tenant has `max_clients` processes already, and while the
-/// limits of the tenant are not in force on the daemon.
+/// limits of the tenant are not in force on the daemon. A process also needs a slot of its GPUs, and with `queue` keeps its turn for one.
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/leases", operation_id = "create_lease", tag = "tenants",
     extensions(("x-right" = json!(RequiredRight::UseTenant)), ("x-idempotency-key" = json!(KeyPolicy::NoEffect))),
     params(("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery),

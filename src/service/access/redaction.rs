@@ -71,11 +71,24 @@ impl ServiceError {
         Self::for_audience(self.clone(), self)
     }
 
-    /// What a process lacks that was refused for want of a place.
+    /// What a process lacks that was refused because there is no slot.
     pub(in crate::service) fn lacking(&self) -> Option<Lacking> {
         match self.host_error() {
             Self::AtCapacity { lacking, .. } => Some(*lacking),
             _ => None,
+        }
+    }
+
+    /// The same refusal for a process that waits and keeps its turn.
+    pub(in crate::service) fn keeping_turn(self) -> Self {
+        match self {
+            Self::AtCapacity { detail, lacking, .. } => {
+                Self::AtCapacity { detail, lacking, keeps_turn: true }
+            }
+            Self::ForAudience { host, tenant } => {
+                Self::for_audience(host.keeping_turn(), tenant.keeping_turn())
+            }
+            other => other,
         }
     }
 

@@ -67,8 +67,8 @@ pub(super) fn weakened(
         1 => format!("tenant {listed} has"),
         _ => format!("tenants {listed} have"),
     };
-    let consequence = "no memory limit, so the server has none and only the environment holds this tenant's: a process that changes its \
-                       environment escapes it";
+    let consequence = "no memory limit, so the server has none, and the limits of others are held by their environments only: a process \
+                       that changes its environment escapes its limit";
     let daemon = &daemon.name;
     let whole = format!(
         "{who} {consequence}; give {} a limit, or set a default limit on daemon {daemon}",

@@ -9,7 +9,7 @@ use crate::domain::tenant::TenantSpec;
 use crate::domain::{InvalidValue, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::tenants::percentage_layout::refuse_own_share;
-use crate::service::{Service, ServiceError};
+use crate::service::{Service, ServiceError, refuse_namesake};
 use crate::store;
 
 impl Service {
@@ -44,6 +44,9 @@ impl Service {
                     detail: format!("there is a tenant {name} already"),
                 });
             }
+            let alike = refuse_namesake("tenant", name, store::tenants::namesake(&mut reader, name).await?);
+            refusals
+                .extend(alike.err().map(|error| AdmissionError { field: "name", detail: error.to_string() }));
             let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;
             refusals
                 .extend(own.err().map(|error| AdmissionError { field: "sms", detail: error.to_string() }));

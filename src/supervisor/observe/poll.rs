@@ -17,7 +17,7 @@ use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
 use crate::domain::difference::SettingDifference;
 use crate::domain::environment::{MAX_CONNECTIONS, SM_PARTITION, TENANT_HINT};
 use crate::domain::gpu::GpuProcess;
-use crate::domain::occupancy::USUAL_CONNECTIONS;
+use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, MemoryLimit};
@@ -435,7 +435,8 @@ fn facts(
         hint: variable(TENANT_HINT),
         sm_partition: variable(SM_PARTITION),
         connections: variable(MAX_CONNECTIONS)
-            .and_then(|value| value.parse().ok())
+            .and_then(|value| value.trim().parse().ok())
+            .filter(|connections| CONNECTIONS.contains(connections))
             .unwrap_or(USUAL_CONNECTIONS),
     })
 }

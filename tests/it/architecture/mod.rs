@@ -237,6 +237,18 @@ fn use_cases(text: &str) -> Vec<(String, String, String)> {
     found
 }
 
+/// What a use case reads and writes is behind a permit, unless it takes the way of the manager's own tasks.
+#[test]
+fn no_use_case_goes_without_a_permit() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service"), &mut files);
+    let found: Vec<PathBuf> = files
+        .into_iter()
+        .filter(|file| code(&fs::read_to_string(file).expect("text")).contains(".without_permit("))
+        .collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
 /// Use cases open to tenant users whose answer concerns only the tenant or the caller; every other one redacts its answer.
 fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
     BTreeMap::from([

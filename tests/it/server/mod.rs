@@ -52,7 +52,7 @@ mod outsiders;
 mod ownership;
 mod partition_tenants;
 mod partitioning;
-mod places;
+
 mod queue;
 mod reads;
 mod reboot;
@@ -64,6 +64,7 @@ mod run;
 mod sessions;
 mod share_replays;
 mod shares;
+mod slots;
 mod start;
 mod start_refused;
 mod static_daemon;

@@ -49,7 +49,7 @@ fn misreadable_value_is_refused_with_remedy() {
     let memory = "whole MiB";
     let percent = "above 0 and up to 100";
     for (field, value, shown, remedy) in [
-        ("device_memory_limit", json!("512K"), "512K", "0M and 1M"),
+        ("device_memory_limit", json!("512K"), "512K", "the nearest is 1M"),
         ("device_memory_limit", json!("2T"), "2097152 MiB", memory),
         ("device_memory_limit", json!("0"), "0", memory),
         ("device_memory_limit", json!(0), "0", memory),
@@ -103,6 +103,7 @@ fn a_wrong_field_is_named_by_its_pointer() {
             "exclude each other",
         ),
         (422, json!({"daemon": "gpu1", "max_clients": 0}), "/max_clients", "at least 1"),
+        (422, json!({"daemon": "gpu1", "max_clients": 61}), "/max_clients", "at most that"),
         (422, json!({"daemon": "gpu1", "uid": 4_294_967_295_u32}), "/uid", "no user"),
         (422, json!({"daemon": "gpu1", "uid": -1}), "/uid", "-1"),
         (422, json!({"daemon": "gpu1", "priority": "high"}), "/priority", "below_normal"),

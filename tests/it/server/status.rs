@@ -74,3 +74,20 @@ fn status_reports_effective_settings() {
     assert_eq!((&status["host"]["gpus"], &status["foreign_daemons"]), (&json!(2), &json!([])));
     assert_eq!(status["tenants"][0]["status"]["effective"], json!(null));
 }
+
+#[test]
+fn reason_common_to_tenants_is_shown_once() {
+    let host = InProcess::ready();
+    assert_eq!(host.api().tenant("plain", &json!({"daemon": "gpu0"})).status, 201);
+    host.await_ready();
+    let table = printed(&host, &["status"]);
+    let weakened: Vec<&str> =
+        attention(&table).into_iter().filter(|line| line.contains("LimitWeakened")).collect();
+    let [line] = weakened[..] else { panic!("one line: {table}") };
+    assert!(
+        line.starts_with("batch, demo: LimitWeakened (NeighbourWithoutLimit): tenant plain has"),
+        "{line}"
+    );
+    let output = host.cli(&["status"]);
+    assert_eq!(output.status.code(), Some(0), "they are ready: {table}");
+}

@@ -181,7 +181,7 @@ mod tests {
             serde_json::json!({
                 "gpus": ["GPU-514466a0-8e68-f857-9f73-e438010e48cb"], "mode": "static", "multi_user": true,
                 "share_gpus": true, "compute_mode": "exclusive_process", "management": "observed",
-                "drift_policy": "report", "memory_overcommit": 1.5, "wedge_policy": "wait", "wedge_grace_s": 60,
+                "drift_policy": "report", "admission": "reserved", "memory_overcommit": 1.5, "wedge_policy": "wait", "wedge_grace_s": 60,
                 "defaults": {
                     "device_memory_limit": "1536M", "active_thread_percentage": 12.5, "priority": "below_normal",
                 },

@@ -26,11 +26,10 @@ pub struct LeaseRequest {
     /// another process by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<u64>,
-    /// Seconds to wait for a place if there is none; without it the request is refused at once. A process that repeats its request
-    /// within 5 seconds keeps its turn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(maximum = 30)]
-    pub wait_s: Option<u32>,
+    /// Whether the process waits if there is no slot for it: the request is refused at once, and the process has its turn when it
+    /// repeats the request, as long as it lives and repeats it within a minute.
+    #[serde(default)]
+    pub queue: bool,
 }
 
 /// Who requests a lease, as far as the connection proves it.
@@ -157,7 +156,7 @@ mod tests {
     }
 
     fn recorded(pid: u32) -> LeaseRequest {
-        LeaseRequest { kind: LeaseKind::Recorded, pid: Some(pid), start_time: None, wait_s: None }
+        LeaseRequest { kind: LeaseKind::Recorded, pid: Some(pid), start_time: None, queue: false }
     }
 
     fn sleeper() -> (std::process::Child, Identity, u32) {

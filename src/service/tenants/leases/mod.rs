@@ -9,10 +9,8 @@ mod living;
 pub(in crate::service) mod queue;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 pub use held::HeldLease;
 pub use holder::{LeaseCaller, LeaseRequest};
@@ -32,7 +30,7 @@ use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::occupancy::{self, Lacking, Occupant};
-use crate::domain::tenant::Tenant;
+use crate::domain::tenant::{Tenant, gpus_of};
 use crate::domain::{DaemonName, TenantName};
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::placement::{occupy, started_before};
@@ -43,10 +41,6 @@ use crate::supervisor::Observed;
 
 /// How often a lease is retried because its tenant changed meanwhile.
 const LEASE_ATTEMPTS: u32 = 5;
-/// Longest wait of one request for a place, in seconds.
-const MAX_WAIT_S: u32 = 30;
-/// How often a waiting process is tried although nothing was seen to change.
-const TURN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The right to be a client of a tenant, and what the process needs for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -76,36 +70,20 @@ impl Service {
         let permit = ctx.require(right)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        if let Some(wait_s) = request.wait_s.filter(|wait_s| *wait_s > MAX_WAIT_S) {
-            let detail = format!(
-                "wait_s is {wait_s}: give at most {MAX_WAIT_S}, and repeat the request, which keeps its turn"
-            );
-            return Err(ServiceError::field("/wait_s", detail));
-        }
         let uid = backend.stored_tenant(&name).await?.spec.uid;
         let holder = ClientId::from(holder_of(request, caller, uid)?);
         let permit = permit.on(Target::Lease(name.clone(), holder));
-        let deadline = Instant::now() + Duration::from_secs(request.wait_s.unwrap_or(0).into());
-        loop {
-            let admitted = backend.admit(&permit, &name, holder, request.kind, dry_run).await;
-            let lacking = admitted.as_ref().err().and_then(ServiceError::lacking);
-            let Some(lacking) = lacking.filter(|_| request.wait_s.is_some() && !dry_run && is_alive(holder))
-            else {
-                backend.launches.leave(holder);
-                return admitted;
-            };
-            let daemon = backend.stored_tenant(&name).await?.spec.daemon;
-            backend.launches.wait(holder, &name, &daemon, lacking);
-            if Instant::now() >= deadline {
-                return admitted;
-            }
-            backend.await_change(&daemon).await;
+        let admitted = backend.admit(&permit, &name, holder, request.kind, dry_run).await;
+        if admitted.is_ok() {
+            backend.launches.leave(holder);
+            return admitted;
         }
+        if request.queue && !dry_run { backend.keep_turn(&name, holder, admitted).await } else { admitted }
     }
 }
 
 impl Backend {
-    /// Grants the lease, if there is a place for the process.
+    /// Grants the lease, if there is a slot for the process.
     async fn admit(
         &self,
         permit: &Permit,
@@ -126,15 +104,18 @@ impl Backend {
         Err(ServiceError::Conflict(refused).visible_to_tenants())
     }
 
-    /// Waits until clients of a daemon come or leave, or for a moment: a process that was admitted may end without a connection.
-    async fn await_change(&self, daemon: &DaemonName) {
-        let Some(handle) = self.parts.fleet.get(daemon) else {
-            return tokio::time::sleep(TURN_INTERVAL).await;
-        };
-        let clients =
-            |observed: &Observed| observed.clients.iter().map(|client| client.id).collect::<Vec<_>>();
-        let before = clients(&handle.observed());
-        handle.wait_for(TURN_INTERVAL, |observed| clients(observed) != before).await;
+    /// Keeps the turn of a process that found no slot, and says so.
+    async fn keep_turn(
+        &self,
+        name: &TenantName,
+        holder: ClientId,
+        refused: Result<LeaseView, ServiceError>,
+    ) -> Result<LeaseView, ServiceError> {
+        let Some(lacking) = refused.as_ref().err().and_then(ServiceError::lacking) else { return refused };
+        let tenant = self.stored_tenant(name).await?;
+        let daemon = self.followed_daemon(&tenant).await?;
+        self.launches.wait(holder, name, gpus_of(&tenant.spec, &daemon.spec), lacking);
+        refused.map_err(ServiceError::keeping_turn)
     }
 
     /// `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
@@ -148,8 +129,10 @@ impl Backend {
         dry_run: bool,
     ) -> Result<Option<LeaseView>, ServiceError> {
         let tenant = self.stored_tenant(&name).await?;
-        self.refuse_unless_first(&tenant, holder)?;
         let before = self.followed_daemon(&tenant).await?;
+        if kind == LeaseKind::Own {
+            self.refuse_unless_first(&tenant, &before, holder).await?;
+        }
         self.refuse_unless_serving(&tenant, &before).await?;
         let fleet = &self.parts.fleet;
         let (multi_user, uid) = (before.spec.multi_user, tenant.spec.uid);
@@ -217,8 +200,7 @@ impl Backend {
                              lease, or raise max_clients",
                             counted(taken - 1, "process")
                         );
-                        let lacking = Lacking::TenantPlace;
-                        return Err(ServiceError::AtCapacity { detail, lacking });
+                        return Err(no_slot(detail, Lacking::TenantSlot));
                     }
                     // What MPS does with a process that runs already is decided.
                     if kind == LeaseKind::Own && of_daemon.iter().all(|one| one.occupant.id != holder) {
@@ -308,18 +290,27 @@ impl Backend {
         Ok(places_taken(&clients, &holders))
     }
 
-    /// Refuses a process that came after others that wait for the same place.
-    fn refuse_unless_first(&self, tenant: &Tenant, holder: ClientId) -> Result<(), ServiceError> {
+    /// Refuses a process that came after others that wait for the same slot, unless it has one.
+    async fn refuse_unless_first(
+        &self,
+        tenant: &Tenant,
+        daemon: &Daemon,
+        holder: ClientId,
+    ) -> Result<(), ServiceError> {
         let name = &tenant.name;
-        let Some((before, lacking)) = self.launches.ahead(holder, name, &tenant.spec.daemon) else {
+        let gpus = gpus_of(&tenant.spec, &daemon.spec);
+        let Some((before, lacking)) = self.launches.ahead(holder, name, &gpus) else { return Ok(()) };
+        let is_leased =
+            store::leases::of(&mut *self.parts.store.read().await?, name, holder).await?.is_some();
+        let connected = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed().clients);
+        if is_leased || connected.is_some_and(|clients| clients.iter().any(|client| client.id == holder)) {
             return Ok(());
-        };
+        }
         let detail = format!(
-            "{} of tenant {name} or its daemon {} for a place before this one: wait too (mps-manager run --wait)",
-            counted(before, "process"),
-            if before == 1 { "waits" } else { "wait" }
+            "{} for a slot of tenant {name} or of its GPUs before this one: wait too (mps-manager run --wait)",
+            if before == 1 { "1 process waits".to_owned() } else { format!("{before} processes wait") }
         );
-        Err(ServiceError::AtCapacity { detail, lacking })
+        Err(no_slot(detail, lacking))
     }
 
     /// The clients of a daemon at the last poll, each with its tenant.
@@ -375,8 +366,20 @@ fn refuse_if_full(
                 "GPU {} {no_room}: wait for one to end (mps-manager run --wait), or use another GPU",
                 gpu.index
             );
-            return Err(ServiceError::AtCapacity { detail, lacking: Lacking::GpuPlace });
+            return Err(no_slot(detail, Lacking::GpuSlot));
         }
     }
     Ok(())
+}
+
+/// A refusal because there is no slot. How full a GPU is, and who waits for it, concerns other tenants.
+fn no_slot(detail: String, lacking: Lacking) -> ServiceError {
+    let refused = |detail| ServiceError::AtCapacity { detail, lacking, keeps_turn: false };
+    match lacking {
+        Lacking::TenantSlot => refused(detail),
+        Lacking::GpuSlot => {
+            let redacted = "the tenant's GPU takes no more clients at the moment: wait (mps-manager run --wait), or try again".to_owned();
+            ServiceError::for_audience(refused(detail), refused(redacted))
+        }
+    }
 }

@@ -1,13 +1,14 @@
-//! Places for processes: as many as a tenant has and MPS takes, and who waits for one.
+//! Slots for processes: as many as a tenant has and MPS takes, and who waits for one.
 
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{InProcess, eventually, is_alive, stderr_of};
+use crate::harness::{Host, InProcess, Served, eventually, is_alive, stderr_of};
 
-/// A command of a tenant that waits for its place.
-fn waiting(host: &InProcess, tenant: &str, wait: &str, words: &[&str]) -> Child {
+/// A command of a tenant that waits for its slot.
+fn waiting(host: &Served, tenant: &str, wait: &str, words: &[&str]) -> Child {
     let mut command = host.command(&["run", "--tenant", tenant, wait, "--"]);
     command.args(words).stderr(Stdio::piped()).spawn().expect("started")
 }
@@ -27,7 +28,7 @@ fn end(mut child: Child) {
 fn waiting_processes_start_in_order() {
     let host = InProcess::ready();
     let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
-    eventually("the first has its place", || is_running(&first).then_some(()));
+    eventually("the first has its slot", || is_running(&first).then_some(()));
     let mut later = Vec::new();
     for number in 1..=3 {
         later.push(waiting(&host, "demo", "--wait=10m", &["sleep", "600"]));
@@ -35,14 +36,14 @@ fn waiting_processes_start_in_order() {
         eventually("it waits", || {
             let refused = host.run("demo", &["true"]);
             assert_eq!(refused.status.code(), Some(2));
-            let waits = format!("{number} process");
-            stderr_of(&refused).starts_with(&format!("mps-manager: At capacity: {waits}")).then_some(())
+            let words = stderr_of(&refused);
+            words.starts_with(&format!("mps-manager: At capacity: {number} process")).then_some(())
         });
     }
     end(first);
     while !later.is_empty() {
         let next = later.remove(0);
-        eventually("the next has its place", || is_running(&next).then_some(()));
+        eventually("the next has its slot", || is_running(&next).then_some(()));
         assert!(later.iter().all(|one| is_alive(one.id()) && !is_running(one)), "the others wait");
         end(next);
     }
@@ -53,11 +54,14 @@ fn waiting_processes_start_in_order() {
 fn wait_ends_after_its_time() {
     let host = InProcess::ready();
     let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
-    eventually("the first has its place", || is_running(&first).then_some(()));
+    eventually("the first has its slot", || is_running(&first).then_some(()));
     let output = waiting(&host, "demo", "--wait=1s", &["true"]).wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(2));
     let words = stderr_of(&output);
-    assert!(words.starts_with("mps-manager: waiting: tenant demo has 1 process running"), "{words}");
+    assert!(
+        words.starts_with("mps-manager: waiting: At capacity: tenant demo has 1 process running"),
+        "{words}"
+    );
     assert!(words.contains("At capacity: tenant demo has 1 process running"), "{words}");
     let malformed =
         host.command(&["run", "--tenant", "demo", "--wait=soon", "--", "true"]).output().expect("it runs");
@@ -70,15 +74,17 @@ fn wait_ends_after_its_time() {
 fn process_that_gives_up_waiting_holds_up_nobody() {
     let host = InProcess::ready();
     let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
-    eventually("the first has its place", || is_running(&first).then_some(()));
+    eventually("the first has its slot", || is_running(&first).then_some(()));
     let gone = waiting(&host, "demo", "--wait", &["sleep", "600"]);
-    eventually("it waits", || stderr_of(&host.run("demo", &["true"])).contains("1 process of").then_some(()));
+    eventually("it waits", || {
+        stderr_of(&host.run("demo", &["true"])).contains("1 process waits").then_some(())
+    });
     end(gone);
     end(first);
     eventually("its turn is over", || host.run("demo", &["true"]).status.success().then_some(()));
 }
 
-/// Processes that are recorded as a tenant's, each of which takes a place.
+/// Processes that are recorded as a tenant's, each of which takes a slot.
 struct Recorded(Vec<Child>);
 
 impl Recorded {
@@ -127,11 +133,11 @@ fn gpu_takes_as_many_processes_as_mps() {
     let waits = waiting(&host, "b", "--wait", &["sleep", "600"]);
     eventually("a process of another tenant comes after it", || {
         stderr_of(&host.run("a", &["true"]))
-            .contains("1 process of tenant a or its daemon waits")
+            .contains("1 process waits for a slot of tenant a or of its GPUs")
             .then_some(())
     });
     mine.end_one();
-    eventually("it has the place", || is_running(&waits).then_some(()));
+    eventually("it has the slot", || is_running(&waits).then_some(()));
     assert!(stderr_of(&host.run("a", &["true"])).contains("GPU 1 has 60 of the 60 clients"));
     end(waits);
     drop(others);
@@ -139,10 +145,53 @@ fn gpu_takes_as_many_processes_as_mps() {
 }
 
 #[test]
-fn longest_wait_of_one_request_is_bounded() {
+fn waiting_leaves_no_audit_rows() {
     let host = InProcess::ready();
-    let local = host.api().over(&host.runtime("api.sock"));
-    let refused =
-        local.post("/api/v1/tenants/demo/leases", &json!({"wait_s": 31})).problem(422, "invalid-request");
-    assert_eq!(refused["errors"][0]["pointer"], "/wait_s", "{refused}");
+    let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("the first has its slot", || is_running(&first).then_some(()));
+    let refused = || {
+        let rows = host.api().get("/api/v1/audit?limit=1000").ok();
+        let rows = rows["items"].as_array().expect("rows").clone();
+        rows.iter()
+            .filter(|row| row["action"].as_str().is_some_and(|action| action.contains("leases")))
+            .count()
+    };
+    let before = refused();
+    let output = waiting(&host, "demo", "--wait=2s", &["true"]).wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), refused()), (Some(2), before));
+    // Whoever does not wait is refused, and that is recorded.
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(2));
+    eventually("it is recorded", || (refused() > before).then_some(()));
+    end(first);
+}
+
+#[test]
+fn waits_survive_a_restart_of_the_manager() {
+    let mut host = Host::ready();
+    let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("the first has its slot", || is_running(&first).then_some(()));
+    let waits = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("it waits", || {
+        stderr_of(&host.run("demo", &["true"])).contains("1 process waits").then_some(())
+    });
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_ready();
+    assert!(is_alive(waits.id()) && !is_running(&waits));
+    end(first);
+    eventually("it has the slot", || is_running(&waits).then_some(()));
+    end(waits);
+}
+
+#[test]
+fn recorded_and_running_processes_need_no_turn() {
+    let host = InProcess::ready();
+    let connected = host.run_client("demo");
+    let waits = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("it waits", || {
+        stderr_of(&host.run("demo", &["true"])).contains("1 process waits").then_some(())
+    });
+    let body = json!({"kind": "recorded", "pid": connected.pid()});
+    assert_eq!(host.api().post("/api/v1/tenants/demo/leases", &body).status, 201);
+    end(waits);
 }
