@@ -13,9 +13,9 @@ use clap::Args;
 use super::ServerArgs;
 use super::vet::{Answerer, check_environment, check_user};
 use crate::client::{Client, ClientError};
+use crate::domain::TenantName;
 use crate::domain::duration::parse_duration;
 use crate::domain::environment::PREFIX;
-use crate::domain::{InvalidValue, TenantName};
 use crate::host::user::become_user;
 use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 
@@ -30,7 +30,7 @@ pub(super) struct RunArgs {
     #[arg(short, long)]
     uid: Option<u32>,
     /// Wait for a slot if there is none, for at most this time (as 90s, 15m, 24h), or for as long as it takes
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = FOREVER, value_parser = parse_wait)]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = FOREVER, value_parser = parse_duration)]
     wait: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true)]
@@ -41,10 +41,6 @@ pub(super) struct RunArgs {
 const FOREVER: &str = "36500d";
 /// The pause until a waiting process asks again.
 const PAUSE: Duration = Duration::from_millis(500);
-
-fn parse_wait(text: &str) -> Result<Duration, InvalidValue> {
-    parse_duration(text)
-}
 
 /// Variables of the caller that the command must not get.
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];

@@ -5,9 +5,9 @@
 //! them overlap, and they reserve nothing.
 
 use super::count::counted;
-use super::daemon::{AdmissionMode, DaemonSpec, Mode};
+use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
-use super::memory::{Bytes, MemoryLimit};
+use super::memory::Bytes;
 use super::tenant::{TenantSpec, resolve};
 use super::{GpuUuid, TenantName};
 
@@ -23,9 +23,9 @@ pub struct AdmissionError {
 
 /// What the processes of a tenant may hold together on each of its GPUs, in bytes: its limit × `max_clients`, or once where that is left
 /// out. `None` without a limit.
-pub fn memory_of(limit: Option<MemoryLimit>, max_clients: Option<u32>, daemon: &DaemonSpec) -> Option<u64> {
-    let limit = limit.or(daemon.defaults.device_memory_limit)?;
-    Some(limit.bytes().saturating_mul(u64::from(max_clients.unwrap_or(1))))
+pub fn memory_of(tenant: &TenantSpec, daemon: &DaemonSpec) -> Option<u64> {
+    let limit = tenant.memory_limit(daemon)?;
+    Some(limit.bytes().saturating_mul(u64::from(tenant.max_clients.unwrap_or(1))))
 }
 
 /// Checks that `tenants` fit on `daemon`; the last of them is the one being written, for whom a refusal is worded.
@@ -56,12 +56,10 @@ pub fn admit(
     same_user(daemon_name, daemon, tenants)?;
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
-        let here: Vec<&(TenantName, TenantSpec)> = tenants
-            .iter()
-            .filter(|(_, tenant)| tenant.gpus.is_empty() || tenant.gpus.contains(uuid))
-            .collect();
+        let here: Vec<&(TenantName, TenantSpec)> =
+            tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
         within_gpu(gpu, &here)?;
-        if daemon.admission == AdmissionMode::Reserved {
+        if daemon.reserves() {
             memory_fits(daemon_name, daemon, gpu, &here)?;
             clients_fit(daemon_name, gpu, &here, ceiling)?;
         }
@@ -164,8 +162,7 @@ fn memory_fits(
 ) -> Result<(), AdmissionError> {
     let (mut reserved, mut terms) = (0_u64, Vec::new());
     for (name, tenant) in here {
-        let limit = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
-        let Some(limit) = limit else {
+        let Some(limit) = tenant.memory_limit(daemon) else {
             return Err(must_state(daemon_name, name, "device_memory_limit"));
         };
         let Some(clients) = tenant.max_clients else {

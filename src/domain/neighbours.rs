@@ -9,41 +9,27 @@ use super::tenant::{Tenant, gpus_of};
 
 /// The tenants on a GPU of `tenant` whose limit only their environment holds, because `tenant` has none.
 pub fn weakened_by(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    if is_limited(tenant, daemon) {
-        return Vec::new();
-    }
-    neighbours(tenant, daemon, tenants)
-        .filter(|other| is_limited(other, daemon))
-        .map(|other| other.name.clone())
-        .collect()
+    if is_limited(tenant, daemon) { Vec::new() } else { opposite(tenant, daemon, tenants) }
 }
 
 /// The tenants without a limit that leave the limit of `tenant` to its environment.
 pub fn weakening(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    if !is_limited(tenant, daemon) {
-        return Vec::new();
-    }
-    neighbours(tenant, daemon, tenants)
-        .filter(|other| !is_limited(other, daemon))
-        .map(|other| other.name.clone())
-        .collect()
+    if is_limited(tenant, daemon) { opposite(tenant, daemon, tenants) } else { Vec::new() }
 }
 
 fn is_limited(tenant: &Tenant, daemon: &Daemon) -> bool {
-    tenant.spec.device_memory_limit.or(daemon.spec.defaults.device_memory_limit).is_some()
+    tenant.spec.memory_limit(&daemon.spec).is_some()
 }
 
-fn neighbours<'a>(
-    tenant: &'a Tenant,
-    daemon: &'a Daemon,
-    tenants: &'a [Tenant],
-) -> impl Iterator<Item = &'a Tenant> {
+/// The tenants on a GPU of `tenant` that have a limit where it has none, or have none where it has one.
+fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
     let own = gpus_of(&tenant.spec, &daemon.spec);
-    tenants.iter().filter(move |other| {
+    let others = tenants.iter().filter(|other| {
         other.spec.daemon == daemon.name
-            && other.name != tenant.name
-            && gpus_of(&other.spec, &daemon.spec).iter().any(|gpu| own.contains(gpu))
-    })
+            && is_limited(other, daemon) != is_limited(tenant, daemon)
+            && own.iter().any(|gpu| other.spec.sees(gpu))
+    });
+    others.map(|other| other.name.clone()).collect()
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub fn predict(
     let resolved = resolve(tenant, daemon, gpus).ok();
     let seen = gpus_of(tenant, daemon);
     let outlook = |gpu: &Gpu| outlook(gpu, daemon, tenant, resolved.as_ref(), others);
-    let limit = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
+    let limit = tenant.memory_limit(daemon);
     Prediction {
         mode: daemon.mode,
         percentage: resolved
@@ -117,18 +117,13 @@ fn outlook(
     resolved: Option<&Resolved>,
     others: &[(TenantName, TenantSpec)],
 ) -> Outlook {
-    let here = || {
-        others
-            .iter()
-            .filter(|(_, other)| other.gpus.is_empty() || other.gpus.contains(&gpu.uuid))
-            .map(|(_, o)| o)
-    };
+    let here = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| o);
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
-    let limit_set = tenant.device_memory_limit.or(daemon.defaults.device_memory_limit);
+    let limit_set = tenant.memory_limit(daemon);
     let limit = limit_set.map_or(gpu.memory_total, MemoryLimit::bytes);
     let stated = here().chain([tenant]).filter_map(|tenant| tenant.max_clients);
-    let memory = |tenant: &TenantSpec| memory_of(tenant.device_memory_limit, tenant.max_clients, daemon);
+    let memory = |tenant: &TenantSpec| memory_of(tenant, daemon);
     Outlook {
         gpu: gpu.uuid.clone(),
         index: gpu.index,

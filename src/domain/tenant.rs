@@ -105,6 +105,16 @@ impl TenantSpec<GpuRef> {
 }
 
 impl TenantSpec {
+    /// Whether the tenant sees this GPU of its daemon.
+    pub fn sees(&self, gpu: &GpuUuid) -> bool {
+        self.gpus.is_empty() || self.gpus.contains(gpu)
+    }
+
+    /// Its memory limit, its own or the daemon's default.
+    pub fn memory_limit(&self, daemon: &DaemonSpec) -> Option<MemoryLimit> {
+        self.device_memory_limit.or(daemon.defaults.device_memory_limit)
+    }
+
     /// Refuses a spec that is wrong in itself; `(field, reason)`.
     pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
         if self.sms.is_some() && self.active_thread_percentage.is_some() {
@@ -190,7 +200,7 @@ impl Resolved {
 
 /// The GPUs that a tenant sees, in the daemon's order.
 pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
-    daemon.gpus.iter().filter(|uuid| spec.gpus.is_empty() || spec.gpus.contains(uuid)).cloned().collect()
+    daemon.gpus.iter().filter(|uuid| spec.sees(uuid)).cloned().collect()
 }
 
 /// Fills in what the tenant leaves to its daemon; `sms` becomes the smallest percentage that gives it.
@@ -222,7 +232,7 @@ pub fn resolve(spec: &TenantSpec, daemon: &DaemonSpec, gpus: &[Gpu]) -> Result<R
     };
     Ok(Resolved {
         gpus: seen,
-        memory: spec.device_memory_limit.or(daemon.defaults.device_memory_limit),
+        memory: spec.memory_limit(daemon),
         percentage,
         priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
         mode: daemon.mode,

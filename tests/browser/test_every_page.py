@@ -1,11 +1,9 @@
 """Requirements of every page: complete, small, accessible, and readable at each width."""
 
-import os
-
 import pytest
 from playwright.sync_api import expect
 
-from conftest import Visitor
+from conftest import EVERY_LOOK, Visitor
 from host import Host, eventually
 from pages import PAGES, populate, path_of
 from screenshots import Transfer
@@ -15,11 +13,10 @@ HEAVIEST = 150_000
 # Widths and colour schemes; without a script a page has the same rules and the same widths at which they change.
 LOOKS = [(1440, "light"), (1440, "dark"), (2560, "light"), (768, "light"), (390, "dark"), (390, "light")]
 NARROW_AND_WIDE = [(390, "light"), (768, "light"), (1440, "light"), (2560, "light")]
-# Every page at every width takes minutes; otherwise each page has a third of them, and another third than the page before.
-EVERY_LOOK = bool(os.environ.get("MPS_MANAGER_EVERY_LOOK"))
 
 
 def looks_of(name, scripted):
+    """A third of the widths, and another third than the page before, unless all are wanted: that takes minutes."""
     looks = LOOKS if scripted else NARROW_AND_WIDE
     return looks if EVERY_LOOK else looks[list(PAGES).index(name) % 3::3]
 

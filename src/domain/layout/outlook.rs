@@ -319,10 +319,7 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantPred
         // What is in no partition of percentages has what its spec says.
         Some(_) if prospect.layout.enforcement == Enforcement::Percentage && partitions.is_empty() => None,
         Some(tenant) => {
-            let sees = prospect
-                .offered
-                .iter()
-                .filter(|gpu| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(gpu));
+            let sees = prospect.offered.iter().filter(|gpu| tenant.spec.sees(gpu));
             let without: Vec<&str> = sees
                 .filter(|gpu| partitions.iter().all(|partition| partition.gpu != **gpu))
                 .map(GpuUuid::as_str)

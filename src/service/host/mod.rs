@@ -192,14 +192,10 @@ impl TenantLimits {
     /// What the limits of a daemon's tenants on a GPU come to in bytes, and how many tenants have none.
     fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
         let specs = self.tenants.iter().map(|tenant| &tenant.spec);
-        let here = specs.filter(|spec| {
-            spec.daemon == daemon.name && (spec.gpus.is_empty() || spec.gpus.contains(&gpu.uuid))
-        });
-        here.fold((0, 0), |(sum, without), spec| {
-            match memory_of(spec.device_memory_limit, spec.max_clients, &daemon.spec) {
-                Some(bytes) => (u64::saturating_add(sum, bytes), without),
-                None => (sum, without + 1),
-            }
+        let here = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
+        here.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec) {
+            Some(bytes) => (u64::saturating_add(sum, bytes), without),
+            None => (sum, without + 1),
         })
     }
 }

@@ -50,6 +50,9 @@ pub struct ClientView {
     /// Its parent processes, nearest first.
     #[serde(skip)]
     pub(super) ancestors: Vec<ClientId>,
+    /// Device connections that it takes.
+    #[serde(skip)]
+    pub(super) connections: u32,
 }
 
 /// Filters for clients.
@@ -221,5 +224,6 @@ fn view(
         since: client.since,
         memory,
         ancestors: client.ancestors,
+        connections: client.connections,
     }
 }

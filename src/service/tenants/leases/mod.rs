@@ -8,8 +8,6 @@ mod holder;
 mod living;
 pub(in crate::service) mod queue;
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 pub use held::HeldLease;
@@ -22,6 +20,7 @@ use living::{is_alive, living_holders};
 use crate::domain::condition::{self, ConditionReason};
 use crate::service::access::context::{Permit, RequestContext};
 
+use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord, places_taken};
@@ -31,8 +30,8 @@ use crate::domain::gpu::Gpu;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::occupancy::{self, Lacking, Occupant};
 use crate::domain::tenant::{Tenant, gpus_of};
-use crate::domain::{DaemonName, TenantName};
 use crate::service::daemons::maintenance::refuse_cordoned;
+use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::{EnvironmentView, not_found};
 use crate::service::{Backend, Service, ServiceError};
@@ -74,11 +73,18 @@ impl Service {
         let holder = ClientId::from(holder_of(request, caller, uid)?);
         let permit = permit.on(Target::Lease(name.clone(), holder));
         let admitted = backend.admit(&permit, &name, holder, request.kind, dry_run).await;
-        if admitted.is_ok() {
-            backend.launches.leave(holder);
-            return admitted;
-        }
-        if request.queue && !dry_run { backend.keep_turn(&name, holder, admitted).await } else { admitted }
+        let refused = match admitted {
+            Ok(lease) => {
+                backend.launches.leave(holder);
+                return Ok(lease);
+            }
+            Err(refused) => refused,
+        };
+        let Some(lacking) = refused.lacking().filter(|_| request.queue && !dry_run) else {
+            return Err(refused);
+        };
+        backend.keep_turn(&name, holder, lacking).await?;
+        Err(refused.keeping_turn())
     }
 }
 
@@ -104,18 +110,17 @@ impl Backend {
         Err(ServiceError::Conflict(refused).visible_to_tenants())
     }
 
-    /// Keeps the turn of a process that found no slot, and says so.
+    /// Keeps the turn of a process that found no slot.
     async fn keep_turn(
         &self,
         name: &TenantName,
         holder: ClientId,
-        refused: Result<LeaseView, ServiceError>,
-    ) -> Result<LeaseView, ServiceError> {
-        let Some(lacking) = refused.as_ref().err().and_then(ServiceError::lacking) else { return refused };
+        lacking: Lacking,
+    ) -> Result<(), ServiceError> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         self.launches.wait(holder, name, gpus_of(&tenant.spec, &daemon.spec), lacking);
-        refused.map_err(ServiceError::keeping_turn)
+        Ok(())
     }
 
     /// `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
@@ -143,8 +148,9 @@ impl Backend {
         let placement = self.placement(&tenant, &resolved, before.generation)?;
         self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
-        let clients = self.families_of(&name).await?;
-        let of_daemon = self.clients_of(&tenant.spec.daemon).await?;
+        let mut of_daemon = self.attributed().await?;
+        let clients = families_of(&of_daemon, &name);
+        of_daemon.retain(|client| client.daemon == tenant.spec.daemon);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         let seen: Vec<Gpu> = gpus.into_iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         let boot_id = self.parts.fleet.context().boot_id.clone();
@@ -181,7 +187,7 @@ impl Backend {
                                 holders.push(lease.holder);
                             }
                             others.push(lease);
-                        } else if lease.holder == holder {
+                        } else {
                             by_operator |= recorded;
                             if before == LeaseKind::Own {
                                 // A lease that the process took itself stays proven.
@@ -203,7 +209,7 @@ impl Backend {
                         return Err(no_slot(detail, Lacking::TenantSlot));
                     }
                     // What MPS does with a process that runs already is decided.
-                    if kind == LeaseKind::Own && of_daemon.iter().all(|one| one.occupant.id != holder) {
+                    if kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
                         refuse_if_full(&seen, &of_daemon, &others, &neighbours, ceiling)?;
                     }
                     let lease = Lease { holder, tenant: name };
@@ -284,7 +290,7 @@ impl Backend {
 
     /// Number of living processes of a tenant: its clients and the holders of its leases.
     pub(super) async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
-        let clients = self.families_of(name).await?;
+        let clients = families_of(&self.attributed().await?, name);
         let boot_id = &self.parts.fleet.context().boot_id;
         let holders = living_holders(&mut *self.parts.store.read().await?, name, boot_id).await?;
         Ok(places_taken(&clients, &holders))
@@ -312,53 +318,33 @@ impl Backend {
         );
         Err(no_slot(detail, lacking))
     }
-
-    /// The clients of a daemon at the last poll, each with its tenant.
-    async fn clients_of(&self, daemon: &DaemonName) -> Result<Vec<OfTenant>, ServiceError> {
-        let tenants: BTreeMap<ClientId, Option<TenantName>> =
-            self.attributed().await?.into_iter().map(|client| (client.id, client.tenant)).collect();
-        let clients =
-            self.parts.fleet.get(daemon).map(|handle| handle.observed().clients).unwrap_or_default();
-        let occupants = clients.into_iter().map(|client| OfTenant {
-            tenant: tenants.get(&client.id).cloned().flatten(),
-            occupant: Occupant {
-                id: client.id,
-                ancestors: client.ancestors,
-                connections: client.connections,
-            },
-        });
-        Ok(occupants.collect())
-    }
-
-    /// The clients of a tenant, each with its ancestors.
-    async fn families_of(&self, name: &TenantName) -> Result<Vec<(ClientId, Vec<ClientId>)>, ServiceError> {
-        let clients = self.attributed().await?.into_iter();
-        let mine = clients.filter(|client| client.tenant.as_ref() == Some(name));
-        Ok(mine.map(|client| (client.id, client.ancestors)).collect())
-    }
 }
 
-/// A client, and its tenant if it is known.
-struct OfTenant {
-    tenant: Option<TenantName>,
-    occupant: Occupant,
+/// The clients of a tenant, each with its ancestors.
+fn families_of(clients: &[ClientView], name: &TenantName) -> Vec<(ClientId, Vec<ClientId>)> {
+    let mine = clients.iter().filter(|client| client.tenant.as_ref() == Some(name));
+    mine.map(|client| (client.id, client.ancestors.clone())).collect()
 }
 
-/// Refuses a process for which one of its GPUs has no place: `clients` are connected, `leased` were admitted and may connect.
+/// Refuses a process for which one of its GPUs has no slot: `clients` are connected, `leased` were admitted and may connect.
 fn refuse_if_full(
     gpus: &[Gpu],
-    clients: &[OfTenant],
+    clients: &[ClientView],
     leased: &[Lease],
     tenants: &[Tenant],
     ceiling: u32,
 ) -> Result<(), ServiceError> {
     for gpu in gpus {
-        let sees = |tenant: &Tenant| tenant.spec.gpus.is_empty() || tenant.spec.gpus.contains(&gpu.uuid);
+        let sees = |tenant: &Tenant| tenant.spec.sees(&gpu.uuid);
         let of = |name: &TenantName| tenants.iter().find(|tenant| tenant.name == *name);
         // A client of no known tenant may be on each GPU of the daemon.
-        let is_here = |client: &&OfTenant| client.tenant.as_ref().and_then(of).is_none_or(sees);
-        let here: Vec<Occupant> =
-            clients.iter().filter(is_here).map(|client| client.occupant.clone()).collect();
+        let is_here = |client: &&ClientView| client.tenant.as_ref().and_then(of).is_none_or(sees);
+        let occupant = |client: &ClientView| Occupant {
+            id: client.id,
+            ancestors: client.ancestors.clone(),
+            connections: client.connections,
+        };
+        let here: Vec<Occupant> = clients.iter().filter(is_here).map(occupant).collect();
         let admitted = leased.iter().filter(|lease| of(&lease.tenant).is_some_and(sees));
         let admitted: Vec<ClientId> = admitted.map(|lease| lease.holder).collect();
         if let Some(no_room) = occupancy::no_room(&here, &admitted, ceiling) {
