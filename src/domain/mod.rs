@@ -46,6 +46,7 @@ pub mod prediction;
 pub mod printable;
 pub mod priority;
 mod reservation;
+pub mod rfc3339;
 pub mod session;
 pub mod tenant;
 mod tenant_directory;
