@@ -278,7 +278,9 @@ pub struct Waiting {
 pub struct WaitingClient {
     /// Its process ID.
     pub pid: u32,
-    /// Since when, in unix milliseconds, by the daemon's log.
+    /// Since when, by the daemon's log.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub since: i64,
 }
 
@@ -296,7 +298,9 @@ pub struct ServedUser {
 /// What a daemon answered when its settings were read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Effective {
-    /// When it was read, in unix milliseconds.
+    /// When it was read.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// Control processes that this poll took.
     pub control_processes: u32,

@@ -17,7 +17,9 @@ pub struct HostListening {
 /// The certificate that the API is served with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TlsStatus {
-    /// When it expires, in unix milliseconds.
+    /// When it expires.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub not_after: i64,
     /// Why the files as they are now are not used, and the pair from before is still served.
     pub reload_error: Option<String>,

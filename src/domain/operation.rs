@@ -199,9 +199,13 @@ impl OperationFilter {
 pub struct Step {
     /// What is done.
     pub name: String,
-    /// When it began, in unix milliseconds.
+    /// When it began.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub started_at: i64,
     /// When it ended; `null` while it runs, or when the manager died in it.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
     /// Its outcome; while it runs, what it waits for, if that is known.
     pub outcome: Option<String>,
@@ -220,15 +224,23 @@ pub struct Operation {
     pub state: OperationState,
     /// Why it failed.
     pub error: Option<String>,
-    /// When it was requested, in unix milliseconds.
+    /// When it was requested.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
     /// When it began.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<i64>,
     /// When it ended.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
     /// Whether it is running and can be stopped where it is.
     pub cancellable: bool,
     /// When its cancellation was requested while it ran.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<i64>,
     /// Its steps so far.
     pub steps: Vec<Step>,

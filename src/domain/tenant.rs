@@ -322,7 +322,9 @@ pub struct EffectivePriority {
 /// What a tenant's values come to, as read back from its daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantEffective {
-    /// When its daemon was read, in unix milliseconds.
+    /// When its daemon was read.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// Its memory limit.
     pub device_memory_limit: EffectiveMemory,
@@ -364,7 +366,9 @@ pub struct WaitingProcess {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// Since when it waits, in unix milliseconds.
+    /// Since when it waits.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub since: i64,
 }
 

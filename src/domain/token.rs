@@ -15,6 +15,7 @@ pub use super::token_id::TokenId;
 use super::InvalidValue;
 use super::access::Grant;
 use super::name::TokenName;
+use super::rfc3339;
 use super::token_id::is_hex;
 
 /// What a token's text begins with, by which leak scanners know it.
@@ -188,8 +189,8 @@ impl Token {
         serde_json::json!({
             "name": self.name,
             "grant": self.grant,
-            "expires_at": self.expires_at,
-            "revoked_at": self.revoked_at,
+            "expires_at": self.expires_at.map(rfc3339::format),
+            "revoked_at": self.revoked_at.map(rfc3339::format),
         })
     }
 }

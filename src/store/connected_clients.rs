@@ -6,7 +6,7 @@ use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventCause, EventType, NewEvent, ObservedClient};
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, TenantName, rfc3339};
 
 /// A client whose connection is in the events.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,6 +196,8 @@ pub async fn has_disconnect_event(
     logged_at: Option<i64>,
 ) -> Result<bool, StoreError> {
     let (daemon, kind) = (daemon.as_str(), EventType::ClientLeft.as_str());
+    // The payload of an event is stored as it is sent.
+    let logged_at = logged_at.map(rfc3339::format);
     let found = sqlx::query_scalar!(
         r#"SELECT EXISTS (
                SELECT 1 FROM events

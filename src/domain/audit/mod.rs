@@ -129,7 +129,9 @@ impl AttemptedAction {
 pub struct AuditRecord {
     /// Its number: one more than that of the row before.
     pub id: i64,
-    /// When, in unix milliseconds.
+    /// When.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub at: i64,
     /// Who.
     pub actor: String,

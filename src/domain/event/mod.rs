@@ -235,7 +235,9 @@ pub enum Details {
         attributed_by: AttributedBy,
         /// How it became known.
         known_from: KnownFrom,
-        /// When the log reports it, in unix milliseconds, where a log does.
+        /// When the log reports it, where a log does.
+        #[serde(with = "crate::domain::rfc3339::option")]
+        #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
     },
     /// A lease.
@@ -262,7 +264,9 @@ pub enum Details {
     Refused {
         /// What the server wrote.
         reason: String,
-        /// When, in unix milliseconds, by the log.
+        /// When, by the log.
+        #[serde(with = "crate::domain::rfc3339::option")]
+        #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
     },
     /// A fatal error of a GPU.
@@ -329,9 +333,13 @@ pub enum Details {
     Lost {
         /// How many; `null` where that is not known.
         count: Option<u64>,
-        /// When the first of them happened, in unix milliseconds, where that is known.
+        /// When the first of them happened, where that is known.
+        #[serde(with = "crate::domain::rfc3339::option")]
+        #[schema(value_type = Option<String>, format = DateTime)]
         from: Option<i64>,
         /// When the last of them happened.
+        #[serde(with = "crate::domain::rfc3339::option")]
+        #[schema(value_type = Option<String>, format = DateTime)]
         until: Option<i64>,
         /// The first event from which on the journal is whole again.
         whole_from: Option<i64>,
@@ -391,7 +399,9 @@ pub struct Event {
     /// Its number: it grows by one from commit to commit.
     #[schema(minimum = 0, example = 4711)]
     pub id: i64,
-    /// When it was written, in unix milliseconds.
+    /// When it was written.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub at: i64,
     /// What happened.
     #[serde(rename = "type")]

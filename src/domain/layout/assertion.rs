@@ -17,7 +17,9 @@ pub struct Assertion {
     pub matches: bool,
     /// In what it does not.
     pub differences: Vec<LayoutDifference>,
-    /// When the daemon was polled, in unix milliseconds.
+    /// When the daemon was polled.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
 }
 

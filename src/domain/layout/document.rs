@@ -135,7 +135,9 @@ pub struct Provenance {
     pub layout_version: u32,
     /// Who wrote that version.
     pub author: String,
-    /// When this document was made, in unix milliseconds.
+    /// When this document was made.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub exported_at: i64,
     /// The version of the manager that made it.
     pub manager_version: String,

@@ -480,7 +480,9 @@ pub struct Version {
     pub author: String,
     /// Why.
     pub note: Option<String>,
-    /// When, in unix milliseconds.
+    /// When.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
 }
 

@@ -45,7 +45,9 @@ pub struct LayoutPlan {
     /// The tenants that it moves to other partitions, which may take no command.
     #[serde(default)]
     pub moves: Vec<TenantMove>,
-    /// When the daemon was polled, in unix milliseconds.
+    /// When the daemon was polled.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whichever clients are connected. An apply that gives it is refused
     /// where another plan would be carried out.

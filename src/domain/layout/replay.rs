@@ -53,9 +53,13 @@ pub struct Replay {
     /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
     /// was restarted before they ended, those of the run that was then taken from the beginning.
     pub steps: Vec<ExecutedStep>,
-    /// When it was requested, in unix milliseconds.
+    /// When it was requested.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
     /// When it ended.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
     /// How long its commands took, in microseconds; `null` where that is not known.
     pub duration_us: Option<u64>,

@@ -37,7 +37,9 @@ pub struct LayoutStatus {
     pub failure: Option<LayoutFailure>,
     /// The commands of the run that applies it, or of the last that did; those of a repair are in `drift_seen`.
     pub executed_steps: Vec<ExecutedStep>,
-    /// When that run began, in unix milliseconds.
+    /// When that run began.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub ran_at: Option<i64>,
     /// How long it took, in microseconds; `null` while it is under way.
     pub duration_us: Option<u64>,
@@ -64,17 +66,23 @@ impl LayoutStatus {
 pub struct DriftSeen {
     /// How many times partitions were found changed.
     pub count: u64,
-    /// When that was last, in unix milliseconds.
+    /// When that was last.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub last_at: Option<i64>,
     /// What was found then.
     pub last: Vec<PartitionDrift>,
     /// How many times it was restored.
     pub repairs: u64,
-    /// When that was last, in unix milliseconds.
+    /// When that was last.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub repaired_at: Option<i64>,
     /// The commands of the repair under way, or of the last one.
     pub executed_steps: Vec<ExecutedStep>,
-    /// When the next repair begins, in unix milliseconds, where it is put off since others undo what is restored.
+    /// When the next repair begins, where it is put off since others undo what is restored.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub next_repair_at: Option<i64>,
 }
 

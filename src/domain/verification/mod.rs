@@ -17,7 +17,9 @@ pub use comparing::{ClientSight, Expectation, ExpectedGpu, SeenGpu, TOLERANCE, c
 /// Verification of a tenant: the client that is on its way, and the result of the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Verification {
-    /// Since when a client is on its way, in unix milliseconds; `null` while none is.
+    /// Since when a client is on its way; `null` while none is.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub running_since: Option<i64>,
     /// The result of the last one; `null` before the first.
     pub last: Option<VerificationResult>,
@@ -28,9 +30,13 @@ pub struct Verification {
 pub struct VerificationResult {
     /// In a word.
     pub outcome: VerificationOutcome,
-    /// When it was requested, in unix milliseconds.
+    /// When it was requested.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub requested_at: i64,
-    /// When the client had reported, or was given up, in unix milliseconds.
+    /// When the client had reported, or was given up.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// The tenant's generation that was compared.
     pub generation: i64,

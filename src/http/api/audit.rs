@@ -27,9 +27,13 @@ pub(super) struct AuditQuery {
     target: Option<String>,
     /// Only those with this outcome.
     outcome: Option<AuditOutcome>,
-    /// Only those written at this time or later, in unix milliseconds.
+    /// Only those written at this time or later.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
     since: Option<i64>,
-    /// Only those written before this time, in unix milliseconds.
+    /// Only those written before this time.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
     until: Option<i64>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,

@@ -53,9 +53,13 @@ pub(super) struct EventQuery {
     operation: Option<Uuid>,
     /// Only those that were caused by the event with this ID.
     cause: Option<i64>,
-    /// Only those written at this time or later, in unix milliseconds.
+    /// Only those written at this time or later.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
     since: Option<i64>,
-    /// Only those written before this time, in unix milliseconds.
+    /// Only those written before this time.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
     until: Option<i64>,
     /// Which come first; `newest` by default.
     #[serde(default)]
@@ -99,9 +103,13 @@ pub(super) struct StreamQuery {
     client: Option<ClientId>,
     /// Only those about this operation.
     operation: Option<Uuid>,
-    /// Only those written at this time or later, in unix milliseconds.
+    /// Only those written at this time or later.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
     since: Option<i64>,
-    /// Only those written before this time, in unix milliseconds.
+    /// Only those written before this time.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
     until: Option<i64>,
     /// The ID of the event after which the stream begins, for clients that cannot send the header `Last-Event-ID`, which takes
     /// precedence. With neither, the stream begins now.

@@ -47,7 +47,7 @@ use crate::domain::{DaemonName, LayoutName, TenantName};
     info(
         title = "mps-manager",
         description = "Owns the NVIDIA MPS control daemons of one GPU host: tenants, limits, clients. Sizes are \
-                       integers of bytes, times are unix milliseconds, unknown fields are refused, and errors are \
+                       integers of bytes, times are RFC 3339 in UTC, unknown fields are refused, and errors are \
                        problem documents (RFC 9457).",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),

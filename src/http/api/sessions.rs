@@ -133,7 +133,9 @@ pub struct LoginUrl {
     /// The address.
     #[schema(value_type = String, example = "http://127.0.0.1:8640/login?code=…")]
     pub url: Secret,
-    /// When it expires, in unix milliseconds.
+    /// When it expires.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub expires_at: i64,
 }
 

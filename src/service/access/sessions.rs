@@ -29,11 +29,17 @@ pub struct SessionView {
     /// Its user's grant: a role, or `tenant:` and the name of a tenant.
     #[schema(value_type = String, example = "operator")]
     pub grant: Grant,
-    /// When it was opened, in unix milliseconds.
+    /// When it was opened.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
-    /// When it was last used, in unix milliseconds.
+    /// When it was last used.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub last_used_at: i64,
-    /// When it ends if unused, in unix milliseconds.
+    /// When it ends if unused.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub ends_at: i64,
 }
 

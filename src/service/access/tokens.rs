@@ -50,16 +50,24 @@ pub struct TokenView {
     pub grant: Grant,
     /// Whether it is valid now.
     pub state: TokenState,
-    /// When it was created, in unix milliseconds.
+    /// When it was created.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
     /// Who created it.
     #[schema(example = "admin token")]
     pub created_by: String,
-    /// When it expires, in unix milliseconds.
+    /// When it expires.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<i64>,
-    /// When it was last used, in unix milliseconds; to the minute after a restart.
+    /// When it was last used; to the minute after a restart.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub last_used_at: Option<i64>,
-    /// When it was revoked, in unix milliseconds.
+    /// When it was revoked.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub revoked_at: Option<i64>,
 }
 

@@ -18,7 +18,9 @@ use crate::store::{self, Transaction};
 pub struct MaintenanceView {
     /// Its phase; `null` when there is none.
     pub state: Option<MaintenanceState>,
-    /// When it began, in unix milliseconds.
+    /// When it began.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<i64>,
     /// The operation that began it; its journal has the details.
     pub operation: Option<uuid::Uuid>,

@@ -38,9 +38,13 @@ pub struct DaemonView {
     pub name: DaemonName,
     /// Rises with every change of its desired state, including changes of its tenants.
     pub generation: i64,
-    /// When it was created, in unix milliseconds.
+    /// When it was created.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
-    /// When its spec was last changed, in unix milliseconds.
+    /// When its spec was last changed.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub updated_at: i64,
     /// Its desired state.
     pub spec: DaemonSpec,

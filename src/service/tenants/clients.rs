@@ -43,7 +43,9 @@ pub struct ClientView {
     pub uid: Option<u32>,
     /// Its command line.
     pub command: String,
-    /// When it started, in unix milliseconds.
+    /// When it started.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub since: i64,
     /// Its memory on each GPU.
     pub memory: Vec<ClientMemory>,

@@ -51,9 +51,13 @@ pub struct TenantView {
     pub name: TenantName,
     /// Revision of the spec, which is also the entity tag.
     pub generation: i64,
-    /// When it was created, in unix milliseconds.
+    /// When it was created.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
-    /// When its spec was last changed, in unix milliseconds.
+    /// When its spec was last changed.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub updated_at: i64,
     /// Its desired state.
     pub spec: TenantSpec,

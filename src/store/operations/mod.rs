@@ -8,7 +8,7 @@ use uuid::Uuid;
 pub use events::{daemon_changed, daemon_deleted, put_spec, record_cancelled, requested, stop_requested};
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState};
+use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::domain::{DaemonName, LayoutName, TenantName};
 
 struct OperationRow {
@@ -40,8 +40,27 @@ impl TryFrom<OperationRow> for Operation {
             finished_at: row.finished_at,
             cancellable: row.cancellable,
             cancel_requested_at: row.cancel_requested_at,
-            steps: from_json("an operation's steps", &row.steps)?,
+            steps: from_json::<Vec<StepRow>>("an operation's steps", &row.steps)?
+                .into_iter()
+                .map(Step::from)
+                .collect(),
         })
+    }
+}
+
+/// A step as the query below puts it into JSON, with its times as they are stored.
+#[derive(serde::Deserialize)]
+struct StepRow {
+    name: String,
+    started_at: i64,
+    finished_at: Option<i64>,
+    outcome: Option<String>,
+}
+
+impl From<StepRow> for Step {
+    fn from(row: StepRow) -> Self {
+        let StepRow { name, started_at, finished_at, outcome } = row;
+        Self { name, started_at, finished_at, outcome }
     }
 }
 

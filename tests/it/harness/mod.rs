@@ -181,3 +181,10 @@ pub(crate) fn is_root() -> bool {
 pub(crate) fn pid(value: &Value) -> u32 {
     value.as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("{value} is no PID"))
 }
+
+/// A time of an answer, in unix milliseconds.
+#[track_caller]
+pub(crate) fn unix_ms(time: &Value) -> i64 {
+    let text = time.as_str().unwrap_or_else(|| panic!("{time} is no time"));
+    text.parse::<jiff::Timestamp>().expect("RFC 3339").as_millisecond()
+}

@@ -33,7 +33,9 @@ fn recreated_tenant_sees_nothing_of_its_predecessor() {
 
     let (_, secret) = made(&host, &json!({"name": "latter", "grant": "tenant:web"}));
     let latter = host.api().with_token(Some(&secret));
-    for query in ["", "&order=oldest", "&since=0", "&tenant=web", "&gpu=1", "&type=tenant.,token."] {
+    for query in
+        ["", "&order=oldest", "&since=1970-01-01T00:00:00Z", "&tenant=web", "&gpu=1", "&type=tenant.,token."]
+    {
         let reported = latter.get(&format!("/api/v1/events?limit=1000{query}")).ok();
         let reported = reported["items"].as_array().expect("items").clone();
         assert!(!reported.is_empty() || query == "&gpu=1", "{query}");

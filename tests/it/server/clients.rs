@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, InProcess, MANAGER, eventually};
+use crate::harness::{Client, Host, InProcess, MANAGER, eventually, unix_ms};
 
 #[test]
 fn client_listing_has_tenant_memory_and_user() {
@@ -21,7 +21,7 @@ fn client_listing_has_tenant_memory_and_user() {
     assert!(listed["command"].as_str().unwrap().contains("sim client"), "{listed}");
     assert!(listed["memory"][0]["used_bytes"].as_u64().unwrap() < 4 << 30);
     let now = jiff::Timestamp::now().as_millisecond();
-    let since = listed["since"].as_i64().unwrap();
+    let since = unix_ms(&listed["since"]);
     assert!(since <= now + 2000 && since > now - 600_000, "{since} against {now}");
     // Two tenants share the user, so only the environment distinguishes them.
     assert_eq!(listed["attributed_by"], "environment");

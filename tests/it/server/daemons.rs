@@ -9,7 +9,7 @@ use crate::harness::{Host, InProcess, eventually, is_alive};
 fn steps(operation: &Value) -> Vec<&str> {
     let steps = operation["steps"].as_array().expect("steps");
     assert!(
-        steps.iter().all(|step| step["finished_at"].is_i64() && step["outcome"].is_string()),
+        steps.iter().all(|step| step["finished_at"].is_string() && step["outcome"].is_string()),
         "{operation}"
     );
     steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()

@@ -55,7 +55,7 @@ fn resumed_deletion_already_done_succeeds() {
             host.serve();
             let operation = eventually("it has ended", || {
                 let operation = host.api().get(&format!("/api/v1/operations/{id}")).ok();
-                operation["finished_at"].is_i64().then_some(operation)
+                operation["finished_at"].is_string().then_some(operation)
             });
             assert_eq!(operation["state"], "succeeded", "{operation}");
         }

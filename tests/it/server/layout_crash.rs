@@ -112,7 +112,7 @@ impl PartitionChange {
             let answer =
                 self.host.api().try_send(Method::GET, "/api/v1/operations?limit=1", &[], None).ok()?;
             let newest = answer.json()["items"][0].clone();
-            (!known.contains(&id(&newest)) && newest["finished_at"].is_i64()).then_some(false)
+            (!known.contains(&id(&newest)) && newest["finished_at"].is_string()).then_some(false)
         });
         let written = self.host.transactions().into_iter().filter(|end| *end > began).count();
         self.trap.clear();
@@ -156,7 +156,7 @@ impl PartitionChange {
             let done = status["phase"] == "ready"
                 && status["observed_generation"] == daemon["generation"]
                 && status["layout"]["state"] == "applied"
-                && self.operations().iter().all(|operation| operation["finished_at"].is_i64());
+                && self.operations().iter().all(|operation| operation["finished_at"].is_string());
             done.then_some(())
         });
     }
@@ -203,7 +203,7 @@ impl PartitionChange {
         let verdict = record["verdict"].as_str().expect("a verdict");
         assert_eq!(verdict == "same", succeeded, "{reported}: {record}");
         assert!(succeeded || ["differs", "failed"].contains(&verdict), "{reported}: {record}");
-        assert!(record["finished_at"].is_i64(), "{reported}: {record}");
+        assert!(record["finished_at"].is_string(), "{reported}: {record}");
         let steps = record["steps"].as_array().expect("a list");
         let of_layout = |step: &&Value| step["undo"] == false && step["step"].is_u64();
         let given: Vec<&Value> = steps.iter().filter(of_layout).map(|step| &step["id"]).collect();

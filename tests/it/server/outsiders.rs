@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Host, InProcess, Served, SetOnDrop, SmallDisk, eventually, is_alive, limit_files, limit_of_one_more,
-    open_files, signal,
+    open_files, signal, unix_ms,
 };
 
 /// A fresh read that must be refused for this reason, in time.
@@ -84,7 +84,7 @@ fn stopped_daemon_is_wedged_and_named() {
     );
     assert_eq!(host.daemon("gpu0")["status"]["phase"], "wedged");
     assert_no_answer(&host, "gpu0", "Wedged");
-    assert!(observed_at(&host, "gpu0").as_i64() >= before.as_i64());
+    assert!(unix_ms(&observed_at(&host, "gpu0")) >= unix_ms(&before));
     signal(daemon, Signal::CONT);
     host.await_ready();
     assert_eq!((host.daemon_pid("gpu0"), &host.daemon("gpu0")["status"]["deaths"]), (daemon, &json!(0)));

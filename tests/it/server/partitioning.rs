@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::foreign::{condition, delete};
 use super::layouts::uuid;
-use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, signal, stderr_of};
+use crate::harness::{Host, Served, Spring, Trap, eventually, is_alive, signal, stderr_of, unix_ms};
 
 /// `web` 7, `spare` 2, `batch` 3, `spare` removed, `tail` 1: the removal is part of the sequence.
 fn small() -> Value {
@@ -223,7 +223,7 @@ fn repeatedly_undone_repair_backs_off() {
         let layout = eventually("it is restored", || {
             let status = host.daemon("gpu1")["status"].clone();
             let layout = &status["layout"];
-            if layout["drift_seen"]["next_repair_at"].is_i64() {
+            if layout["drift_seen"]["next_repair_at"].is_string() {
                 assert_eq!((&layout["state"], &status["phase"]), (&json!("drifted"), &json!("ready")));
                 assert!(layout["not_repaired"].as_str().unwrap().contains("times in a row"), "{layout}");
                 put_off = true;
@@ -232,7 +232,7 @@ fn repeatedly_undone_repair_backs_off() {
             repaired.then(|| layout.clone())
         });
         assert_eq!(ids(&layout), made);
-        let at = |when: &str| layout["drift_seen"][when].as_i64().unwrap();
+        let at = |when: &str| unix_ms(&layout["drift_seen"][when]);
         assert!(at("repaired_at") - at("last_at") >= pause, "{round}: {layout}");
         assert_eq!((at("count"), put_off), (round, pause > 0), "{layout}");
     }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use crate::harness::{Host, InProcess, Served, eventually};
+use crate::harness::{Host, InProcess, Served, eventually, unix_ms};
 
 const NOBODY: u32 = 65_534;
 
@@ -43,12 +43,12 @@ fn waiting_clients_are_shown_until_admitted() {
         let queue = host.daemon("gpu0")["status"]["queue"].clone();
         (queue != json!([])).then_some(queue)
     });
-    let since = queue[0]["waiting"][0]["since"].as_i64().unwrap();
+    let since = unix_ms(&queue[0]["waiting"][0]["since"]);
     assert_eq!(
         queue,
         json!([{
             "uid": NOBODY,
-            "waiting": [{"pid": waits.0.id(), "since": since}],
+            "waiting": [{"pid": waits.0.id(), "since": queue[0]["waiting"][0]["since"]}],
             "behind": {"uid": 0, "server": server, "clients": [client.pid()]},
         }])
     );

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::tokens::as_user;
-use crate::harness::{Answer, EventStream, Host, InProcess, Served, signal};
+use crate::harness::{Answer, EventStream, Host, InProcess, Served, signal, unix_ms};
 
 const NAME: &str = "mps_manager_session";
 /// What a browser says of a request that a page of this server sent.
@@ -58,7 +58,7 @@ fn session_acts_as_its_token_until_logout() {
     assert_eq!(whoami(&host, &cookie).ok()["subject"], format!("token {id} (browser)"));
     let shown = send(&host, Method::GET, "/api/v1/session", &[("cookie", &cookie)]).ok();
     assert_eq!(shown["grant"], "viewer");
-    assert_eq!(shown["ends_at"].as_i64().unwrap() - shown["last_used_at"].as_i64().unwrap(), 1_800_000);
+    assert_eq!(unix_ms(&shown["ends_at"]) - unix_ms(&shown["last_used_at"]), 1_800_000);
     send(&host, Method::POST, "/api/v1/daemons/gpu1/cordon", &[("cookie", &cookie), SAME_SITE])
         .problem(403, "forbidden");
     // Among others, as a browser sends it.

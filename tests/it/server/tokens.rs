@@ -6,7 +6,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, EventStream, Host, InProcess, Served, eventually, stderr_of};
+use crate::harness::{Answer, EventStream, Host, InProcess, Served, eventually, stderr_of, unix_ms};
 
 /// Makes a token; gives its text.
 pub(super) fn create(host: &Served, name: &str, grant: &str) -> String {
@@ -46,8 +46,8 @@ fn token_has_its_grant_and_is_shown_once() {
     assert!(!listed.text.contains(&secret[22..]), "{}", listed.text);
     let token = &listed.json()["items"][0];
     assert_eq!((&token["state"], &token["created_by"]), (&json!("active"), &json!("admin token")));
-    assert!(token["last_used_at"].as_i64() >= token["created_at"].as_i64());
-    assert_eq!(token["expires_at"].as_i64().unwrap() - token["created_at"].as_i64().unwrap(), 3_600_000);
+    assert!(unix_ms(&token["last_used_at"]) >= unix_ms(&token["created_at"]));
+    assert_eq!(unix_ms(&token["expires_at"]) - unix_ms(&token["created_at"]), 3_600_000);
     assert_eq!(host.api().get(&format!("/api/v1/tokens/{id}")).ok(), *token);
     let as_operator = host.api().with_token(Some(&secret));
     let refused = as_operator.delete("/api/v1/tenants/demo").problem(403, "forbidden");

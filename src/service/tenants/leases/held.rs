@@ -30,7 +30,9 @@ pub struct HeldLease {
     pub uid: Option<u32>,
     /// Its present command line, shortened and without tokens.
     pub command: String,
-    /// When the lease was granted, in unix milliseconds.
+    /// When the lease was granted.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
     pub granted_at: i64,
     /// Whether MPS lists the process as a client of the tenant's daemon.
     pub is_client: bool,
