@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 pub use target::{Target, shown_path};
 
 use super::access::{Actor, Grant, Origin, Principal, Role};
+use super::rfc3339;
 
 /// What stands in the place of the hash before the first row.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -215,7 +216,7 @@ impl AuditRecord {
     /// The hash of everything else in the row.
     ///
     /// SHA-256 over the fields in the order of this struct, `previous` included: each a `-` where it is not there, or else the
-    /// length of its text in bytes, a colon and the text; a newline after each. Numbers are their decimal text.
+    /// length of its text in bytes, a colon and the text; a newline after each. Numbers are their decimal text, and the time is RFC 3339.
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
         let mut field = |text: Option<&str>| match text {
@@ -228,7 +229,7 @@ impl AuditRecord {
             }
         };
         field(Some(&self.id.to_string()));
-        field(Some(&self.at.to_string()));
+        field(Some(&rfc3339::format(self.at)));
         field(Some(&self.actor));
         field(Some(&self.granted));
         field(Some(&self.origin));

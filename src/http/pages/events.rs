@@ -15,7 +15,7 @@ use super::{gpus, listed, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventCause, EventFilter, EventType, Severity};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
@@ -175,10 +175,10 @@ fn detail_lines(details: &Value) -> Vec<(String, String)> {
     let line = |(name, value): (&String, &Value)| {
         let text = match value {
             Value::Null => return None,
-            Value::String(text) => text.clone(),
-            Value::Number(_) if name.ends_with("_at") || name == "from" || name == "until" => {
-                Moment(value.as_i64().unwrap_or_default()).to_string()
+            Value::String(text) if name.ends_with("_at") || name == "from" || name == "until" => {
+                rfc3339::parse(text).map_or_else(|_| text.clone(), |at| Moment(at).to_string())
             }
+            Value::String(text) => text.clone(),
             Value::Array(items) if items.is_empty() => return None,
             Value::Array(items) if items.iter().all(|item| !item.is_object()) => {
                 let items: Vec<String> = items.iter().map(plain).collect();
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn details_become_lines() {
         let details = serde_json::json!({
-            "kind": "fault", "reported": [4711], "affected": [], "known_from": "poll", "logged_at": 1_795_328_405_123_i64,
+            "kind": "fault", "reported": [4711], "affected": [], "known_from": "poll", "logged_at": "2026-11-22T06:20:05.123Z",
             "error": null,
         });
         let mut lines = detail_lines(&details);

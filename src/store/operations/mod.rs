@@ -40,7 +40,7 @@ impl TryFrom<OperationRow> for Operation {
             finished_at: row.finished_at,
             cancellable: row.cancellable,
             cancel_requested_at: row.cancel_requested_at,
-            steps: from_json::<Vec<StepRow>>("an operation's steps", &row.steps)?
+            steps: from_json::<Vec<JournalRow>>("an operation's steps", &row.steps)?
                 .into_iter()
                 .map(Step::from)
                 .collect(),
@@ -50,16 +50,16 @@ impl TryFrom<OperationRow> for Operation {
 
 /// A step as the query below puts it into JSON, with its times as they are stored.
 #[derive(serde::Deserialize)]
-struct StepRow {
+struct JournalRow {
     name: String,
     started_at: i64,
     finished_at: Option<i64>,
     outcome: Option<String>,
 }
 
-impl From<StepRow> for Step {
-    fn from(row: StepRow) -> Self {
-        let StepRow { name, started_at, finished_at, outcome } = row;
+impl From<JournalRow> for Step {
+    fn from(row: JournalRow) -> Self {
+        let JournalRow { name, started_at, finished_at, outcome } = row;
         Self { name, started_at, finished_at, outcome }
     }
 }

@@ -266,7 +266,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "id": "0190d5a2-7b1c-7def-8123-456789abcdef", "daemon": "gpu1", "layout": "prod", "version": 1, "gpu_map": {},
             "cause": "requested", "operation": null, "expected": ["AAA", "ABC", "ABD", "EEE"], "provenance": null, "forced": [],
-            "verdict": "differs", "error": null, "created_at": 0, "finished_at": null, "duration_us": null,
+            "verdict": "differs", "error": null, "created_at": "2026-11-25T05:03:49.123Z", "finished_at": null, "duration_us": null,
             "steps": [taken(Some(0), "AAA", false), taken(Some(1), "ABX", false), taken(Some(2), "Q", false), taken(None, "ABX", true)],
         }))
         .expect("a replay")
