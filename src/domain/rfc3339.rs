@@ -35,8 +35,8 @@ pub fn serialize<S: Serializer>(unix_ms: &i64, serializer: S) -> Result<S::Ok, S
 
 /// Reads RFC 3339 into unix milliseconds.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    struct Text;
-    impl Visitor<'_> for Text {
+    struct Rfc3339Visitor;
+    impl Visitor<'_> for Rfc3339Visitor {
         type Value = i64;
         fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             formatter.write_str("an RFC 3339 time")
@@ -45,7 +45,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D:
             parse(text).map_err(E::custom)
         }
     }
-    deserializer.deserialize_str(Text)
+    deserializer.deserialize_str(Rfc3339Visitor)
 }
 
 /// The same for an instant that may be missing, which is `null`.
