@@ -9,7 +9,7 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
-#   --part PART     one-gpu, living-host (two GPUs), layout, access, or all, which is the default; deaths and wedges, 200 rounds of
+#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, or all, which is the default; deaths and wedges, 200 rounds of
 #                   each (ROUNDS in the environment), run only by name
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
@@ -34,8 +34,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
 case $part in
-all | one-gpu | living-host | layout | access | deaths | wedges) ;;
-*) echo "--part is all, one-gpu, living-host, layout, access, deaths or wedges, and not $part" >&2; exit 2 ;;
+all | one-gpu | living-host | layout | access | sharing | deaths | wedges) ;;
+*) echo "--part is all, one-gpu, living-host, layout, access, sharing, deaths or wedges, and not $part" >&2; exit 2 ;;
 esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
@@ -49,6 +49,8 @@ esac
 . "$here/layout.sh"
 # shellcheck source=tests/hardware/access.sh
 . "$here/access.sh"
+# shellcheck source=tests/hardware/sharing.sh
+. "$here/sharing.sh"
 # shellcheck source=tests/hardware/rounds.sh
 . "$here/rounds.sh"
 
@@ -166,6 +168,11 @@ case $part in
 all | access)
     new_host access
     what_others_rely_on
+    ;;
+esac
+case $part in
+all | sharing)
+    ten_tenants_share
     ;;
 esac
 case $part in
