@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The console in headless Chromium, with and without script: `tests/browser/run.sh [PYTEST OPTION...]`, and with
-# `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, wide and narrow, with their weight.
+# `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, wide and narrow, with their weight. With
+# `--picture docs/pictures/console.png` it makes the picture of the README.
 # Needs a debug build or MPS_MANAGER_BINARY, Debian's chromium or MPS_MANAGER_CHROMIUM, Python 3.11 with venv, and Node with npm;
 # what it installs stays below the build directory.
 set -euo pipefail
@@ -18,6 +19,9 @@ export MPS_MANAGER_BINARY MPS_MANAGER_CHROMIUM AXE PYTHONDONTWRITEBYTECODE=1 PYT
 python=$(python_with tests/browser/requirements.txt)/bin/python
 if [ "${1:-}" = --screenshots ]; then
     exec "$python" tests/browser/screenshots.py "${2:?a folder for the pictures}"
+fi
+if [ "${1:-}" = --picture ]; then
+    exec "$python" tests/browser/picture.py "${2:?a file for the picture}"
 fi
 # Four at a time, each on hosts of its own, since most of them wait: a file is one worker's, whose tests share a host. `-n 0` is one
 # after the other.

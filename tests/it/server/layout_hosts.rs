@@ -1,4 +1,4 @@
-//! Layouts of one host on others, as the command line and the README have it.
+//! Layouts of one host on others, as the command line and docs/layouts.md have it.
 
 use std::fs::File;
 use std::path::Path;
@@ -173,16 +173,16 @@ fn documented_layouts_are_readable() {
     assert!(found > 0);
 }
 
-/// The block of the README that follows a mark.
+/// The block of docs/layouts.md that follows a mark.
 fn block(mark: &str) -> String {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let after = readme.split_once(&format!("<!-- {mark} -->\n```sh\n")).expect("the mark").1;
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/layouts.md")).unwrap();
+    let after = page.split_once(&format!("<!-- {mark} -->\n```sh\n")).expect("the mark").1;
     after.split_once("\n```").expect("an end").0.to_owned()
 }
 
 #[test]
-fn readme_walkthrough_works() {
-    // It serves nothing itself, and ends what the README starts.
+fn two_hosts_walkthrough_works() {
+    // It serves nothing itself, and ends what the walkthrough starts.
     let host = InProcess::new("");
     let here = host.dir().display().to_string();
     let script = block("two hosts").replace("/tmp/mps", &here).replace("/run &\n", "/run 2>>manager.log &\n");

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The README's examples for curl, both generated clients and access, as they stand there but for address and directories: `tests/clients/readme.sh [BINARY]`.
+# The examples of docs/clients.md for curl, both generated clients and access, as they stand there but for address and directories:
+# `tests/clients/documented.sh [BINARY]`.
 # Needs what tests/clients/run.sh needs, and what that has installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
 export MPS_MANAGER_BINARY=$binary
-[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/clients/readme.sh "$binary"
+[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/clients/documented.sh "$binary"
 . tests/clients/installed.sh
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
@@ -17,9 +18,9 @@ block() {
         marked && !open && /^```/ { open = 1; next }
         open && /^```/          { exit }
         open                    { print }
-    ' README.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|${HOST_A_RUNTIME_DIR%run}|g" >"$2"
+    ' docs/clients.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|${HOST_A_RUNTIME_DIR%run}|g" >"$2"
     if ! grep -q "$HOST_A_URL" "$2"; then
-        echo "README.md has no block <!-- client: $1 --> with an address" >&2
+        echo "docs/clients.md has no block <!-- client: $1 --> with an address" >&2
         return 1
     fi
 }
@@ -42,4 +43,4 @@ folder=$(typescript_with)
 block typescript "$folder/example.ts"
 (cd "$folder" && npx --no-install openapi-typescript "$scratch/openapi.json" -o schema.d.ts && npx --no-install tsc)
 node "$folder/built/example.js"
-echo "readme: curl, access, python and typescript: 4 passed, 0 failed"
+echo "documented: curl, access, python and typescript: 4 passed, 0 failed"
