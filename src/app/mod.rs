@@ -13,12 +13,14 @@ mod platform;
 mod seed;
 mod serve;
 mod token_file;
+pub mod trial;
 mod trusted;
+mod welcome;
 
 use std::path::Path;
 
 pub use self::build::{App, Prepared};
-pub use self::serve::serve;
+pub use self::serve::{ServeOptions, serve};
 use crate::domain::audit::{Broken, Head};
 use crate::store;
 

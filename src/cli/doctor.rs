@@ -1,15 +1,22 @@
 //! `doctor`: what this host lacks for a manager.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::{DIFFERS, OutputFormat, line, running, runtime_dir};
-use crate::app::doctor;
-use crate::config::Config;
+use super::{DIFFERS, OutputFormat, line, running, runtime_dir, show};
+use crate::app::doctor::{self, DaemonReport};
+use crate::client::Client;
+use crate::config::{self, Config};
 use crate::domain::checkup::{CheckVerdict, Checkup};
 use crate::domain::printable::printable;
+use crate::service::daemons::DaemonView;
+
+/// How long a manager may take to say how its daemons are.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
@@ -67,7 +74,10 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let checkup = runtime.map_err(|error| error.to_string())?.block_on(doctor::examine(config, refused));
+    let checkup = runtime.map_err(|error| error.to_string())?.block_on(async {
+        let report = report(&config).await;
+        doctor::examine(config, refused, report).await
+    });
     match args.output {
         OutputFormat::Json => {
             line!("{}", serde_json::to_string_pretty(&checkup).map_err(|error| error.to_string())?);
@@ -75,6 +85,25 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
         OutputFormat::Table => print(&checkup),
     }
     Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+/// What the manager that serves says of its daemons; `None` where none serves.
+async fn report(config: &Config) -> Option<DaemonReport> {
+    let socket = config.socket();
+    UnixStream::connect(&socket).ok()?;
+    let asked = async {
+        let trusted = config::trusted_managers()?;
+        let client = Client::over_socket(&socket, trusted).map_err(|error| error.to_string())?;
+        let daemons: Vec<DaemonView> =
+            show::all(&client, "/api/v1/daemons").await.map_err(|error| error.to_string())?;
+        let conditions = |daemon: DaemonView| {
+            let status = daemon.status.map(|status| status.conditions).unwrap_or_default();
+            (daemon.name.to_string(), status)
+        };
+        Ok(daemons.into_iter().map(conditions).collect())
+    };
+    let answer = tokio::time::timeout(TIMEOUT, asked).await;
+    Some(answer.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs()))))
 }
 
 fn print(checkup: &Checkup) {

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod adopt_ours;
 mod audit;
 mod backup;
 mod doctor;
@@ -13,6 +14,7 @@ mod running;
 mod serve;
 mod server;
 mod show;
+mod sim_down;
 mod token;
 mod verify;
 mod vet;
@@ -64,6 +66,11 @@ enum CliCommand {
     },
     /// List events, and follow new ones
     Events(events::EventsArgs),
+    /// Work with daemons
+    Daemon {
+        #[command(subcommand)]
+        command: DaemonCommand,
+    },
     /// Print the environment of a tenant's processes
     Env {
         #[command(flatten)]
@@ -166,9 +173,17 @@ enum ConfigCommand {
 }
 
 #[derive(Debug, Subcommand)]
+enum DaemonCommand {
+    /// Take back running daemons after the loss of the state directory
+    Adopt(adopt_ours::AdoptOurs),
+}
+
+#[derive(Debug, Subcommand)]
 enum SimCommand {
     /// A client of the simulated GPUs that behaves like a recorded real one
     Client(sim::client::ClientArgs),
+    /// End a trial: the manager of a simulated host if it runs, its MPS processes and clients, and its directories
+    Down(sim_down::SimDown),
 }
 
 /// Runs the command line.
@@ -177,6 +192,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         CliCommand::CudaProbe(args) => return cuda_probe(&args),
         CliCommand::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
+        CliCommand::Sim { command: SimCommand::Down(args) } => sim_down::run(args),
         CliCommand::Openapi { form } => {
             let document =
                 serde_json::from_str(http::DOCUMENT).expect("a test holds that the document is JSON");
@@ -202,6 +218,7 @@ pub fn main() -> ExitCode {
         CliCommand::Clients { server, tenant, output } => {
             ask(async move { show::clients(&server.client()?, tenant.as_ref(), output).await })
         }
+        CliCommand::Daemon { command: DaemonCommand::Adopt(args) } => ask(adopt_ours::run(args)),
         CliCommand::Events(args) => ask(events::run(args)),
         CliCommand::Env { server, tenant, format } => {
             ask(async move { show::environment(&server.client()?, &tenant, format).await })

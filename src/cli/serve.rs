@@ -1,11 +1,13 @@
 //! `serve`: its options, and the manager itself.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::app::ServeOptions;
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::{app, telemetry};
 
@@ -38,6 +40,12 @@ pub(super) struct Serve {
     /// Start with an empty database if the state directory has lost its own
     #[arg(long)]
     new_database: bool,
+    /// With --sim: at the end, stop the simulated daemons and remove the state and the runtime directory
+    #[arg(long = "rm")]
+    remove_at_exit: bool,
+    /// On a terminal: log what goes on, and not only warnings
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 impl Serve {
@@ -66,15 +74,19 @@ impl Serve {
 }
 
 pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
-    let new_database = args.new_database;
+    let options = ServeOptions { new_database: args.new_database, remove_at_exit: args.remove_at_exit };
+    let is_quiet = !args.verbose && std::io::stderr().is_terminal();
     let config = args.config().map_err(|error| error.to_string())?;
-    telemetry::start(config.log_format, &config.log_filter)?;
+    // Somebody who sits there reads the address and what goes wrong; a filter that was chosen stays.
+    let is_chosen = config.log_filter != Config::default().log_filter;
+    let filter = if is_quiet && !is_chosen { "warn" } else { &config.log_filter };
+    telemetry::start(config.log_format, filter)?;
     // The work is waiting for processes and sockets: two threads suffice on any host.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config, new_database)).map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config, options)).map_err(|error| error.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -134,6 +134,8 @@ pub struct AdoptionCandidate {
     pub uid: Option<u32>,
     /// Whether another manager's token is in its environment.
     pub held: bool,
+    /// Whether that manager served from this one's runtime directory, so that it has lost its database.
+    pub lost: bool,
     /// How its clients share SMs.
     pub mode: Mode,
     /// Why the control program of this manager could not start it again in this mode.
@@ -184,6 +186,13 @@ impl AdoptionCandidate {
                  only: observe it, or serve with a manager of that user",
                 self.uid.map_or_else(|| "unknown".into(), |uid| uid.to_string())
             )));
+        }
+        if self.held && self.lost {
+            return Err(InvalidValue(
+                "a manager of this host started it and has lost its database since: take all such daemons back with \
+                 `mps-manager daemon adopt --all-ours`, or observe it"
+                    .into(),
+            ));
         }
         if self.held {
             return Err(InvalidValue(
@@ -398,6 +407,7 @@ mod tests {
         let good = AdoptionCandidate {
             uid: Some(0),
             held: false,
+            lost: false,
             mode: Mode::Shared,
             mode_unsupported: None,
             multi_user: true,
@@ -411,6 +421,7 @@ mod tests {
             (AdoptionCandidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
             (AdoptionCandidate { uid: None, ..good.clone() }, "uid unknown"),
             (AdoptionCandidate { held: true, ..good.clone() }, "another mps-manager"),
+            (AdoptionCandidate { held: true, lost: true, ..good.clone() }, "adopt --all-ours"),
             (
                 AdoptionCandidate { mode_unsupported: Some("needs 13010".into()), ..good.clone() },
                 "needs 13010",

@@ -160,6 +160,7 @@ endpoints! {
     daemons::release,
     foreign::list,
     foreign::get,
+    foreign::adopt_lost,
     daemons::drain,
     daemons::cordon,
     daemons::uncordon,

@@ -3,6 +3,7 @@
 pub mod adoption;
 pub mod foreign;
 pub mod logs;
+pub mod lost;
 pub mod maintenance;
 pub mod replace;
 

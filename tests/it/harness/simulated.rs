@@ -176,6 +176,21 @@ impl Host {
         self.manager.start_from(program, &self.served);
     }
 
+    /// Starts the manager with further arguments and waits until it listens.
+    pub(crate) fn serve_with(&mut self, arguments: &[&str]) {
+        speed_up(&self.runtime(""));
+        let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
+        let config = self.dir().join("config.toml");
+        let mut serve = self.command(&["serve", "--config"]);
+        serve.arg(config).args(arguments).stdout(std::process::Stdio::piped()).stderr(log.expect("a log"));
+        let mut process = serve.spawn().expect("the manager starts");
+        let Some(url) = host::url(&mut process) else {
+            panic!("the manager does not serve: {}", self.manager_log());
+        };
+        self.manager.0 = Some(process);
+        self.served.api.aim(&url, &host::admin_token(self.dir()), None);
+    }
+
     /// Starts the manager and waits for nothing.
     pub(crate) fn start_manager(&self) -> Child {
         speed_up(&self.runtime(""));
