@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{App, Prepared, StartupError, certificates, refused, trusted};
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
+use crate::domain::host_file::HostFile;
 use crate::domain::listening::HostListening;
 use crate::domain::token::Secret;
 use crate::host;
@@ -20,8 +21,9 @@ const OWN_FILES: u64 = 256;
 ///
 /// Everything that can be refused is refused before the database is opened and before any daemon is touched.
 ///
-/// `new_database` begins with an empty database where the state directory has lost its own.
-pub async fn serve(config: Config, new_database: bool) -> Result<(), StartupError> {
+/// `new_database` begins with an empty database where the state directory has lost its own. `file` is applied before anybody is
+/// answered; one that is refused ends the start.
+pub async fn serve(config: Config, new_database: bool, file: Option<HostFile>) -> Result<(), StartupError> {
     let signals = StopSignals::listen().map_err(refused)?;
     trusted::check_directories(&config)?;
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
@@ -33,6 +35,12 @@ pub async fn serve(config: Config, new_database: bool) -> Result<(), StartupErro
     let stop = CancellationToken::new();
     let listening = certificates::listening(address, tls.as_deref());
     let app = App::build(&config, prepared, address, listening, stop.clone()).await?;
+    if let Some(file) = file
+        && let Err(refused) = app.apply_host_file(file).await
+    {
+        app.shutdown().await;
+        return Err(refused);
+    }
     let login = app.first_login().await?;
     let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone()));
     announce(&config, &app.listening().borrow(), login.as_ref());

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::layout::arguments::{DocumentFormat, read};
 use super::show::followed;
-use super::{DIFFERS, ServerArgs, ask, line};
+use super::{DIFFERS, ERROR, ServerArgs, ask, complain, line};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
-use crate::domain::host_file::{HostChange, text};
+use crate::domain::host_file::{HostChange, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::operation::Operation;
 use crate::http::api::host_spec::HostFileDiff;
@@ -58,11 +58,11 @@ pub(super) struct ExportArgs {
     output: DocumentFormat,
 }
 
-/// Reads a host file, and says where it is wrong in itself.
-pub(super) fn checked(path: &Path) -> Result<String, String> {
+/// Reads a host file, and says where it is wrong in itself; gives its text too.
+pub(super) fn checked(path: &Path) -> Result<(HostFile, String), String> {
     let text = read(path)?;
     // JSON is YAML too.
-    text::read(&text, LayoutFormat::Yaml).map_err(|errors| {
+    let file = text::read(&text, LayoutFormat::Yaml).map_err(|errors| {
         let one = |error: &crate::domain::layout::Invalid| match error.pointer.as_str() {
             "" => error.to_string(),
             pointer => format!("{pointer}: {error}"),
@@ -70,20 +70,28 @@ pub(super) fn checked(path: &Path) -> Result<String, String> {
         let errors: Vec<String> = errors.iter().map(one).collect();
         format!("{}: {}", path.display(), errors.join("\n"))
     })?;
-    Ok(text)
+    Ok((file, text))
 }
 
 pub(super) fn diff(DiffArgs { server, file }: DiffArgs) -> Result<ExitCode, String> {
-    let text = checked(&file.file)?;
+    let (_, text) = checked(&file.file)?;
     ask(async move {
-        let (changes, _) = compare(&server.client()?, &text, file.prune).await?;
+        let changes = match compare(&server.client()?, &text, file.prune).await {
+            Ok((changes, _)) => changes,
+            // Exit 1 would say that the file could be applied.
+            Err(error @ ClientError::Refused(_)) => {
+                complain(&error.to_string());
+                return Ok(ExitCode::from(ERROR));
+            }
+            Err(error) => return Err(error),
+        };
         print(&changes);
         Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
     })
 }
 
 pub(super) fn apply(ApplyArgs { server, file, dry_run }: ApplyArgs) -> Result<ExitCode, String> {
-    let text = checked(&file.file)?;
+    let (_, text) = checked(&file.file)?;
     ask(async move {
         let client = server.client()?;
         let (changes, tag) = compare(&client, &text, file.prune).await?;

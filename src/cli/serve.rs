@@ -35,6 +35,9 @@ pub(super) struct Serve {
     /// The format of log lines
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// Apply this host file at the start, and stop if it is refused
+    #[arg(long, value_name = "HOST.yaml")]
+    apply: Option<PathBuf>,
     /// Start with an empty database if the state directory has lost its own
     #[arg(long)]
     new_database: bool,
@@ -44,7 +47,13 @@ impl Serve {
     /// The same, with relative paths resolved against a directory.
     pub(super) fn within(mut self, directory: Option<&Path>) -> Self {
         let Some(directory) = directory else { return self };
-        let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
+        let paths = [
+            &mut self.config,
+            &mut self.state_dir,
+            &mut self.runtime_dir,
+            &mut self.mps_dir,
+            &mut self.apply,
+        ];
         for path in paths.into_iter().flatten() {
             *path = directory.join(&*path);
         }
@@ -67,6 +76,7 @@ impl Serve {
 
 pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
     let new_database = args.new_database;
+    let file = args.apply.as_deref().map(super::host_file::checked).transpose()?.map(|(file, _)| file);
     let config = args.config().map_err(|error| error.to_string())?;
     telemetry::start(config.log_format, &config.log_filter)?;
     // The work is waiting for processes and sockets: two threads suffice on any host.
@@ -75,6 +85,6 @@ pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config, new_database)).map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config, new_database, file)).map_err(|error| error.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

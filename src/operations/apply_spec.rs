@@ -53,10 +53,6 @@ pub(super) async fn run(
     spec: AppliedSpec<'_>,
 ) -> Result<(), Failure> {
     let mut parts = Parts::default();
-    // The commit may have been the last thing that an earlier manager did.
-    for name in spec.daemons {
-        engine.publish(name).await?;
-    }
     for name in spec.daemons {
         let name_of_part = format!("daemon {name}");
         parts.add(&name_of_part, await_daemon(engine, operation, name).await);
@@ -90,6 +86,8 @@ pub(super) async fn run(
 /// Waits until a daemon holds what is wanted of it, its layout included.
 async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName) -> Result<(), Failure> {
     let waiting = async {
+        // The commit may have been the last thing that an earlier manager did.
+        engine.publish(name).await?;
         let handle = daemon::handle(engine, name)?;
         daemon::readiness(&handle).await?;
         let generation = handle.generation();

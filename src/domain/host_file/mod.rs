@@ -8,6 +8,8 @@ mod check;
 mod diff;
 mod export;
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;
 pub mod text;
 
