@@ -230,6 +230,16 @@ impl App {
         router(self.state.clone())
     }
 
+    /// The use cases.
+    pub(super) fn service(&self) -> &Service {
+        &self.state.service
+    }
+
+    /// The daemons.
+    pub(super) fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
     /// How it is reached, and the way to change that.
     pub(super) fn listening(&self) -> &watch::Sender<HostListening> {
         &self.listening

@@ -9,6 +9,7 @@ mod certificates;
 pub mod doctor;
 mod durable_records;
 mod guarding;
+mod host_file;
 mod platform;
 mod seed;
 mod serve;

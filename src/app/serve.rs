@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::{App, Prepared, StartupError, certificates, refused, trial, trusted, welcome};
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
+use crate::domain::host_file::HostFile;
 use crate::domain::listening::HostListening;
 use crate::host;
 use crate::http::server::{Listeners, check_address};
@@ -14,12 +15,14 @@ use crate::lifecycle::{self, StopSignals};
 const OWN_FILES: u64 = 256;
 
 /// What a start does beyond serving.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct ServeOptions {
     /// Begin with an empty database where the state directory has lost its own.
     pub new_database: bool,
     /// End a simulated host's processes and remove both directories at the end.
     pub remove_at_exit: bool,
+    /// Applied before anybody is answered; one that is refused ends the start.
+    pub host_file: Option<HostFile>,
 }
 
 /// Serves until it is stopped.
@@ -40,6 +43,12 @@ pub async fn serve(config: Config, options: ServeOptions) -> Result<(), StartupE
     let stop = CancellationToken::new();
     let listening = certificates::listening(address, tls.as_deref());
     let app = App::build(&config, prepared, address, listening, stop.clone()).await?;
+    if let Some(file) = options.host_file
+        && let Err(refused) = app.apply_host_file(file).await
+    {
+        app.shutdown().await;
+        return Err(refused);
+    }
     let login = app.first_login().await?;
     let effect = if options.remove_at_exit {
         "the simulated host and its directories are removed"

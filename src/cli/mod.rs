@@ -5,6 +5,7 @@ mod audit;
 mod backup;
 mod doctor;
 mod events;
+mod host_file;
 
 mod layout;
 mod lease;
@@ -113,6 +114,12 @@ enum CliCommand {
         #[command(subcommand)]
         command: layout::LayoutCommand,
     },
+    /// Show what a host file would change; exit 1 if it would change something
+    Diff(host_file::DiffArgs),
+    /// Make the host what a file says; exit 1 if that is refused or fails
+    Apply(host_file::ApplyArgs),
+    /// Print the host as a file that `apply` takes: its daemons, tenants and layouts
+    Export(host_file::ExportArgs),
     /// Create, list and revoke tokens
     Token {
         #[command(subcommand)]
@@ -201,6 +208,9 @@ pub fn main() -> ExitCode {
         }
         CliCommand::Audit { command } => audit::run(command),
         CliCommand::Layout { command } => layout::run(command),
+        CliCommand::Diff(args) => host_file::diff(args),
+        CliCommand::Apply(args) => host_file::apply(args),
+        CliCommand::Export(args) => host_file::export(args),
         CliCommand::Token { command } => token::run(command),
         CliCommand::LoginUrl { server } => ask(async move { token::login_url(&server.client()?).await }),
         CliCommand::Whoami { server, output } => {

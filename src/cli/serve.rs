@@ -37,6 +37,9 @@ pub(super) struct Serve {
     /// The format of log lines
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// Apply this host file at the start, and stop if it is refused
+    #[arg(long, value_name = "HOST.yaml")]
+    apply: Option<PathBuf>,
     /// Start with an empty database if the state directory has lost its own
     #[arg(long)]
     new_database: bool,
@@ -52,7 +55,13 @@ impl Serve {
     /// The same, with relative paths resolved against a directory.
     pub(super) fn within(mut self, directory: Option<&Path>) -> Self {
         let Some(directory) = directory else { return self };
-        let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
+        let paths = [
+            &mut self.config,
+            &mut self.state_dir,
+            &mut self.runtime_dir,
+            &mut self.mps_dir,
+            &mut self.apply,
+        ];
         for path in paths.into_iter().flatten() {
             *path = directory.join(&*path);
         }
@@ -74,7 +83,9 @@ impl Serve {
 }
 
 pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
-    let options = ServeOptions { new_database: args.new_database, remove_at_exit: args.remove_at_exit };
+    let host_file = args.apply.as_deref().map(super::host_file::checked).transpose()?.map(|(file, _)| file);
+    let options =
+        ServeOptions { new_database: args.new_database, remove_at_exit: args.remove_at_exit, host_file };
     let is_quiet = !args.verbose && std::io::stderr().is_terminal();
     let config = args.config().map_err(|error| error.to_string())?;
     // Somebody who sits there reads the address and what goes wrong; a filter that was chosen stays.

@@ -7,7 +7,7 @@ mod tls;
 
 use std::path::Path;
 
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_MATCH};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -100,6 +100,28 @@ impl Client {
         let (status, bytes) = self.answer(request).await?;
         let bytes = refused(status, bytes)?;
         serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))
+    }
+
+    /// Sends a PUT of text that is not JSON, if the entity tag is still this one; gives the answer with its status and its entity tag.
+    pub async fn put_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        media_type: &str,
+        text: String,
+        if_match: Option<&str>,
+    ) -> Result<(StatusCode, T, Option<String>), ClientError> {
+        let mut request = self.request(Method::PUT, path).header(CONTENT_TYPE, media_type).body(text);
+        if let Some(tag) = if_match {
+            request = request.header(IF_MATCH, tag);
+        }
+        let response = self.respond(request).await?;
+        let status = response.status();
+        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let bytes = refused(status, bytes.to_vec())?;
+        let value =
+            serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        Ok((status, value, tag))
     }
 
     /// The response as text of this media type.

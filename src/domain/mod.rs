@@ -26,6 +26,7 @@ mod fuzz;
 pub mod gpu;
 pub mod health;
 pub mod history;
+pub mod host_file;
 mod inode;
 pub mod isolation;
 pub mod json;

@@ -9,6 +9,7 @@ pub mod daemons;
 mod error;
 pub mod events;
 pub mod host;
+pub mod host_file;
 mod idempotency;
 pub mod layouts;
 pub mod limits;

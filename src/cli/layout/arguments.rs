@@ -59,7 +59,7 @@ pub(in crate::cli) enum DocumentFormat {
 
 impl DocumentFormat {
     /// The format for reading and writing documents.
-    pub(super) fn format(self) -> text::LayoutFormat {
+    pub(in crate::cli) fn format(self) -> text::LayoutFormat {
         match self {
             Self::Yaml => text::LayoutFormat::Yaml,
             Self::Json => text::LayoutFormat::Json,
@@ -67,7 +67,7 @@ impl DocumentFormat {
     }
 
     /// Its media type in the API.
-    pub(super) fn media_type(self) -> &'static str {
+    pub(in crate::cli) fn media_type(self) -> &'static str {
         match self {
             Self::Yaml => "application/yaml",
             Self::Json => "application/json",
@@ -100,7 +100,7 @@ pub(in crate::cli) enum PlanOutput {
 }
 
 /// Reads a file, or standard input.
-pub(super) fn read(path: &std::path::Path) -> Result<String, String> {
+pub(in crate::cli) fn read(path: &std::path::Path) -> Result<String, String> {
     if path.as_os_str() == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|error| format!("standard input: {error}"))?;

@@ -1,6 +1,6 @@
 //! `mps-manager layout`: partition layouts as files, planned, applied, compared, and replayed on other hosts.
 
-mod arguments;
+pub(super) mod arguments;
 mod replay;
 mod verbs;
 

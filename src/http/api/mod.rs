@@ -10,6 +10,8 @@ mod foreign;
 #[cfg(test)]
 mod fuzz;
 mod host;
+pub mod host_schema;
+pub mod host_spec;
 pub mod layout_schema;
 mod layouts;
 mod maintenance;
@@ -146,6 +148,7 @@ macro_rules! endpoints {
 endpoints! {
     authenticated:
     host::get,
+    host_spec::get, host_spec::put,
     maintenance::get, maintenance::begin, maintenance::end,
     host::confirm,
     host::list_gpus,

@@ -128,9 +128,11 @@ impl ServiceError {
             | Self::KeyReused(_)
             | Self::AtCapacity { .. }
             | Self::TooMany { .. }) => error,
-            Self::Conflict(_) | Self::NotAdmitted(_) | Self::Blocked { .. } | Self::OtherHardware { .. } => {
-                Self::Conflict(BLOCKED.to_owned())
-            }
+            Self::Conflict(_)
+            | Self::NotAdmitted(_)
+            | Self::Blocked { .. }
+            | Self::HostFileRefused { .. }
+            | Self::OtherHardware { .. } => Self::Conflict(BLOCKED.to_owned()),
             Self::ReadOnly(_) => Self::ReadOnly(READ_ONLY.to_owned()),
             Self::DatabaseLost(_) => Self::DatabaseLost(READ_ONLY.to_owned()),
             Self::Unavailable(_) => Self::Unavailable(UNAVAILABLE.to_owned()),

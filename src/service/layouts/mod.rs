@@ -179,7 +179,7 @@ impl Service {
 }
 
 /// Writes a version if it differs, and returns the newest.
-async fn put_if_new(
+pub(super) async fn put_if_new(
     db: Transaction<'_>,
     name: &LayoutName,
     before: Option<&Version>,

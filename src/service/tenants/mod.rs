@@ -13,16 +13,16 @@ mod prediction;
 mod readiness;
 pub(super) mod usage_history;
 mod verification;
+mod writing;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
-use crate::domain::admission;
 use crate::domain::audit::Target;
 use crate::domain::condition::{self, Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::{Daemon, Management, Phase};
+use crate::domain::daemon::{Daemon, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
@@ -31,16 +31,11 @@ use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
-use crate::service::access::tokens;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{not_applied, socket_problem, too_small_for_a_context, weakened};
-use crate::service::tenants::leases::refuse_while_leased;
-use crate::service::tenants::percentage_layout::refuse_own_share;
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
-};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::{ClientDirectory, Observed};
 
@@ -120,64 +115,32 @@ impl Service {
         spec.check()
             .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
         backend.refuse_move_with_clients(&name, &spec.daemon).await?;
-        let context = backend.parts.fleet.context();
         let multi_user = backend.is_multi_user(&spec.daemon).await?;
         let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
-        let ceiling = context.capability.client_ceiling();
-        let boot_id = context.boot_id.clone();
+        let service = backend.clone();
         let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let present = gpus.clone();
         let (tenant, desired, created) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
-                    let current = store::tenants::get(&mut *db, &name).await?;
-                    check_precondition(&options, current.as_ref().map(|tenant| tenant.generation))?;
-                    refuse_namesake("tenant", &name, store::tenants::namesake(&mut *db, &name).await?)?;
-                    let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
-                        ServiceError::field(
-                            "/daemon",
-                            format!(
-                                "there is no daemon {}: create it first, or name one that exists",
-                                spec.daemon
-                            ),
-                        )
-                    })?;
-                    if daemon.spec.management == Management::Observed {
-                        return Err(ServiceError::Conflict(format!(
-                            "daemon {} is only observed, so a tenant's limits are not enforced on it: set its management to managed \
-                             first, or choose another daemon",
-                            spec.daemon
-                        )));
-                    }
-                    refuse_own_share(&mut *db, &daemon, &name, &spec).await?;
-                    let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
-                        .await?
-                        .into_iter()
-                        .filter(|tenant| tenant.name != name)
-                        .map(|tenant| (tenant.name, tenant.spec))
-                        .collect();
-                    tenants.push((name.clone(), spec.clone()));
-                    admission::admit(spec.daemon.as_str(), &daemon.spec, &tenants, &gpus, ceiling)?;
+                    let daemon = spec.daemon.clone();
+                    let written = (&name, spec);
+                    let before = service.write_tenant(&mut *db, written, clock, &options).await?;
+                    service.admit_tenant(&mut *db, &name, &gpus).await?;
+                    let left =
+                        before.as_ref().map(|tenant| &tenant.spec.daemon).filter(|left| **left != daemon);
                     let mut desired: Vec<Option<Desired>> = Vec::new();
-                    if current.as_ref().is_none_or(|tenant| tenant.spec != spec) {
-                        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
-                        store::tenants::put(&mut *db, &name, &spec, generation, clock.unix_ms()).await?;
-                        if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
-                            && *left != spec.daemon
-                        {
-                            refuse_while_leased(&mut *db, &name, &boot_id).await?;
-                            store::daemons::touch(&mut *db, left).await?;
-                            desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
-                        }
+                    if let Some(left) = left {
+                        desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
                     }
                     let tenant = store::tenants::get(&mut *db, &name)
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
                     // First, so that its directory never has no owner.
-                    desired.insert(0, store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
-                    Ok::<_, ServiceError>(((tenant, desired, current.is_none()), fate(&options)))
+                    desired.insert(0, store::plans::desired(db, &daemon, &gpus, manager_uid).await?);
+                    Ok::<_, ServiceError>(((tenant, desired, before.is_none()), fate(&options)))
                 })
             })
             .await?;
@@ -197,15 +160,10 @@ impl Service {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        let connected = backend.processes_of(&name).await?;
-        if connected > 0 {
-            return Err(ServiceError::Conflict(format!(
-                "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
-            )));
-        }
+        backend.refuse_with_processes(&name).await?;
         let gpus = backend.gpus().await?;
         let (manager_uid, dry_run) = (backend.parts.manager_uid, options.dry_run);
-        let boot_id = backend.parts.fleet.context().boot_id.clone();
+        let service = backend.clone();
         let (by, clock) = (ctx.cause(), ctx.clock);
         let forgotten = name.clone();
         let (desired, revoked) = backend
@@ -214,10 +172,7 @@ impl Service {
                     let tenant =
                         store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     check_precondition(&options, Some(tenant.generation))?;
-                    refuse_while_leased(&mut *db, &name, &boot_id).await?;
-                    store::tenants::delete(&mut *db, &name).await?;
-                    let revoked = tokens::revoke_of(&mut *db, &name, &by, clock.unix_ms()).await?;
-                    store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
+                    let revoked = service.remove_tenant(&mut *db, &tenant, &by, clock).await?;
                     // A dry run notifies no one.
                     let desired = if dry_run {
                         None
@@ -323,7 +278,7 @@ impl Service {
 
 impl Backend {
     /// A process stays with the daemon it was started for, whatever happens to its tenant.
-    pub(super) async fn refuse_move_with_clients(
+    pub(in crate::service) async fn refuse_move_with_clients(
         &self,
         name: &TenantName,
         to: &DaemonName,

@@ -1,0 +1,146 @@
+//! `mps-manager diff`, `apply` and `export`: a host as one file.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use super::layout::arguments::{DocumentFormat, read};
+use super::show::followed;
+use super::{DIFFERS, ERROR, ServerArgs, ask, complain, line};
+use crate::client::{Client, ClientError};
+use crate::domain::count::counted;
+use crate::domain::host_file::{HostChange, HostFile, text};
+use crate::domain::layout::text::LayoutFormat;
+use crate::domain::operation::Operation;
+use crate::http::api::host_spec::HostFileDiff;
+
+const SPEC: &str = "/api/v1/host/spec";
+
+/// A host file, and how far it goes.
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// The host file, or - for standard input
+    #[arg(short, long)]
+    file: PathBuf,
+    /// Delete daemons, tenants, layouts and bindings that the file does not have
+    #[arg(long)]
+    prune: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DiffArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ApplyArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    file: FileArgs,
+    /// Check the file and show what it would change; changes nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
+    output: DocumentFormat,
+}
+
+/// Reads a host file, and says where it is wrong in itself; gives its text too.
+pub(super) fn checked(path: &Path) -> Result<(HostFile, String), String> {
+    let text = read(path)?;
+    // JSON is YAML too.
+    let file = text::read(&text, LayoutFormat::Yaml).map_err(|errors| {
+        let one = |error: &crate::domain::layout::Invalid| match error.pointer.as_str() {
+            "" => error.to_string(),
+            pointer => format!("{pointer}: {error}"),
+        };
+        let errors: Vec<String> = errors.iter().map(one).collect();
+        format!("{}: {}", path.display(), errors.join("\n"))
+    })?;
+    Ok((file, text))
+}
+
+pub(super) fn diff(DiffArgs { server, file }: DiffArgs) -> Result<ExitCode, String> {
+    let (_, text) = checked(&file.file)?;
+    ask(async move {
+        let changes = match compare(&server.client()?, &text, file.prune).await {
+            Ok((changes, _)) => changes,
+            // Exit 1 would say that the file could be applied.
+            Err(error @ ClientError::Refused(_)) => {
+                complain(&error.to_string());
+                return Ok(ExitCode::from(ERROR));
+            }
+            Err(error) => return Err(error),
+        };
+        print(&changes);
+        Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+    })
+}
+
+pub(super) fn apply(ApplyArgs { server, file, dry_run }: ApplyArgs) -> Result<ExitCode, String> {
+    let (_, text) = checked(&file.file)?;
+    ask(async move {
+        let client = server.client()?;
+        let (changes, tag) = compare(&client, &text, file.prune).await?;
+        print(&changes);
+        if changes.is_empty() || dry_run {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // What was shown is what is applied.
+        let path = format!("{SPEC}?prune={}", file.prune);
+        let (status, answer, _): (_, Value, _) =
+            client.put_text(&path, "application/yaml", text, tag.as_deref()).await?;
+        if status != StatusCode::ACCEPTED {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let operation: Operation =
+            serde_json::from_value(answer).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        let code = followed(&client, operation, "the host file was not brought about in full").await?;
+        if code == ExitCode::SUCCESS {
+            line!("applied: {}", counted(changes.len(), "change"));
+        }
+        Ok(code)
+    })
+}
+
+pub(super) fn export(ExportArgs { server, output }: ExportArgs) -> Result<ExitCode, String> {
+    ask(async move {
+        let text = server.client()?.text(Method::GET, SPEC, output.media_type()).await?;
+        line!("{}", text.trim_end());
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// What a file would change, with the entity tag of the host that it was compared with.
+async fn compare(
+    client: &Client,
+    text: &str,
+    prune: bool,
+) -> Result<(Vec<HostChange>, Option<String>), ClientError> {
+    let path = format!("{SPEC}?dry_run=true&prune={prune}");
+    let (_, HostFileDiff { changes }, tag) =
+        client.put_text(&path, "application/yaml", text.to_owned(), None).await?;
+    Ok((changes, tag))
+}
+
+fn print(changes: &[HostChange]) {
+    if changes.is_empty() {
+        line!("nothing to change: the host is what the file says");
+    }
+    for change in changes {
+        line!("{change}");
+    }
+}
