@@ -14,11 +14,13 @@ use crate::lifecycle::{self, StopSignals};
 const OWN_FILES: u64 = 256;
 
 /// What a start does beyond serving.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct ServeOptions {
-    /// Begin with an empty database where the state directory has lost its own.
+    /// Start with an empty database if the state directory has lost its own
+    #[arg(long)]
     pub new_database: bool,
-    /// End a simulated host's processes and remove both directories at the end.
+    /// With --sim: at the end, stop the simulated daemons and remove the state and the runtime directory
+    #[arg(long = "rm")]
     pub remove_at_exit: bool,
 }
 

@@ -37,12 +37,8 @@ pub(super) struct Serve {
     /// The format of log lines
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
-    /// Start with an empty database if the state directory has lost its own
-    #[arg(long)]
-    new_database: bool,
-    /// With --sim: at the end, stop the simulated daemons and remove the state and the runtime directory
-    #[arg(long = "rm")]
-    remove_at_exit: bool,
+    #[command(flatten)]
+    options: ServeOptions,
     /// On a terminal: log what goes on, and not only warnings
     #[arg(short, long)]
     verbose: bool,
@@ -74,7 +70,7 @@ impl Serve {
 }
 
 pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
-    let options = ServeOptions { new_database: args.new_database, remove_at_exit: args.remove_at_exit };
+    let options = args.options;
     let is_quiet = !args.verbose && std::io::stderr().is_terminal();
     let config = args.config().map_err(|error| error.to_string())?;
     // Somebody who sits there reads the address and what goes wrong; a filter that was chosen stays.
