@@ -15,20 +15,26 @@ use crate::lifecycle::{self, StopSignals};
 const OWN_FILES: u64 = 256;
 
 /// What a start does beyond serving.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct ServeOptions {
-    /// Begin with an empty database where the state directory has lost its own.
+    /// Start with an empty database if the state directory has lost its own
+    #[arg(long)]
     pub new_database: bool,
-    /// End a simulated host's processes and remove both directories at the end.
+    /// With --sim: at the end, stop the simulated daemons and remove the state and the runtime directory
+    #[arg(long = "rm")]
     pub remove_at_exit: bool,
-    /// Applied before anybody is answered; one that is refused ends the start.
-    pub host_file: Option<HostFile>,
 }
 
 /// Serves until it is stopped.
 ///
 /// Everything that can be refused is refused before the database is opened and before any daemon is touched.
-pub async fn serve(config: Config, options: ServeOptions) -> Result<(), StartupError> {
+///
+/// `host_file` is applied before anybody is answered; one that is refused ends the start.
+pub async fn serve(
+    config: Config,
+    options: ServeOptions,
+    host_file: Option<HostFile>,
+) -> Result<(), StartupError> {
     let signals = StopSignals::listen().map_err(refused)?;
     trusted::check_directories(&config)?;
     if options.remove_at_exit {
@@ -43,7 +49,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> Result<(), StartupE
     let stop = CancellationToken::new();
     let listening = certificates::listening(address, tls.as_deref());
     let app = App::build(&config, prepared, address, listening, stop.clone()).await?;
-    if let Some(file) = options.host_file
+    if let Some(file) = host_file
         && let Err(refused) = app.apply_host_file(file).await
     {
         app.shutdown().await;

@@ -40,12 +40,8 @@ pub(super) struct Serve {
     /// Apply this host file at the start, and stop if it is refused
     #[arg(long, value_name = "HOST.yaml")]
     apply: Option<PathBuf>,
-    /// Start with an empty database if the state directory has lost its own
-    #[arg(long)]
-    new_database: bool,
-    /// With --sim: at the end, stop the simulated daemons and remove the state and the runtime directory
-    #[arg(long = "rm")]
-    remove_at_exit: bool,
+    #[command(flatten)]
+    options: ServeOptions,
     /// On a terminal: log what goes on, and not only warnings
     #[arg(short, long)]
     verbose: bool,
@@ -84,8 +80,7 @@ impl Serve {
 
 pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
     let host_file = args.apply.as_deref().map(super::host_file::checked).transpose()?.map(|(file, _)| file);
-    let options =
-        ServeOptions { new_database: args.new_database, remove_at_exit: args.remove_at_exit, host_file };
+    let options = args.options;
     let is_quiet = !args.verbose && std::io::stderr().is_terminal();
     let config = args.config().map_err(|error| error.to_string())?;
     // Somebody who sits there reads the address and what goes wrong; a filter that was chosen stays.
@@ -98,6 +93,6 @@ pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config, options)).map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config, options, host_file)).map_err(|error| error.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

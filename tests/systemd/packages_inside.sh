@@ -1,6 +1,7 @@
 # What tests/systemd/packages.sh does under systemd: sourced by run.sh, whose functions it uses.
 
 deb() { DEBIAN_FRONTEND=noninteractive dpkg "$@" >>/var/log/dpkg-test.log 2>&1 || { tail -20 /var/log/dpkg-test.log; return 1; }; }
+quietly() { "$@" >/dev/null; }
 version() { mps-manager --version | cut -d' ' -f2; }
 schema() { mps-manager doctor 2>/dev/null | sed -n 's/.*database .*schema version \([0-9]*\).*/\1/p'; }
 # Everything that a package may leave, but for the enabled unit of an administrator.
@@ -19,8 +20,8 @@ scenario() {
     # A host without a GPU: the package is installed, and the service says what is missing.
     check "the package is installed" deb -i /scenario/old.deb
     check "its service is enabled" [ -L /etc/systemd/system/multi-user.target.wants/mps-manager.service ]
-    check "its configuration is valid" mps-manager config check --config /etc/mps-manager/config.toml
-    check "the manual page and completions are there" ls /usr/share/man/man1/mps-manager.1.gz /usr/share/bash-completion/completions/mps-manager
+    check "its configuration is valid" quietly mps-manager config check --config /etc/mps-manager/config.toml
+    check "the manual page and completions are there" quietly ls /usr/share/man/man1/mps-manager.1.gz /usr/share/bash-completion/completions/mps-manager
     check "the unit names the configuration" grep -q '^ExecStart=/usr/bin/mps-manager serve --config /etc/mps-manager/config.toml$' /usr/lib/systemd/system/mps-manager.service
     systemctl stop mps-manager 2>/dev/null || true
     systemctl reset-failed mps-manager 2>/dev/null || true
@@ -52,7 +53,7 @@ scenario() {
     until_true "it refuses the newer database" grep -q 'newer' <(mps-manager serve --config /etc/mps-manager/config.toml 2>&1)
     check "daemon, server and client run on" alive
     systemctl stop mps-manager 2>/dev/null || true
-    check "the copy is restored" mps-manager restore "$copy" --config /etc/mps-manager/config.toml
+    check "the copy is restored" quietly mps-manager restore "$copy" --config /etc/mps-manager/config.toml
     systemctl reset-failed mps-manager 2>/dev/null || true
     check "the service starts" systemctl start mps-manager
     until_true "daemon, server and client are still the same" adopted

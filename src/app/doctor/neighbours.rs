@@ -49,27 +49,27 @@ impl Examination {
         let root = Path::new("/sys/fs/cgroup");
         let controllers = fs::read_to_string(root.join("cgroup.controllers"));
         let has_dmem = controllers.as_ref().is_ok_and(|all| all.split_whitespace().any(|one| one == "dmem"));
-        self.add(if !has_dmem {
-            let why = if controllers.is_ok() {
-                "this kernel has no controller dmem: device memory is limited by MPS alone"
-            } else {
-                "no cgroup v2 at /sys/fs/cgroup: device memory is limited by MPS alone"
-            };
-            Check::ok("device_cgroup", why)
-        } else {
-            let limited = limited(root, 6);
-            if limited.is_empty() {
+        let limited = if has_dmem { limited(root, 6) } else { Vec::new() };
+        self.add(match limited.first() {
+            Some(first) => Check::warn(
+                "device_cgroup",
+                format!(
+                    "limits on device memory beside those of MPS, perhaps left by something that is gone: {}",
+                    limited.join(", ")
+                ),
+                format!("cat {first}/dmem.max; write `REGION max` into it if nobody needs the limit"),
+            ),
+            None if has_dmem => {
                 Check::ok("device_cgroup", "the controller dmem sets no limit on device memory")
-            } else {
-                Check::warn(
-                    "device_cgroup",
-                    format!(
-                        "limits on device memory beside those of MPS, perhaps left by something that is gone: {}",
-                        limited.join(", ")
-                    ),
-                    format!("cat {}/dmem.max; write `REGION max` into it if nobody needs the limit", limited[0]),
-                )
             }
+            None if controllers.is_ok() => Check::ok(
+                "device_cgroup",
+                "this kernel has no controller dmem: device memory is limited by MPS alone",
+            ),
+            None => Check::ok(
+                "device_cgroup",
+                "no cgroup v2 at /sys/fs/cgroup: device memory is limited by MPS alone",
+            ),
         });
     }
 

@@ -127,7 +127,7 @@ fn terminal_shows_address_first_between_blank_lines() {
     assert!(lines.last().unwrap().is_empty() && !first.contains("INFO"), "{first}");
     assert!(
         first.contains(
-            &format!("export MPS_MANAGER_RUNTIME_DIR={}", host.runtime("").display()).trim_end_matches('/')
+            format!("export MPS_MANAGER_RUNTIME_DIR={}", host.runtime("").display()).trim_end_matches('/')
         ),
         "{first}"
     );
