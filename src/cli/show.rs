@@ -17,7 +17,7 @@ use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::printable::{printable, printable_lines};
-use crate::domain::tenant::{EffectiveThreads, EnforcedBy};
+use crate::domain::tenant::{EffectiveMemory, EffectiveThreads, EnforcedBy};
 use crate::domain::{TenantName, environment};
 use crate::http::api::List;
 use crate::http::api::probes::Readiness;
@@ -115,15 +115,7 @@ fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView])
             tenant.name.to_string(),
             tenant.spec.daemon.to_string(),
             if ready { "yes".into() } else { "no".into() },
-            effective.map_or_else(
-                || "-".into(),
-                |effective| match effective.device_memory_limit.bytes {
-                    Some(bytes) => {
-                        format!("{}{}", Bytes(bytes), held(effective.device_memory_limit.enforced_by))
-                    }
-                    None => "whole GPU".into(),
-                },
-            ),
+            effective.map_or_else(|| "-".into(), |effective| limits(&effective.device_memory_limits)),
             effective.map_or_else(|| "-".into(), |effective| share(&effective.threads)),
             effective.map_or_else(
                 || "-".into(),
@@ -183,6 +175,17 @@ fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<(S
         }
     }
     found
+}
+
+/// The memory limit of each GPU, each once where they follow each other.
+fn limits(limits: &[EffectiveMemory]) -> String {
+    let shown = |limit: &EffectiveMemory| match limit.bytes {
+        Some(bytes) => format!("{}{}", Bytes(bytes), held(limit.enforced_by)),
+        None => "whole GPU".into(),
+    };
+    let mut limits: Vec<String> = limits.iter().map(shown).collect();
+    limits.dedup();
+    limits.join(", ")
 }
 
 /// Marks what only the environment holds.

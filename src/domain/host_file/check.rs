@@ -94,10 +94,9 @@ pub fn resolve(
         spec.layouts.insert(name.clone(), (entry.layout(), entry.note.clone()));
     }
     for (name, daemon) in &file.daemons {
-        let resolved = faults.take(format!("/daemons/{name}/gpus"), daemon.clone().resolve_gpus(gpus));
-        let Some(resolved) = resolved else { continue };
-        match resolved.check_whole() {
-            Ok(()) => {
+        let resolved = daemon.clone().resolve_gpus(gpus);
+        match resolved.and_then(|resolved| resolved.check().map(|()| resolved)) {
+            Ok(resolved) => {
                 spec.daemons.insert(name.clone(), resolved);
             }
             Err((field, reason)) => {
@@ -112,9 +111,9 @@ pub fn resolve(
         if !file.daemons.contains_key(&tenant.daemon) && !is_kept {
             faults.add(within("daemon"), missing_daemon(&tenant.daemon, stored));
         }
-        let Some(tenant) = faults.take(within("gpus"), tenant.clone().resolve_gpus(gpus)) else { continue };
-        match tenant.check() {
-            Ok(()) => {
+        let resolved = tenant.clone().resolve_gpus(gpus);
+        match resolved.and_then(|tenant| tenant.check().map(|()| tenant)) {
+            Ok(tenant) => {
                 spec.tenants.insert(name.clone(), tenant);
             }
             Err((field, reason)) => {
@@ -282,13 +281,4 @@ fn peak(steps: &[ResolvedStep], gpu: &GpuUuid) -> u32 {
         most = most.max(now);
     }
     most
-}
-
-impl DaemonSpec {
-    /// Refuses a spec that no daemon could follow, whatever the host; `(field, reason)`.
-    pub fn check_whole(&self) -> Result<(), (&'static str, InvalidValue)> {
-        self.check().map_err(|reason| ("gpus", reason))?;
-        self.check_default_percentage().map_err(|reason| ("defaults/active_thread_percentage", reason))?;
-        crate::domain::compute_mode::check(self.compute_mode).map_err(|reason| ("compute_mode", reason))
-    }
 }

@@ -128,13 +128,15 @@ fn written(name: &str, value: &mut Value, gpus: &[Gpu]) {
             *value = Value::String(text);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| written(name, item, gpus)),
-        Value::Object(inner) => {
-            for (field, value) in inner {
-                // A limit for each GPU has the GPU for its name.
-                let field = if name == "device_memory_limit" { name } else { field.as_str() };
-                written(field, value, gpus);
-            }
+        // A limit for each GPU has the GPU for its name.
+        Value::Object(limits) if name == "device_memory_limit" => {
+            let named = std::mem::take(limits).into_iter().map(|(gpu, mut limit)| {
+                written(name, &mut limit, gpus);
+                (GpuUuid::parse(&gpu).map_or(gpu, |uuid| gpu_name(&uuid, gpus).0), limit)
+            });
+            *limits = named.collect();
         }
+        Value::Object(inner) => inner.iter_mut().for_each(|(field, value)| written(field, value, gpus)),
         _ => {}
     }
 }

@@ -185,7 +185,8 @@ fn newer_file_is_refused_by_its_version() {
 fn files() -> impl Strategy<Value = String> {
     let limit = prop_oneof![
         Just(String::new()),
-        (1_u32..4096).prop_map(|mib| format!(", device_memory_limit: {mib}M"))
+        (1_u32..4096).prop_map(|mib| format!(", device_memory_limit: {mib}M")),
+        (1_u32..9).prop_map(|weight| format!(", weight: {weight}"))
     ];
     let tenant = (0_usize..4, limit, 0_u32..3, any::<bool>()).prop_map(|(daemon, limit, uid, low)| {
         let priority = if low { ", priority: below_normal" } else { "" };

@@ -69,7 +69,7 @@ impl Service {
         tracing::debug!(daemon = %name, management = ?request.management, ?notes, "adopting a foreign control daemon");
         let adoption = Adoption { name, spec, incarnation, identity };
         let daemon = backend.adopt(&permit, adoption, gpus, options).await?;
-        Ok(Written { value: backend.daemon_view(daemon), created: true })
+        Ok(Written { value: backend.daemon_view(daemon).await?, created: true })
     }
 
     /// Whether the daemon was adopted, so that it can be released.

@@ -19,7 +19,7 @@ use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Manag
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, admission};
+use crate::domain::{DaemonName, InvalidValue, admission};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
@@ -72,10 +72,11 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
-        let spec =
-            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        spec.check_whole()
-            .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        let refused = |(field, error): (&str, InvalidValue)| {
+            ServiceError::field(&format!("/{field}"), error.to_string())
+        };
+        let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
+        spec.check().map_err(refused)?;
         backend.check_name_fits(&name)?;
         let objection = backend.objection_to(&name, &spec, &gpus).await?;
         let service = backend.clone();
@@ -110,7 +111,7 @@ impl Service {
                 tracing::warn!(daemon = %daemon.name, ?timeout, "an action is still running on a daemon that is to be only observed");
             }
         }
-        Ok(Written { value: backend.daemon_view(daemon), created })
+        Ok(Written { value: backend.daemon_view(daemon).await?, created })
     }
 
     /// Sets whether a daemon takes new clients, and nothing else.
@@ -149,7 +150,7 @@ impl Service {
         if !dry_run {
             backend.publish(desired);
         }
-        Ok(Written { value: backend.daemon_view(daemon), created: false })
+        Ok(Written { value: backend.daemon_view(daemon).await?, created: false })
     }
 
     /// One daemon; with `fresh`, after a new poll.
@@ -164,7 +165,7 @@ impl Service {
         if fresh && let Some(handle) = backend.parts.fleet.get(name) {
             handle.fresh(backend.parts.timeout).await?;
         }
-        Ok(backend.daemon_view(daemon))
+        backend.daemon_view(daemon).await
     }
 
     /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
@@ -190,7 +191,15 @@ impl Service {
         let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
         let daemons: Vec<Daemon> = rest.take(rows).cloned().collect();
         let paged = page.cut(daemons, |daemon| daemon.name.to_string());
-        let items = paged.items.into_iter().map(|daemon| backend.daemon_view(daemon)).collect();
+        let mut items = Vec::with_capacity(paged.items.len());
+        for daemon in paged.items {
+            let mut view = backend.daemon_view(daemon).await?;
+            if let Some(provisioning) = view.status.as_mut().and_then(|status| status.provisioning.as_mut()) {
+                // A list of many daemons, each with many tenants, would be mostly shares.
+                provisioning.shares.clear();
+            }
+            items.push(view);
+        }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
 
@@ -288,10 +297,13 @@ impl Backend {
         Ok(admission::admit(name.as_str(), &daemon.spec, &tenants, gpus, ceiling))
     }
 
-    pub(super) fn daemon_view(&self, daemon: Daemon) -> DaemonView {
-        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
+    pub(super) async fn daemon_view(&self, daemon: Daemon) -> Result<DaemonView, ServiceError> {
+        let mut status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
+        if let Some(status) = &mut status {
+            status.provisioning = self.provisioning_of(&daemon).await?;
+        }
         let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
-        DaemonView { name, generation, created_at, updated_at, spec, status, revision }
+        Ok(DaemonView { name, generation, created_at, updated_at, spec, status, revision })
     }
 
     /// Whether a daemon has a control process, or may have one that was not found yet.

@@ -14,7 +14,8 @@ use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::{Details, DomainEvent, Event, EventCause, EventFilter, LostEvents};
 use crate::domain::gpu::GpuRef;
-use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
+use crate::domain::resolution::gpus_of;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
@@ -150,7 +151,7 @@ impl Backend {
         let mut reader = self.parts.store.read().await?;
         let Some(tenant) = store::tenants::get(&mut reader, name).await? else { return Ok(Vec::new()) };
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
-        Ok(daemon.map(|daemon| tenant::gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
+        Ok(daemon.map(|daemon| gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
     }
 }
 

@@ -9,7 +9,7 @@ use crate::domain::count::counted;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind};
 use crate::domain::layout::active::ActiveLayout;
-use crate::service::layouts::{Projected, refuse_blocked};
+use crate::service::layouts::{Projected, refuse_blocked, refuse_strategy};
 use crate::service::{Backend, ServiceError};
 
 /// What the checks found out for the transaction.
@@ -63,6 +63,9 @@ impl Backend {
         }
         self.check_tenants(&mut faults, compared).await?;
         for (name, active) in &compared.spec.bindings {
+            if let Some(daemon) = compared.daemon(name) {
+                faults.keep(&format!("/bindings/{name}"), refuse_strategy(name, daemon))?;
+            }
             if compared.writes(HostObjectKind::Binding, name.as_str()) {
                 self.check_binding(&mut faults, &mut checked, compared, name, active).await?;
             }

@@ -27,6 +27,7 @@ mod foreign;
 mod foreign_kept;
 mod foreign_refused;
 mod foreign_shared;
+mod gpu_limits;
 mod gpus;
 mod handout;
 mod holders;
@@ -56,6 +57,7 @@ mod outsiders;
 mod ownership;
 mod partition_tenants;
 mod partitioning;
+mod provisioning;
 
 mod queue;
 mod reads;

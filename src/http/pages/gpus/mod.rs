@@ -13,6 +13,7 @@ use axum::routing::get;
 
 use super::chart::Chart;
 use super::format::{Amount, or_dash};
+use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::rendered;
 use super::sm_map::{Named, SmMap};
@@ -23,6 +24,7 @@ use crate::domain::layout::Enforcement;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuView};
@@ -35,6 +37,32 @@ pub(super) fn router() -> Router<AppState> {
         .route("/gpus/{gpu}", get(show))
         .route("/gpus/{gpu}/history", get(history))
         .route("/gpus/{gpu}/replace", get(replace::ask).post(replace::replace))
+}
+
+/// Names the GPUs of a limit by their indices, which are shorter than UUIDs, in the field of a form.
+pub(super) async fn name_gpus_by_index(
+    app: &AppState,
+    ctx: &RequestContext,
+    form: &mut Form,
+    field: &str,
+) -> Result<(), ServiceError> {
+    let text = form.text(field).to_owned();
+    if !text.contains('=') {
+        return Ok(());
+    }
+    let gpus = app.service.gpu_views(ctx).await?;
+    let index = |name: &str| gpus.iter().find(|gpu| gpu.uuid.as_str() == name)?.index;
+    let mut entries: Vec<(Option<u32>, String)> = text
+        .split(',')
+        .map(|entry| match entry.split_once('=').and_then(|(gpu, size)| Some((index(gpu)?, size))) {
+            Some((index, size)) => (Some(index), format!("{index}={size}")),
+            None => (None, entry.to_owned()),
+        })
+        .collect();
+    entries.sort();
+    let entries: Vec<String> = entries.into_iter().map(|(_, entry)| entry).collect();
+    form.replace(field, entries.join(","));
+    Ok(())
 }
 
 #[derive(Template)]

@@ -41,6 +41,7 @@ fn status(phase: Phase, pid: Option<u32>) -> DaemonStatus {
         sessions: SessionCounts::default(),
         compute_modes: Vec::new(),
         layout: None,
+        provisioning: None,
     }
 }
 
@@ -79,6 +80,7 @@ fn client(pid: u32) -> ClientFacts {
         hint: None,
         sm_partition: None,
         connections: 2,
+        active_thread_percentage: None,
     }
 }
 
