@@ -15,6 +15,7 @@ use crate::domain::count::counted;
 use crate::domain::host_file::{HostChange, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::operation::Operation;
+use crate::http::api::host_schema::host_file_schema;
 use crate::http::api::host_spec::HostFileDiff;
 
 const SPEC: &str = "/api/v1/host/spec";
@@ -56,6 +57,9 @@ pub(super) struct ExportArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
     output: DocumentFormat,
+    /// Print the JSON Schema of host files instead, without a server
+    #[arg(long)]
+    schema: bool,
 }
 
 /// Reads a host file, and says where it is wrong in itself; gives its text too.
@@ -116,7 +120,11 @@ pub(super) fn apply(ApplyArgs { server, file, dry_run }: ApplyArgs) -> Result<Ex
     })
 }
 
-pub(super) fn export(ExportArgs { server, output }: ExportArgs) -> Result<ExitCode, String> {
+pub(super) fn export(ExportArgs { server, output, schema }: ExportArgs) -> Result<ExitCode, String> {
+    if schema {
+        line!("{:#}", host_file_schema());
+        return Ok(ExitCode::SUCCESS);
+    }
     ask(async move {
         let text = server.client()?.text(Method::GET, SPEC, output.media_type()).await?;
         line!("{}", text.trim_end());

@@ -57,16 +57,15 @@ pub(super) async fn run(
         let name_of_part = format!("daemon {name}");
         parts.add(&name_of_part, await_daemon(engine, operation, name).await);
     }
-    for layout in spec.layouts {
+    let applied = spec.layouts.iter().map(|layout| {
         let part = format!("layout {} of daemon {}", layout.layout, layout.daemon);
-        let done = child(engine, operation, &part, &layout.daemon, layout.request()).await;
-        parts.add(&part, done);
-    }
-    for name in spec.delete_daemons {
-        let part = format!("deletion of daemon {name}");
-        let request = OperationRequest::DeleteDaemon { grace_s: GRACE_S };
-        parts.add(&part, child(engine, operation, &part, name, request).await);
-    }
+        (part, &layout.daemon, layout.request())
+    });
+    children(engine, operation, &mut parts, applied).await;
+    let deleted = spec.delete_daemons.iter().map(|name| {
+        (format!("deletion of daemon {name}"), name, OperationRequest::DeleteDaemon { grace_s: GRACE_S })
+    });
+    children(engine, operation, &mut parts, deleted).await;
     for name in spec.delete_layouts {
         let part = format!("deletion of layout {name}");
         let deleting = delete_layout(engine, name.clone());
@@ -76,7 +75,8 @@ pub(super) async fn run(
         return Ok(());
     }
     Err(format!(
-        "{} could not be brought about, and {} done: {}. The specs are written; apply the file again once the cause is removed",
+        "{} failed, and {} done: {}. What was done stays; compare the file again to see what is left, and apply it once the cause is \
+         removed",
         counted(parts.failed.len(), "part"),
         if parts.done == 1 { "1 was".to_owned() } else { format!("{} were", parts.done) },
         parts.failed.join("; ")
@@ -108,28 +108,46 @@ async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName)
     engine.step(operation.id, &format!("daemon {name}"), waiting).await
 }
 
-/// Requests an operation once, and waits for its end.
+/// Requests an operation for each of these daemons, which run side by side, and waits for all of them.
+async fn children<'d>(
+    engine: &Engine,
+    operation: &Operation,
+    parts: &mut Parts,
+    wanted: impl Iterator<Item = (String, &'d DaemonName, OperationRequest)>,
+) {
+    let mut requested = Vec::new();
+    for (part, daemon, request) in wanted {
+        match child(engine, operation, &part, daemon, request).await {
+            Ok(id) => requested.push((part, id)),
+            Err(why) => parts.add(&part, Err(why)),
+        }
+    }
+    for (part, id) in requested {
+        let waiting = async {
+            let ended = ended(engine, id).await?;
+            match (ended.state, ended.error) {
+                (OperationState::Succeeded, _) => Ok(((), format!("operation {id} succeeded"))),
+                (_, Some(why)) => Err(why),
+                (state, None) => Err(format!("operation {id} was {}", state.as_str())),
+            }
+        };
+        parts.add(&part, engine.step(operation.id, &part, waiting).await);
+    }
+}
+
+/// Requests an operation, if an earlier manager has not done so; gives its ID.
 async fn child(
     engine: &Engine,
     operation: &Operation,
     part: &str,
     daemon: &DaemonName,
     request: OperationRequest,
-) -> Result<(), Failure> {
-    let requested = format!("request: {part}");
-    let id = match operation.outcome_of(&requested) {
-        Some(id) => id.parse().map_err(|_| format!("{id:?} is not the ID of an operation"))?,
-        None => request_child(engine, operation.id, requested, daemon.clone(), request).await?,
-    };
-    let waiting = async {
-        let ended = ended(engine, id).await?;
-        match (ended.state, ended.error) {
-            (OperationState::Succeeded, _) => Ok(((), format!("operation {id} succeeded"))),
-            (_, Some(why)) => Err(why),
-            (state, None) => Err(format!("operation {id} was {}", state.as_str())),
-        }
-    };
-    engine.step(operation.id, part, waiting).await
+) -> Result<Uuid, Failure> {
+    let step = format!("request: {part}");
+    match operation.outcome_of(&step) {
+        Some(id) => id.parse().map_err(|_| format!("{id:?} is not the ID of an operation")),
+        None => request_child(engine, operation.id, step, daemon.clone(), request).await,
+    }
 }
 
 /// Writes an operation together with its ID in the journal of the one that needs it.

@@ -74,7 +74,7 @@ fn unknown_field_is_shown_with_a_caret() {
     assert!(message.contains("modus") && message.contains('^') && message.contains("line 10"), "{message}");
     let json = serde_json::json!({"version": "v1", "daemons": {"gpu0": {"gpus": ["0"], "modus": 1}}});
     let errors = text::read(&json.to_string(), LayoutFormat::Json).expect_err("unknown");
-    assert_eq!(errors[0].pointer, "/daemons/gpu0");
+    assert_eq!(errors[0].pointer, "/daemons/gpu0/modus");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn changes_are_listed_field_by_field() {
     assert_eq!(all.len(), 5, "{all:?}");
     assert!(all[0].starts_with("+ layout halves|"), "{all:?}");
     assert_eq!(all[1], "+ daemon gpu0|    + gpus: [\"0\"]");
-    assert_eq!(all[4], "+ binding gpu1|    + gpu_map: {\"0\":\"1\"}|    + layout: \"halves@1\"");
+    assert_eq!(all[4], "+ binding gpu1|    + gpu_map: {\"0\":\"1\"}|    + layout: \"halves version 1\"");
     let stored = stored();
     assert_eq!(on(FILE, &stored).expect("no changes"), []);
     let mut stored =
@@ -145,7 +145,7 @@ fn changes_are_listed_field_by_field() {
         [
             "~ daemon gpu0|    ~ schedulable: (default) -> false",
             "~ tenant web|    ~ device_memory_limit: \"4G\" -> \"8G\"",
-            "~ binding gpu1|    ~ layout: \"halves@1\" -> \"halves@2\"",
+            "~ binding gpu1|    ~ layout: \"halves version 1\" -> \"halves version 2\"",
         ]
     );
     // What is gone from the file stays, unless it is pruned: in the reverse order.

@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::layout_schema::schema_of;
+use crate::domain::gpu::GpuRef;
 use crate::domain::host_file::HostFile;
 
 #[derive(OpenApi)]
-#[openapi(components(schemas(HostFile)))]
+#[openapi(components(schemas(HostFile, GpuRef)))]
 struct Schemas;
 
 /// The schema of a host file, self-contained: JSON Schema 2020-12.
@@ -23,9 +24,27 @@ pub fn host_file_schema() -> Value {
     for unused in ["ActiveLayout", "Recorded", "PartitionShare", "Fingerprint", "Provenance"] {
         definitions.remove(unused);
     }
-    // YAML has no quotes around an index.
-    let gpu = definitions.get_mut("GpuRef").expect("the definition of a GPU");
-    gpu["type"] = json!(["string", "integer"]);
-    gpu["minimum"] = json!(0);
+    // YAML needs no quotes around an index.
+    let gpu = definitions.get("GpuRef").cloned().expect("the definition of a GPU");
+    let of_any_type = |gpu: &Value| {
+        let mut gpu = gpu.clone();
+        gpu["type"] = json!(["string", "integer"]);
+        gpu["minimum"] = json!(0);
+        gpu
+    };
+    replace(&mut schema, &gpu, &of_any_type(&gpu));
     schema
+}
+
+/// Replaces one schema by another wherever it stands.
+fn replace(value: &mut Value, from: &Value, to: &Value) {
+    if value == from {
+        *value = to.clone();
+        return;
+    }
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(|value| replace(value, from, to)),
+        Value::Array(items) => items.iter_mut().for_each(|value| replace(value, from, to)),
+        _ => {}
+    }
 }

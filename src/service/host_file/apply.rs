@@ -38,6 +38,7 @@ struct Writing {
     clock: Clock,
     author: String,
     attempt: Option<AttemptedAction>,
+    dry_run: bool,
     faults: Faults,
     /// The daemons whose desired value changes.
     touched: BTreeSet<DaemonName>,
@@ -62,6 +63,7 @@ impl Backend {
             clock,
             author: ctx.actor.subject.to_string(),
             attempt: permit.attempt(),
+            dry_run,
             faults: Faults::default(),
             touched: BTreeSet::new(),
         };
@@ -378,7 +380,9 @@ impl Writing {
     }
 
     async fn event(&self, db: Transaction<'_>, event: DomainEvent) -> Result<(), ServiceError> {
-        store::events::append(db, &event.because(self.by.clone()), self.clock.unix_ms()).await?;
+        if !self.dry_run {
+            store::events::append(db, &event.because(self.by.clone()), self.clock.unix_ms()).await?;
+        }
         Ok(())
     }
 }

@@ -59,7 +59,7 @@ impl Backend {
             {
                 checked.objections.insert(name.clone(), objection);
             }
-            self.refuse_restart_under_clients(&mut faults, compared, name, spec);
+            self.refuse_restart_under_clients(&mut faults, compared, name, spec).await;
         }
         self.check_tenants(&mut faults, compared).await?;
         for (name, active) in &compared.spec.bindings {
@@ -72,7 +72,7 @@ impl Backend {
         }
         for (name, spec) in &compared.stored.daemons {
             if compared.deletes(HostObjectKind::Daemon, name.as_str()) {
-                let clients = self.connected_to(name);
+                let clients = self.connected_to(name).await;
                 if spec.is_observed() {
                     let reason = format!(
                         "daemon {name} is only observed, and is not deleted: release it first, or add it to the file"
@@ -159,7 +159,7 @@ impl Backend {
     }
 
     /// A daemon that is in use is not restarted for a file: its change would wait for clients of which nobody knows when they end.
-    fn refuse_restart_under_clients(
+    async fn refuse_restart_under_clients(
         &self,
         faults: &mut Faults,
         compared: &Compared,
@@ -173,8 +173,10 @@ impl Backend {
             ("multi_user", before.multi_user != spec.multi_user),
             ("desired_state", before.desired_state != spec.desired_state),
         ];
-        let clients = self.connected_to(name);
-        for (field, _) in fields.into_iter().filter(|(_, differs)| *differs && clients > 0) {
+        let mut changed =
+            fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).peekable();
+        let clients = if changed.peek().is_some() { self.connected_to(name).await } else { 0 };
+        for field in changed.filter(|_| clients > 0) {
             faults.conflict(
                 format!("/daemons/{name}/{field}"),
                 format!(
@@ -186,8 +188,11 @@ impl Backend {
         }
     }
 
-    fn connected_to(&self, name: &DaemonName) -> usize {
-        self.parts.fleet.get(name).map_or(0, |handle| handle.observed().clients.len())
+    /// The clients of a daemon, by a fresh poll, or by the last one where the daemon does not answer now.
+    async fn connected_to(&self, name: &DaemonName) -> usize {
+        let Some(handle) = self.parts.fleet.get(name) else { return 0 };
+        let seen = handle.fresh(self.parts.timeout).await.unwrap_or_else(|_| handle.observed());
+        seen.clients.len()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::host_file::{changes, exported, put};
-use crate::harness::{InProcess, Served, heavy};
+use crate::harness::{InProcess, Served, eventually, heavy};
 
 /// Eight static daemons, each with a layout of its own and 25 tenants, of which two have a partition.
 fn large() -> String {
@@ -40,6 +40,22 @@ fn written(host: &Served) -> (Vec<Value>, usize, Value) {
     (generations, list("/api/v1/operations").len(), list("/api/v1/audit?limit=1")[0]["id"].clone())
 }
 
+/// The operation at its end; as long as steps are added, more is waited for.
+fn ended(host: &Served, place: &str) -> Value {
+    let mut steps = 0;
+    loop {
+        let operation = eventually("the operation goes on", || {
+            let operation = host.api().get(place).ok();
+            let count = operation["steps"].as_array().expect("steps").len();
+            let is_new = count > std::mem::replace(&mut steps, count);
+            (is_new || operation["finished_at"].is_string()).then_some(operation)
+        });
+        if operation["finished_at"].is_string() {
+            return operation;
+        }
+    }
+}
+
 #[test]
 fn large_file_is_applied_once() {
     let _turn = heavy();
@@ -51,7 +67,9 @@ fn large_file_is_applied_once() {
     timed("diff of 8 daemons, 200 tenants and 8 layouts", begun);
     assert_eq!(first.len(), 8 + 8 + 200 + 8 + 2);
     let begun = Instant::now();
-    host.api().succeeds(&put(&host, &file, "?prune=true"));
+    let place = put(&host, &file, "?prune=true").header("location").expect("an operation").to_owned();
+    let ended = ended(&host, &place);
+    assert_eq!(ended["state"], "succeeded", "{ended}");
     timed("the same applied", begun);
     for gpu in 0..8 {
         let listed = host.api().get(&format!("/api/v1/daemons/gpu{gpu}/partitions")).ok();
