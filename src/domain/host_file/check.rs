@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{HostFile, HostSpec, LayoutBinding, StoredHost};
-use crate::domain::daemon::{DaemonSpec, Management};
+use crate::domain::daemon::Management;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::{
