@@ -87,7 +87,8 @@ pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
         AuditCommand::Verify { database, state_dir, anchor } => verify(database, state_dir, anchor),
         AuditCommand::List { actor, target, outcome, limit, call } => ask(async move {
             let client = call.client()?;
-            let path = filtered("/api/v1/audit", &[("actor", actor), ("target", target), ("outcome", outcome)]);
+            let path =
+                filtered("/api/v1/audit", &[("actor", actor), ("target", target), ("outcome", outcome)]);
             let rows = match limit {
                 0 => all(&client, &path).await?,
                 limit => newest(&client, &path, limit).await?,
@@ -104,7 +105,11 @@ pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
     }
 }
 
-fn verify(database: Option<PathBuf>, state_dir: Option<PathBuf>, anchor: Option<Head>) -> Result<ExitCode, String> {
+fn verify(
+    database: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    anchor: Option<Head>,
+) -> Result<ExitCode, String> {
     let state_dir = state_dir.unwrap_or_else(|| Config::default().state_dir);
     let database = database.unwrap_or_else(|| state_dir.join("mps-manager.db"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -65,17 +65,17 @@ pub(super) fn backup(BackupArgs { file, state, output }: BackupArgs) -> Result<E
     let config = state.read()?;
     finish(app::backup::backup(&config, &file), |made| {
         if !output.format.print_value(made) {
-                let backup = &made.backup;
-                line!(
-                    "{}: {}, schema version {}, checked and on the disk",
-                    backup.file.display(),
-                    Bytes(backup.bytes),
-                    backup.schema_version
-                );
-                line!("Not in it: admin.token and the configuration file.");
-                if let Some(why) = &made.unrecorded {
-                    line!("The backup is not in the audit log and the events: {why}");
-                }
+            let backup = &made.backup;
+            line!(
+                "{}: {}, schema version {}, checked and on the disk",
+                backup.file.display(),
+                Bytes(backup.bytes),
+                backup.schema_version
+            );
+            line!("Not in it: admin.token and the configuration file.");
+            if let Some(why) = &made.unrecorded {
+                line!("The backup is not in the audit log and the events: {why}");
+            }
         }
     })
 }
@@ -85,16 +85,16 @@ pub(super) fn restore(Restore { backup, broken_audit }: Restore) -> Result<ExitC
     let config = state.read()?;
     finish(app::backup::restore(&config, &file, broken_audit), |restored| {
         if !output.format.print_value(restored) {
-                line!("{} was restored from {}", restored.database.display(), restored.backup.file.display());
-                if let Some(replaced) = &restored.replaced {
-                    line!("{} is the previous database", replaced.display());
-                }
-                for note in &restored.notes {
-                    line!("- {note}");
-                }
-                line!(
-                    "Start the manager: it adopts what is running, and applies the configuration of the backup."
-                );
+            line!("{} was restored from {}", restored.database.display(), restored.backup.file.display());
+            if let Some(replaced) = &restored.replaced {
+                line!("{} is the previous database", replaced.display());
+            }
+            for note in &restored.notes {
+                line!("- {note}");
+            }
+            line!(
+                "Start the manager: it adopts what is running, and applies the configuration of the backup."
+            );
         }
     })
 }

@@ -14,7 +14,11 @@ pub(super) struct SpecFields {
 
 impl SpecFields {
     /// Sets a field if a value was given.
-    pub(super) fn set(&mut self, path: &'static [&'static str], value: Option<impl Into<Value>>) -> &mut Self {
+    pub(super) fn set(
+        &mut self,
+        path: &'static [&'static str],
+        value: Option<impl Into<Value>>,
+    ) -> &mut Self {
         if let Some(value) = value {
             self.set.push((path, value.into()));
         }

@@ -70,7 +70,10 @@ fn candidates<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) ->
 /// The daemons of the server.
 pub(super) fn daemons() -> Vec<CompletionCandidate> {
     candidates("/api/v1/daemons", |daemon: DaemonView| {
-        (daemon.name.to_string(), daemon.status.map_or_else(String::new, |status| super::output::word(status.phase)))
+        (
+            daemon.name.to_string(),
+            daemon.status.map_or_else(String::new, |status| super::output::word(status.phase)),
+        )
     })
 }
 

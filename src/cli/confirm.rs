@@ -47,7 +47,11 @@ impl ConfirmArgs {
         if clients.is_empty() {
             return Ok(());
         }
-        self.ask(&format!("{} of {} would lose their work. {what}?", counted(clients.len(), "client"), owners(&clients)))
+        self.ask(&format!(
+            "{} of {} would lose their work. {what}?",
+            counted(clients.len(), "client"),
+            owners(&clients)
+        ))
     }
 }
 

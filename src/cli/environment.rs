@@ -10,8 +10,8 @@ use super::output::{OutputFormat, line};
 use super::server::ServerArgs;
 use super::vet::check_environment;
 use crate::client::ClientError;
-use crate::domain::environment::{self, formats};
 use crate::domain::TenantName;
+use crate::domain::environment::{self, formats};
 use crate::service::tenants::EnvironmentView;
 
 /// The arguments of `env`.
@@ -64,13 +64,15 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     let text = match args.output {
         EnvironmentFormat::Json => return printed(OutputFormat::Json, &view),
         EnvironmentFormat::Yaml => return printed(OutputFormat::Yaml, &view),
-        EnvironmentFormat::Sh => {
-            environment::as_shell(&view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>())
-        }
+        EnvironmentFormat::Sh => environment::as_shell(
+            &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
+        ),
         EnvironmentFormat::Docker => formats::as_container_options(&view.variables, container()?),
-        EnvironmentFormat::EnvFile => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
-            ClientError::Address("a value has a line break, which an environment file cannot hold".into())
-        })?,
+        EnvironmentFormat::EnvFile => {
+            formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
+                ClientError::Address("a value has a line break, which an environment file cannot hold".into())
+            })?
+        }
         EnvironmentFormat::Compose => formats::as_compose(&view.variables, container()?),
         EnvironmentFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
     };

@@ -67,7 +67,8 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     let newest: List<Event> = client.get("/api/v1/events?limit=1").await?;
     let mut at = newest.items.first().map_or(0, |event| event.id);
     if args.last > 0 {
-        let list: List<Event> = client.get(&filtered(&format!("/api/v1/events?limit={}", args.last), &filters)).await?;
+        let list: List<Event> =
+            client.get(&filtered(&format!("/api/v1/events?limit={}", args.last), &filters)).await?;
         for event in list.items.iter().rev() {
             print(event, format);
         }

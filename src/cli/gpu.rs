@@ -109,7 +109,8 @@ async fn get(call: &CallArgs, gpu: &str) -> Result<ExitCode, ClientError> {
     for process in gpu.processes.iter().flatten() {
         let memory = process.used_memory.map_or_else(|| "?".to_owned(), |bytes| Bytes(bytes).to_string());
         let command = process.command.as_deref().unwrap_or("-");
-        details = details.row("Process", format!("{}  {}  {memory}  {command}", process.pid, word(process.kind)));
+        details =
+            details.row("Process", format!("{}  {}  {memory}  {command}", process.pid, word(process.kind)));
     }
     details.print(call.format(), gpu.uuid.to_string().as_str(), &gpu);
     Ok(ExitCode::SUCCESS)

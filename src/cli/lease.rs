@@ -60,7 +60,8 @@ pub(super) fn run(command: LeaseCommand) -> Result<ExitCode, String> {
             }
             LeaseCommand::Revoke { tenant, id, call } => {
                 call.client()?.delete(&format!("/api/v1/tenants/{tenant}/leases/{id}")).await?;
-                let sentence = format!("lease {id} of tenant {tenant} was revoked; its process keeps running");
+                let sentence =
+                    format!("lease {id} of tenant {tenant} was revoked; its process keeps running");
                 call.format().announce(&sentence, &id.to_string(), &json!({ "id": id, "revoked": true }));
             }
         }

@@ -59,8 +59,15 @@ use crate::{gpu as host_gpu, http, sim};
 #[command(name = "mps-manager", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
     /// When to colour results
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t, hide_default_value = true,
-        help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        hide_default_value = true,
+        help_heading = "Global options"
+    )]
     color: ColourChoice,
     #[command(subcommand)]
     command: CliCommand,

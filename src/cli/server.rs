@@ -135,7 +135,8 @@ impl ServerArgs {
         Ok(Some(match (&context.url, &context.runtime_dir) {
             (Some(url), _) => CallTarget::Url {
                 url: url.clone(),
-                token: text_variable("MPS_MANAGER_TOKEN").map_or_else(|| context.token(), |token| Ok(Some(token)))?,
+                token: text_variable("MPS_MANAGER_TOKEN")
+                    .map_or_else(|| context.token(), |token| Ok(Some(token)))?,
                 ca_file: self.ca_file().or_else(|| context.ca_file.clone()),
             },
             (None, Some(directory)) => CallTarget::Socket(directory.clone()),

@@ -38,7 +38,11 @@ pub(super) fn run(command: SessionCommand) -> Result<ExitCode, String> {
         };
         let filters = [("token", token), ("uid", uid.map(|uid| uid.to_string()))];
         call.client()?.delete(&filtered("/api/v1/sessions", &filters)).await?;
-        call.format().announce(&format!("all sessions {of} have ended"), "sessions", &json!({ "ended": true }));
+        call.format().announce(
+            &format!("all sessions {of} have ended"),
+            "sessions",
+            &json!({ "ended": true }),
+        );
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -11,16 +11,18 @@ use super::change::{SpecChange, SpecFields, change, some_list};
 use super::completion;
 use super::confirm::{ConfirmArgs, owners};
 use super::fetch::{all, daemon_or_only, filtered, require_daemon};
-use super::output::{TableCell, ListColumn, DIFFERS, DetailsTable, ListLayout, OutputFormat, age, complain};
+use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, complain};
 use super::server::{CallArgs, ask};
 use super::wait::{POLL, ProgressLine, WaitArgs};
 use crate::client::{Client, ClientError};
 use crate::domain::condition::ready;
 use crate::domain::count::counted;
+use crate::domain::daemon::Phase;
 use crate::domain::memory::Bytes;
 use crate::domain::tenant::{EffectiveThreads, EnforcedBy, TenantEffective};
 use crate::domain::{DaemonName, TenantName};
 use crate::host::user::number_of_user;
+use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
@@ -161,7 +163,9 @@ pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
         ListColumn::new("SMS", |tenant| {
             TableCell::optional(tenant.status.effective.as_ref().map(|effective| share(&effective.threads)))
         }),
-        ListColumn::new("PRIORITY", |tenant| TableCell::optional(tenant.status.effective.as_ref().map(priority))),
+        ListColumn::new("PRIORITY", |tenant| {
+            TableCell::optional(tenant.status.effective.as_ref().map(priority))
+        }),
         ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
         ListColumn::new("AGE", |tenant| age(tenant.created_at).into()),
         ListColumn::wide("UID", |tenant| tenant.spec.uid.to_string().into()),
@@ -194,7 +198,8 @@ pub(super) fn has_mark(tenants: &[TenantView]) -> bool {
 }
 
 /// The explanation of the mark.
-pub(super) const MARK: &str = "* set by the environment alone: a process that changes its environment escapes it";
+pub(super) const MARK: &str =
+    "* set by the environment alone: a process that changes its environment escapes it";
 
 fn memory(effective: &TenantEffective) -> String {
     let limit = &effective.device_memory_limit;
@@ -265,7 +270,10 @@ fn details(tenant: &TenantView) -> DetailsTable {
         .row("Priority", TableCell::optional(effective.map(priority)))
         .row("Clients", clients_of(tenant))
         .row("Waiting", TableCell::optional(Some(tenant.status.waiting.len()).filter(|waiting| *waiting > 0)))
-        .row("Labels", TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}"))))
+        .row(
+            "Labels",
+            TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}"))),
+        )
         .row("Age", age(tenant.created_at))
         .conditions(&tenant.status.conditions)
 }
@@ -351,8 +359,15 @@ async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     Ok(ExitCode::from(DIFFERS))
 }
 
-/// The tenant once its settings are in force, or as it is when that takes too long.
+/// The tenant once its settings are in force, or as it is when its daemon is down or that takes too long.
 async fn in_force(client: &Client, path: &str, written: TenantView) -> Result<TenantView, ClientError> {
+    let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
+    let is_down = daemon.status.is_none_or(|status| {
+        matches!(status.phase, Phase::Stopped | Phase::Blocked | Phase::CrashLoop | Phase::Absent)
+    });
+    if is_down {
+        return client.get(path).await;
+    }
     let progress = ProgressLine::new(&format!("applying the settings of tenant {}", written.name));
     let until = Instant::now() + IN_FORCE;
     let mut tenant = written;
@@ -381,7 +396,11 @@ async fn delete(
         let question = if clients.is_empty() {
             format!("Delete tenant {name}?")
         } else {
-            format!("Tenant {name} has {} ({}). Delete it?", counted(clients.len(), "client"), owners(&clients))
+            format!(
+                "Tenant {name} has {} ({}). Delete it?",
+                counted(clients.len(), "client"),
+                owners(&clients)
+            )
         };
         confirm.ask(&question)?;
     }

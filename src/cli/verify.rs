@@ -8,7 +8,8 @@ use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::memory::Bytes;
 use crate::domain::verification::{
-    ComparisonVerdict, SettingComparison, Verification, VerificationOutcome, VerificationResult, VerifiedSetting,
+    ComparisonVerdict, SettingComparison, Verification, VerificationOutcome, VerificationResult,
+    VerifiedSetting,
 };
 use crate::service::tenants::TenantView;
 

@@ -173,7 +173,8 @@ impl Client {
     pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
         let request = self.request(method, path).header(ACCEPT, media_type);
         let (status, bytes) = self.answer(request).await?;
-        String::from_utf8(self.refused(status, bytes)?).map_err(|error| ClientError::Unreadable(error.to_string()))
+        String::from_utf8(self.refused(status, bytes)?)
+            .map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
     /// The response, whatever its status, if the status is part of the answer.

@@ -69,7 +69,10 @@ pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c 
                 format!("\n  {}  {tenant}  {}  {}", client.id, client.daemon, client.command)
             };
             let candidates: String = found.iter().map(candidate).collect();
-            Err(format!("{} have PID {named}, give the ID of one:{candidates}", counted(found.len(), "client")))
+            Err(format!(
+                "{} have PID {named}, give the ID of one:{candidates}",
+                counted(found.len(), "client")
+            ))
         }
     }
 }

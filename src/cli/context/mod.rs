@@ -10,7 +10,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 pub(super) use self::file::SavedContexts;
 use self::file::{SavedContext, shown_path};
-use super::output::{TableCell, ListColumn, ListLayout, OutputArgs, line};
+use super::output::{ListColumn, ListLayout, OutputArgs, TableCell, line};
 use crate::domain::ContextName;
 
 /// Commands on saved contexts.

@@ -82,7 +82,9 @@ pub(super) async fn drain(
     let client = args.call.client()?;
     let name = args.daemon.name.as_str();
     if on_timeout == TimeoutAction::Terminate {
-        confirm.ask_for_clients(&client, name, &format!("Drain daemon {name}, and terminate who is left")).await?;
+        confirm
+            .ask_for_clients(&client, name, &format!("Drain daemon {name}, and terminate who is left"))
+            .await?;
     }
     let path = format!("{DAEMONS}/{name}/drain?timeout_s={timeout_s}&on_timeout={}", on_timeout.as_str());
     let operation = post(&client, &path).await?;

@@ -2,6 +2,7 @@
 
 mod actions;
 mod arguments;
+mod logs;
 mod set;
 
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use clap::Subcommand;
 
 pub(super) use self::arguments::TimeoutAction;
 use self::arguments::{ActionArgs, AdoptArgs, DAEMONS, EndingArgs, NamedDaemon, phase};
+use self::logs::DaemonLogArgs;
 use self::set::DaemonSetArgs;
 use super::confirm::ConfirmArgs;
 use super::fetch::all;
@@ -87,6 +89,11 @@ pub(super) enum DaemonCommand {
   mps-manager daemon adopt gpu0 --process 1234 --observe
   mps-manager daemon adopt --all-ours")]
     Adopt(AdoptArgs),
+    /// Print the log of a daemon's servers, or of the control daemon itself
+    #[command(after_help = "Examples:
+  mps-manager daemon logs gpu0
+  mps-manager daemon logs gpu0 control -f --contains error")]
+    Logs(DaemonLogArgs),
     /// Give up an adopted daemon, and leave its process running
     Release {
         #[command(flatten)]
@@ -110,7 +117,9 @@ pub(super) const LAYOUT: ListLayout<DaemonView> = ListLayout {
         ListColumn::new("GPUS", |daemon| daemon.spec.gpus.len().to_string().into()),
         ListColumn::new("SERVER", |daemon| TableCell::joined(servers(daemon))),
         ListColumn::new("LAYOUT", |daemon| {
-            TableCell::optional(daemon.spec.layout.as_ref().map(|layout| format!("{} v{}", layout.name, layout.version)))
+            TableCell::optional(
+                daemon.spec.layout.as_ref().map(|layout| format!("{} v{}", layout.name, layout.version)),
+            )
         }),
         ListColumn::new("AGE", |daemon| age(daemon.created_at).into()),
         ListColumn::wide("GENERATION", |daemon| {
@@ -153,6 +162,7 @@ pub(super) fn run(command: DaemonCommand) -> Result<ExitCode, String> {
             DaemonCommand::Cordon { daemon, call } => actions::cordon(&call, &daemon.name, true).await,
             DaemonCommand::Uncordon { daemon, call } => actions::cordon(&call, &daemon.name, false).await,
             DaemonCommand::Adopt(args) => actions::adopt(args).await,
+            DaemonCommand::Logs(args) => logs::logs(&args).await,
             DaemonCommand::Release { daemon, call } => actions::release(&call, &daemon.name).await,
         }
     })
@@ -191,6 +201,10 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
             .row("Pipe directory", status.pipe_directory.as_str())
             .row("Log directory", status.log_directory.as_str());
     }
-    details.row("Age", age(daemon.created_at)).conditions(&conditions).print(call.format(), name.as_str(), &daemon);
+    details.row("Age", age(daemon.created_at)).conditions(&conditions).print(
+        call.format(),
+        name.as_str(),
+        &daemon,
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -191,7 +191,8 @@ async fn already_there(client: &Client, request: &Value, document: &Document) ->
     let (there, wanted) = (read(&text).ok()?, entry(document, &name).ok()?);
     let there = entry(&there, &name).ok()?;
     let (recorded, expected) = (there.recorded.as_ref()?, wanted.recorded.as_ref()?);
-    if there.layout() != wanted.layout() || recorded.ids != expected.ids || recorded.shares != expected.shares {
+    if there.layout() != wanted.layout() || recorded.ids != expected.ids || recorded.shares != expected.shares
+    {
         return None;
     }
     let body = json!({ "daemon": daemon, "gpu_map": request["gpu_map"] });

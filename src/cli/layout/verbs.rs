@@ -6,7 +6,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::fetch::{all, daemon_or_only};
-use super::super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, line};
+use super::super::output::{
+    DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, line,
+};
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow};
 use super::arguments::{DriftPolicyArgument, LayoutTargetArgs, document_format, media_type};

@@ -45,11 +45,10 @@ impl TableCell {
     /// What something is at present, coloured by the word.
     pub(in crate::cli) fn state(text: &str) -> Self {
         let colour = match text {
-            "ready" | "yes" | "active" | "ACTIVE" | "succeeded" | "same" | "verified" | "holds" | "running" => {
-                CellColour::Good
-            }
-            "no" | "failed" | "FAULT" | "wedged" | "crash_loop" | "blocked" | "differs" | "missing" | "fail"
-            | "error" | "critical" | "refused" | "broken" => CellColour::Bad,
+            "ready" | "yes" | "active" | "ACTIVE" | "succeeded" | "same" | "verified" | "holds"
+            | "running" => CellColour::Good,
+            "no" | "failed" | "FAULT" | "wedged" | "crash_loop" | "blocked" | "differs" | "missing"
+            | "fail" | "error" | "critical" | "refused" | "broken" => CellColour::Bad,
             "starting" | "applying" | "back_off" | "stopping" | "pending" | "draining" | "cordoned"
             | "cancelled" | "warning" | "warn" | "expired" | "revoked" | "INITIALIZING" | "not seen" => {
                 CellColour::Warning
@@ -68,7 +67,10 @@ impl TableCell {
 
     /// A value that may be missing, which is `-`.
     pub(in crate::cli) fn optional(value: Option<impl std::fmt::Display>) -> Self {
-        value.map_or_else(|| Self::new("-", CellColour::Faint), |value| Self::new(&value.to_string(), CellColour::Plain))
+        value.map_or_else(
+            || Self::new("-", CellColour::Faint),
+            |value| Self::new(&value.to_string(), CellColour::Plain),
+        )
     }
 
     /// Values with commas between, or `-`.

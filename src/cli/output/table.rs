@@ -41,7 +41,11 @@ pub(super) fn lines(
 }
 
 /// How wide each column is: as wide as its cells, or less where it may be cut and the terminal is narrow.
-pub(super) fn fitted_widths(headings: &[TableHeading], rows: &[Vec<TableCell>], width: Option<usize>) -> Vec<usize> {
+pub(super) fn fitted_widths(
+    headings: &[TableHeading],
+    rows: &[Vec<TableCell>],
+    width: Option<usize>,
+) -> Vec<usize> {
     let natural = |(at, heading): (usize, &TableHeading)| {
         let cells = rows.iter().map(|row| row[at].width());
         cells.chain([heading.text.width()]).max().unwrap_or(0)
@@ -96,14 +100,20 @@ mod tests {
 
     #[test]
     fn colour_takes_no_width() {
-        let headings = [TableHeading { text: "READY", may_be_cut: false }, TableHeading { text: "N", may_be_cut: false }];
+        let headings = [
+            TableHeading { text: "READY", may_be_cut: false },
+            TableHeading { text: "N", may_be_cut: false },
+        ];
         let rows = [vec![TableCell::state("yes"), "1".into()]];
         assert_eq!(lines(&headings, &rows, None, true)[1], "\u{1b}[32myes\u{1b}[0m    1");
     }
 
     #[test]
     fn a_command_line_cannot_forge_a_row() {
-        let headings = [TableHeading { text: "ID", may_be_cut: false }, TableHeading { text: "COMMAND", may_be_cut: true }];
+        let headings = [
+            TableHeading { text: "ID", may_be_cut: false },
+            TableHeading { text: "COMMAND", may_be_cut: true },
+        ];
         let rows = [vec!["7-1".into(), "\u{1b}[31mtrain\r\n8-1  demo".into()]];
         let lines = lines(&headings, &rows, None, true);
         assert_eq!(lines, ["ID   COMMAND", "7-1  \\u001b[31mtrain\\u000d\\u000a8-1  demo"]);

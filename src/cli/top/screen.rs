@@ -48,7 +48,10 @@ impl Screen {
     }
 
     /// Draws the lines that are made for the size of the terminal.
-    pub(super) fn draw(&mut self, lines: impl FnOnce((usize, usize)) -> Vec<Line<'static>>) -> std::io::Result<()> {
+    pub(super) fn draw(
+        &mut self,
+        lines: impl FnOnce((usize, usize)) -> Vec<Line<'static>>,
+    ) -> std::io::Result<()> {
         self.terminal.draw(|frame| {
             let area = frame.area();
             let lines = lines((area.width.into(), area.height.into()));

@@ -190,11 +190,12 @@ fn table<T>(layout: &ListLayout<T>, items: &[T], width: usize) -> Vec<Line<'stat
     let (rows, widths) = layout.grid(items, width);
     let line = |(at, row): (usize, &Vec<TableCell>)| {
         let mut spans = Vec::new();
+        let mut gap = 0;
         for (cell, width) in row.iter().zip(&widths) {
             let text = cell.cut(*width).into_owned();
-            let gap = " ".repeat(width.saturating_sub(text.width()) + 2);
+            spans.push(Span::raw(" ".repeat(gap)));
+            gap = width.saturating_sub(text.width()) + 2;
             spans.push(Span::styled(text, if at == 0 { bold() } else { style(cell.colour()) }));
-            spans.push(Span::raw(gap));
         }
         Line::from(spans)
     };
@@ -252,7 +253,8 @@ fn gpu_lines(
 /// SMs that tenants see of a GPU: of partitions the sum, of percentages the sum too, which may be more than the GPU has.
 fn sms_of(gpu: &GpuView, tenants: &[TenantView]) -> u32 {
     let on_it = tenants.iter().filter(|tenant| tenant.status.gpus.contains(&gpu.uuid));
-    let threads = on_it.filter_map(|tenant| tenant.status.effective.as_ref()).map(|effective| &effective.threads);
+    let threads =
+        on_it.filter_map(|tenant| tenant.status.effective.as_ref()).map(|effective| &effective.threads);
     threads
         .map(|threads| {
             let own = threads.partitions.iter().filter(|one| one.gpu == gpu.uuid).map(|one| one.sms).sum();
@@ -263,7 +265,11 @@ fn sms_of(gpu: &GpuView, tenants: &[TenantView]) -> u32 {
 
 /// Thousandths of a whole, at most all of it.
 fn share_of(part: u64, whole: u64) -> u64 {
-    if whole == 0 { 0 } else { (u128::from(part) * 1000 / u128::from(whole)).min(1000).try_into().unwrap_or(1000) }
+    if whole == 0 {
+        0
+    } else {
+        (u128::from(part) * 1000 / u128::from(whole)).min(1000).try_into().unwrap_or(1000)
+    }
 }
 
 fn bar(thousandths: u64, width: usize) -> String {

@@ -23,7 +23,8 @@ fn rows(command: &Command, path: &str, table: &mut String) {
         }
         let about = one.get_about().unwrap_or_else(|| panic!("{path} says nothing of itself")).to_string();
         let aliases: Vec<&str> = one.get_visible_aliases().collect();
-        let also = if aliases.is_empty() { String::new() } else { format!(" (also `{}`)", aliases.join("`, `")) };
+        let also =
+            if aliases.is_empty() { String::new() } else { format!(" (also `{}`)", aliases.join("`, `")) };
         writeln!(table, "| `{path}`{also} | {} |", about.replace('|', "\\|")).expect("a string");
     }
 }

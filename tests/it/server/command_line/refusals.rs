@@ -80,13 +80,21 @@ fn unreachable_servers_are_explained() {
     let host = InProcess::ready();
     let nowhere = host.cli(&["status", "--runtime-dir", "/nowhere/at/all"]);
     assert_eq!(nowhere.status.code(), Some(2));
-    for part in ["/nowhere/at/all/api.sock cannot be reached", "`mps-manager serve` running?", "--runtime-dir or --url"] {
+    for part in [
+        "/nowhere/at/all/api.sock cannot be reached",
+        "`mps-manager serve` running?",
+        "--runtime-dir or --url",
+    ] {
         assert!(stderr_of(&nowhere).contains(part), "{}", stderr_of(&nowhere));
     }
     let url = host.url();
     let without = host.cli(&["status", "--url", &url]);
     assert_eq!(without.status.code(), Some(2));
-    assert!(stderr_of(&without).contains("requires a token: set MPS_MANAGER_TOKEN"), "{}", stderr_of(&without));
+    assert!(
+        stderr_of(&without).contains("requires a token: set MPS_MANAGER_TOKEN"),
+        "{}",
+        stderr_of(&without)
+    );
     let secure = host.cli(&["status", "--url", &url.replace("http://", "https://")]);
     assert!(stderr_of(&secure).contains("speaks http, not https: use http://"), "{}", stderr_of(&secure));
 }
