@@ -19,7 +19,7 @@ use crate::domain::condition::ready;
 use crate::domain::count::counted;
 use crate::domain::daemon::Phase;
 use crate::domain::memory::Bytes;
-use crate::domain::tenant::{EffectiveThreads, EnforcedBy, TenantEffective};
+use crate::domain::tenant::{EffectiveMemory, EffectiveThreads, EnforcedBy, TenantEffective};
 use crate::domain::{DaemonName, TenantName};
 use crate::host::user::number_of_user;
 use crate::service::daemons::DaemonView;
@@ -86,7 +86,7 @@ pub(super) struct TenantSetArgs {
     /// A GPU of the daemon that it sees, by index or UUID; may be repeated; by default all
     #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
     gpus: Vec<String>,
-    /// Memory of each of its processes on each GPU, for example 4G
+    /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
     #[arg(long, value_name = "SIZE")]
     memory_limit: Option<String>,
     /// How many of its processes may be connected at once
@@ -98,6 +98,9 @@ pub(super) struct TenantSetArgs {
     /// Share of the threads of a GPU instead of SMs, in percent
     #[arg(long, value_name = "PERCENT")]
     thread_percentage: Option<f64>,
+    /// Its share beside others where the daemon's provisioning is weighted
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
     /// Its priority: normal or below_normal
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
@@ -124,6 +127,7 @@ enum UnsetTenantField {
     MaxClients,
     Sms,
     ThreadPercentage,
+    Weight,
     Priority,
     Labels,
 }
@@ -136,6 +140,7 @@ impl UnsetTenantField {
             Self::MaxClients => &["max_clients"],
             Self::Sms => &["sms"],
             Self::ThreadPercentage => &["active_thread_percentage"],
+            Self::Weight => &["weight"],
             Self::Priority => &["priority"],
             Self::Labels => &["labels"],
         }
@@ -187,12 +192,9 @@ fn held(by: EnforcedBy) -> &'static str {
 /// Whether a list has the mark, which then needs a word of explanation.
 pub(super) fn has_mark(tenants: &[TenantView]) -> bool {
     let of = |effective: &TenantEffective| {
-        [
-            effective.device_memory_limit.enforced_by,
-            effective.threads.enforced_by,
-            effective.priority.enforced_by,
-        ]
-        .contains(&EnforcedBy::Environment)
+        let mut limits = effective.device_memory_limits.iter().map(|limit| limit.enforced_by);
+        [effective.threads.enforced_by, effective.priority.enforced_by].contains(&EnforcedBy::Environment)
+            || limits.any(|by| by == EnforcedBy::Environment)
     };
     tenants.iter().filter_map(|tenant| tenant.status.effective.as_ref()).any(of)
 }
@@ -201,12 +203,15 @@ pub(super) fn has_mark(tenants: &[TenantView]) -> bool {
 pub(super) const MARK: &str =
     "* set by the environment alone: a process that changes its environment escapes it";
 
-fn memory(effective: &TenantEffective) -> String {
-    let limit = &effective.device_memory_limit;
-    match limit.bytes {
+/// The memory limit of each GPU, once where all have the same.
+pub(super) fn memory(effective: &TenantEffective) -> String {
+    let shown = |limit: &EffectiveMemory| match limit.bytes {
         Some(bytes) => format!("{}{}", Bytes(bytes), held(limit.enforced_by)),
         None => "whole GPU".into(),
-    }
+    };
+    let mut limits: Vec<String> = effective.device_memory_limits.iter().map(shown).collect();
+    limits.dedup();
+    limits.join(", ")
 }
 
 fn priority(effective: &TenantEffective) -> String {
@@ -306,6 +311,7 @@ impl TenantSetArgs {
             .set(&["max_clients"], self.max_clients)
             .set(&["sms"], self.sms)
             .set(&["active_thread_percentage"], self.thread_percentage)
+            .set(&["weight"], self.weight)
             .set(&["priority"], self.priority.as_deref());
         fields
     }

@@ -18,8 +18,8 @@ use super::fetch::all;
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, age, word};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
-use crate::domain::DaemonName;
 use crate::domain::duration::parse_seconds;
+use crate::domain::{DaemonName, DeviceMemoryLimit};
 use crate::service::daemons::DaemonView;
 
 /// Commands on daemons.
@@ -143,6 +143,16 @@ fn servers(daemon: &DaemonView) -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// A memory limit, the same on each GPU or its own on each.
+fn limit_words(limit: &DeviceMemoryLimit) -> String {
+    match limit {
+        DeviceMemoryLimit::Same(limit) => limit.to_string(),
+        DeviceMemoryLimit::PerGpu(limits) => {
+            limits.iter().map(|(gpu, limit)| format!("{gpu}: {limit}")).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
 pub(super) fn run(command: DaemonCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
@@ -184,9 +194,13 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
         .row("Admits clients", TableCell::state(yes_or_no(daemon.spec.schedulable)))
         .row("Admission", word(daemon.spec.admission))
         .row("Several users", yes_or_no(daemon.spec.multi_user))
-        .row("Default memory limit", TableCell::optional(daemon.spec.defaults.device_memory_limit))
+        .row(
+            "Default memory limit",
+            TableCell::optional(daemon.spec.defaults.device_memory_limit.as_ref().map(limit_words)),
+        )
         .row("Default percentage", TableCell::optional(daemon.spec.defaults.active_thread_percentage))
         .row("Default priority", TableCell::optional(daemon.spec.defaults.priority.map(|one| one.as_str())))
+        .row("Provisioning", daemon.spec.provisioning.strategy.as_str())
         .row("Settings drift", word(daemon.spec.drift_policy));
     if let Some(layout) = &daemon.spec.layout {
         details = details.row("Layout", format!("{} version {}", layout.name, layout.version));

@@ -45,7 +45,13 @@ pub(in crate::cli) struct DaemonSetArgs {
     /// The compute mode of its GPUs while it runs: default or `exclusive_process`
     #[arg(long, value_name = "MODE")]
     compute_mode: Option<String>,
-    /// Memory limit of tenants that state none, for example 8G
+    /// How it gives thread percentages to tenants that state none: none, uniform, relaxed or weighted
+    #[arg(long, value_name = "STRATEGY")]
+    provisioning: Option<String>,
+    /// Clients that provisioning divides a GPU among
+    #[arg(long, value_name = "N")]
+    expected_clients: Option<u32>,
+    /// Memory limit of tenants that state none, for example 8G, or for each GPU, for example 0=8G,1=4G
     #[arg(long, value_name = "SIZE")]
     memory_limit: Option<String>,
     /// Thread percentage of tenants that state none
@@ -89,6 +95,7 @@ enum UnsetDaemonField {
     ThreadPercentage,
     Priority,
     MemoryOvercommit,
+    ExpectedClients,
     Layout,
 }
 
@@ -100,6 +107,7 @@ impl UnsetDaemonField {
             Self::ThreadPercentage => &["defaults", "active_thread_percentage"],
             Self::Priority => &["defaults", "priority"],
             Self::MemoryOvercommit => &["memory_overcommit"],
+            Self::ExpectedClients => &["provisioning", "expected_clients"],
             Self::Layout => &["layout"],
         }
     }
@@ -118,6 +126,8 @@ impl DaemonSetArgs {
             .set(&["multi_user"], self.multi_user)
             .set(&["share_gpus"], self.share_gpus)
             .set(&["compute_mode"], self.compute_mode.as_deref())
+            .set(&["provisioning", "strategy"], self.provisioning.as_deref())
+            .set(&["provisioning", "expected_clients"], self.expected_clients)
             .set(&["defaults", "device_memory_limit"], self.memory_limit.as_deref())
             .set(&["defaults", "active_thread_percentage"], self.thread_percentage)
             .set(&["defaults", "priority"], self.priority.as_deref())

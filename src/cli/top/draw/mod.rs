@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::state::{TopState, memory};
 use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, word};
 use crate::cli::status::{attention, cuda_version};
-use crate::cli::tenant::share;
+use crate::cli::tenant::{memory as tenant_memory, share};
 use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::domain::printable::printable;
@@ -80,8 +80,7 @@ fn clients_of(tenant: &TenantView) -> String {
 }
 
 fn limit_of(tenant: &TenantView) -> String {
-    let limit = tenant.status.effective.as_ref().and_then(|effective| effective.device_memory_limit.bytes);
-    limit.map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string())
+    tenant.status.effective.as_ref().map_or_else(|| "-".to_owned(), tenant_memory)
 }
 
 /// All lines, as many as the terminal has: the first names the host, the last the keys.
