@@ -191,6 +191,7 @@ endpoints! {
     tenants::verify,
     tokens::whoami,
     sessions::get, sessions::end,
+    sessions::list,
     sessions::end_all,
     sessions::create_login_url,
     tokens::list, tokens::create,

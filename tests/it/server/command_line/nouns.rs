@@ -171,6 +171,11 @@ fn other_nouns_are_listed() {
     }
     let head = ok(&host, &["audit", "head"]);
     assert!(head.trim().split_once(':').is_some_and(|(_, hash)| hash.len() == 64), "{head}");
-    assert_eq!(ok(&host, &["session", "end"]), "all sessions of yours have ended\n");
+    let body = serde_json::json!({ "token": host.token() });
+    assert_eq!(host.api().post("/api/v1/session", &body).status, 201);
+    let sessions = json_of(&host, &["session", "list"]);
+    assert_eq!((&sessions[0]["subject"], &sessions[0]["grant"]), (&json!("admin token"), &json!("admin")));
+    assert_eq!(ok(&host, &["session", "end"]), "all your sessions have ended\n");
+    assert_eq!(json_of(&host, &["session", "list"]), json!([]));
     assert!(ok(&host, &["login-url"]).starts_with("http://"));
 }
