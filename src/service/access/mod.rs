@@ -280,7 +280,7 @@ impl Access {
             if live.ended.is_cancelled() || ends_at <= now {
                 return None;
             }
-            let actor = self.admission_of(&live.session.holder, origin.clone(), now)?.actor;
+            let actor = self.admission_of(&live.session.holder, origin, now)?.actor;
             let session = LoginSession { last_used_at: live.used(now), ..live.session.clone() };
             Some((actor, session, ends_at))
         };

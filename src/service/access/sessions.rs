@@ -137,7 +137,7 @@ impl Service {
     /// All sessions, the last used first.
     pub fn sessions(&self, ctx: &RequestContext) -> Result<Vec<SessionView>, ServiceError> {
         let backend = self.with(&ctx.require(Right::Administer)?);
-        let valid = backend.parts.access.valid_sessions(ctx.actor.origin.clone(), ctx.clock.unix_ms());
+        let valid = backend.parts.access.valid_sessions(ctx.actor.origin, ctx.clock.unix_ms());
         Ok(valid.iter().map(|(actor, session, ends_at)| view(actor, session, *ends_at)).collect())
     }
 
