@@ -331,6 +331,26 @@ fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
 mod tests {
     use super::*;
 
+    fn refusal(word: &str) -> String {
+        let error = Cli::try_parse_from(["mps-manager", word]).expect_err(word);
+        suggestions::with_safe_ones(error, &Cli::command()).to_string()
+    }
+
+    #[test]
+    fn harmful_commands_are_not_suggested() {
+        for word in ["terminat", "restor", "version", "tenan"] {
+            for harmful in ["'terminate'", "'restore'"] {
+                assert!(!refusal(word).contains(harmful), "{word}: {}", refusal(word));
+            }
+        }
+        assert!(refusal("tenan").contains("'tenant'"), "{}", refusal("tenan"));
+    }
+
+    #[test]
+    fn verb_alone_is_shown_with_nouns() {
+        assert!(refusal("restart").contains("daemon restart"), "{}", refusal("restart"));
+    }
+
     #[test]
     fn commands_are_consistent() {
         Cli::command().debug_assert();

@@ -41,33 +41,3 @@ pub(super) fn with_safe_ones(mut error: clap::Error, command: &clap::Command) ->
     }
     error
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    fn message(word: &str) -> String {
-        let command = super::super::Cli::command();
-        let error = command.clone().try_get_matches_from(["mps-manager", word]).expect_err(word);
-        with_safe_ones(error, &command).to_string()
-    }
-
-    #[test]
-    fn harmful_commands_are_not_suggested() {
-        for word in ["terminat", "restor", "version", "tenan"] {
-            let message = message(word);
-            for harmful in ["'terminate'", "'restore'"] {
-                assert!(!message.contains(harmful), "{word}: {message}");
-            }
-        }
-        assert!(message("tenan").contains("'tenant'"), "{}", message("tenan"));
-    }
-
-    #[test]
-    fn verb_alone_is_shown_with_nouns() {
-        let message = message("restart");
-        assert!(message.contains("daemon restart"), "{message}");
-    }
-}
