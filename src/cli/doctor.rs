@@ -81,8 +81,9 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
     });
     match args.output.format {
         OutputFormat::Name => {
-            let failing = checkup.checks.iter().filter(|check| check.status == CheckVerdict::Fail);
-            failing.for_each(|check| line!("{}", check.id));
+            for check in checkup.checks.iter().filter(|check| check.status == CheckVerdict::Fail) {
+                line!("{}", check.id);
+            }
         }
         format => {
             if !format.print_value(&checkup) {

@@ -13,6 +13,7 @@ use super::output::{DetailsTable, TableCell, age};
 use super::server::{CallArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
 use crate::domain::duration::parse_seconds;
+use crate::domain::maintenance::MaintenanceState;
 use crate::domain::operation::Operation;
 use crate::service::daemons::maintenance::MaintenanceView;
 
@@ -96,7 +97,7 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
 }
 
 fn print(call: &CallArgs, view: &MaintenanceView) {
-    let state = view.state.map_or("none", |state| state.as_str());
+    let state = view.state.map_or("none", MaintenanceState::as_str);
     let mut details = DetailsTable::default()
         .row("Maintenance", TableCell::state(state))
         .row("Age", TableCell::optional(view.since.map(age)))

@@ -19,7 +19,7 @@ use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, age, word};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
 use crate::domain::duration::parse_seconds;
-use crate::domain::{DaemonName, DeviceMemoryLimit};
+use crate::domain::{DaemonName, DeviceMemoryLimit, Priority};
 use crate::service::daemons::DaemonView;
 
 /// Commands on daemons.
@@ -199,7 +199,7 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
             TableCell::optional(daemon.spec.defaults.device_memory_limit.as_ref().map(limit_words)),
         )
         .row("Default percentage", TableCell::optional(daemon.spec.defaults.active_thread_percentage))
-        .row("Default priority", TableCell::optional(daemon.spec.defaults.priority.map(|one| one.as_str())))
+        .row("Default priority", TableCell::optional(daemon.spec.defaults.priority.map(Priority::as_str)))
         .row("Provisioning", daemon.spec.provisioning.strategy.as_str())
         .row("Settings drift", word(daemon.spec.drift_policy));
     if let Some(layout) = &daemon.spec.layout {

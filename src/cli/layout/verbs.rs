@@ -19,7 +19,7 @@ use crate::domain::layout::document::{Document, DocumentLayout};
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::{LayoutStep, Version, text};
 use crate::domain::operation::Operation;
-use crate::domain::{DaemonName, LayoutName};
+use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::layouts::LayoutView;
 
 /// Where layouts are in the API.
@@ -80,7 +80,7 @@ pub(super) async fn get(
 fn step_words(step: &LayoutStep) -> String {
     match step {
         LayoutStep::Add(add) => {
-            let tenants: Vec<&str> = add.tenants.iter().map(|tenant| tenant.as_str()).collect();
+            let tenants: Vec<&str> = add.tenants.iter().map(TenantName::as_str).collect();
             let of = if tenants.is_empty() { String::new() } else { format!(" for {}", tenants.join(", ")) };
             format!("add {} on role {}: {}{of}", add.partition, add.gpu, counted(add.chunks, "chunk"))
         }

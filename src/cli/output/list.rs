@@ -49,7 +49,11 @@ impl<T: Serialize> ListLayout<T> {
     pub(in crate::cli) fn print(&self, items: &[T], format: OutputFormat) {
         match format {
             OutputFormat::Json | OutputFormat::Yaml => drop(format.print_value(&items)),
-            OutputFormat::Name => items.iter().for_each(|item| line!("{}", (self.name)(item))),
+            OutputFormat::Name => {
+                for item in items {
+                    line!("{}", (self.name)(item));
+                }
+            }
             OutputFormat::Table | OutputFormat::Wide if items.is_empty() => {
                 remark(&format!("There are no {}.", self.noun));
             }

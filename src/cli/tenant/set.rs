@@ -56,7 +56,7 @@ pub(in crate::cli) struct TenantSetArgs {
     /// Its share beside others where the daemon's provisioning is weighted
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
-    /// Its priority: normal or below_normal
+    /// Its priority: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
     /// A label; may be repeated
@@ -166,17 +166,16 @@ pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     let (name, format) = (args.name.as_str(), args.call.format());
     let written: TenantView =
         serde_json::from_value(view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-    let mut sentence = format!("tenant {name} {}", made.words(args.dry_run));
+    let mut parts = vec![format!("tenant {name} {}", made.words(args.dry_run))];
     if made == SpecChange::Created && args.uid.is_none() {
-        sentence += &format!("; its processes run as uid {}", written.spec.uid);
+        parts.push(format!("its processes run as uid {}", written.spec.uid));
     }
     if !written.status.weakens.is_empty() {
-        let names: Vec<String> = written.status.weakens.iter().map(ToString::to_string).collect();
-        sentence += &format!(
-            "; it has no memory limit, so that of {} is held by the environment alone",
-            names.join(", ")
-        );
+        let names: Vec<&str> = written.status.weakens.iter().map(TenantName::as_str).collect();
+        let weakened = names.join(", ");
+        parts.push(format!("it has no memory limit, so that of {weakened} is held by the environment alone"));
     }
+    let sentence = parts.join("; ");
     if args.dry_run || args.wait.no_wait {
         format.announce(&sentence, name, &written);
         return Ok(ExitCode::SUCCESS);

@@ -90,9 +90,8 @@ impl TopState {
     pub(super) fn press(&mut self, key: KeyEvent) {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => self.is_over = true,
-            KeyCode::Char('q') => self.is_over = true,
             KeyCode::Esc if self.shows_help => self.shows_help = false,
-            KeyCode::Esc => self.is_over = true,
+            KeyCode::Esc | KeyCode::Char('q') => self.is_over = true,
             KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
             KeyCode::Char('s') => {
                 self.order = self.order.next();
