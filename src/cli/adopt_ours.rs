@@ -3,33 +3,16 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use clap::Args;
-
 use super::output::{DIFFERS, complain, line};
-use super::server::ServerArgs;
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::service::daemons::lost::{LostDaemonAdoption, LostDaemonView};
 
 const PATH: &str = "/api/v1/foreign-daemons/adopt-lost";
 
-/// Adopts daemons that run.
-#[derive(Debug, Args)]
-pub(super) struct AdoptOurs {
-    #[command(flatten)]
-    server: ServerArgs,
-    /// Every running daemon that this manager started and that its database does not know, as after the loss of the state directory
-    #[arg(long, required = true)]
-    all_ours: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    yes: bool,
-}
-
 /// Exit 0: all were adopted, or there was none. 1: some were not, or the answer was no.
-pub(super) async fn run(args: AdoptOurs) -> Result<ExitCode, ClientError> {
-    let client = args.server.client()?;
-    if !args.yes {
+pub(super) async fn run(client: &Client, yes: bool) -> Result<ExitCode, ClientError> {
+    if !yes {
         let found: LostDaemonAdoption =
             client.post(&format!("{PATH}?dry_run=true"), &serde_json::json!({})).await?;
         if found.daemons.is_empty() {

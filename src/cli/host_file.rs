@@ -7,9 +7,10 @@ use clap::Args;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-use super::layout::arguments::{DocumentFormat, read};
-use super::show::followed;
-use super::{DIFFERS, ERROR, ServerArgs, ask, complain, line};
+use super::layout::arguments::{DocumentOutputArgs, document_format, media_type, read};
+use super::output::{DIFFERS, ERROR, OutputFormat, complain, line};
+use super::server::{CallArgs, ServerArgs, ask};
+use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::host_file::{HostChange, HostFile, text};
@@ -32,34 +33,43 @@ struct FileArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager diff -f host.yaml
+  mps-manager diff -f host.yaml --prune -o json")]
 pub(super) struct DiffArgs {
     #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
     file: FileArgs,
+    #[command(flatten)]
+    call: CallArgs,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager apply -f host.yaml
+  mps-manager apply -f host.yaml --prune --dry-run")]
 pub(super) struct ApplyArgs {
-    #[command(flatten)]
-    server: ServerArgs,
     #[command(flatten)]
     file: FileArgs,
     /// Check the file and show what it would change; changes nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    call: CallArgs,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager export > host.yaml")]
 pub(super) struct ExportArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
-    output: DocumentFormat,
     /// Print the JSON Schema of host files instead, without a server
     #[arg(long)]
     schema: bool,
+    #[command(flatten)]
+    output: DocumentOutputArgs,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// Reads a host file, and says where it is wrong in itself; gives its text too.
@@ -77,10 +87,10 @@ pub(super) fn checked(path: &Path) -> Result<(HostFile, String), String> {
     Ok((file, text))
 }
 
-pub(super) fn diff(DiffArgs { server, file }: DiffArgs) -> Result<ExitCode, String> {
+pub(super) fn diff(DiffArgs { file, call }: DiffArgs) -> Result<ExitCode, String> {
     let (_, text) = checked(&file.file)?;
     ask(async move {
-        let changes = match compare(&server.client()?, &text, file.prune).await {
+        let changes = match compare(&call.client()?, &text, file.prune).await {
             Ok((changes, _)) => changes,
             // Exit 1 would say that the file could be applied.
             Err(error @ ClientError::Refused(_)) => {
@@ -89,18 +99,22 @@ pub(super) fn diff(DiffArgs { server, file }: DiffArgs) -> Result<ExitCode, Stri
             }
             Err(error) => return Err(error),
         };
-        print(&changes);
+        print(&changes, call.format());
         Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
     })
 }
 
-pub(super) fn apply(ApplyArgs { server, file, dry_run }: ApplyArgs) -> Result<ExitCode, String> {
+pub(super) fn apply(ApplyArgs { file, dry_run, wait, call }: ApplyArgs) -> Result<ExitCode, String> {
     let (_, text) = checked(&file.file)?;
     ask(async move {
-        let client = server.client()?;
+        let client = call.client()?;
         let (changes, tag) = compare(&client, &text, file.prune).await?;
-        print(&changes);
-        if changes.is_empty() || dry_run {
+        let is_last = changes.is_empty() || dry_run;
+        // One result in a format for programs.
+        if is_last || matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) {
+            print(&changes, call.format());
+        }
+        if is_last {
             return Ok(ExitCode::SUCCESS);
         }
         // What was shown is what is applied.
@@ -112,21 +126,23 @@ pub(super) fn apply(ApplyArgs { server, file, dry_run }: ApplyArgs) -> Result<Ex
         }
         let operation: Operation =
             serde_json::from_value(answer).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-        let code = followed(&client, operation, "the host file was not brought about in full").await?;
-        if code == ExitCode::SUCCESS {
-            line!("applied: {}", counted(changes.len(), "change"));
-        }
-        Ok(code)
+        let words = OperationWords {
+            doing: "applying the host file",
+            done: &format!("applied: {}", counted(changes.len(), "change")),
+            failed: "the host file was not brought about in full",
+        };
+        follow(&client, operation, wait, call.format(), words).await
     })
 }
 
-pub(super) fn export(ExportArgs { server, output, schema }: ExportArgs) -> Result<ExitCode, String> {
+pub(super) fn export(ExportArgs { output, server, schema }: ExportArgs) -> Result<ExitCode, String> {
     if schema {
         line!("{:#}", host_file_schema());
         return Ok(ExitCode::SUCCESS);
     }
     ask(async move {
-        let text = server.client()?.text(Method::GET, SPEC, output.media_type()).await?;
+        let format = media_type(document_format(output.format));
+        let text = server.client()?.text(Method::GET, SPEC, format).await?;
         line!("{}", text.trim_end());
         Ok(ExitCode::SUCCESS)
     })
@@ -144,8 +160,11 @@ async fn compare(
     Ok((changes, tag))
 }
 
-fn print(changes: &[HostChange]) {
-    if changes.is_empty() {
+fn print(changes: &[HostChange], format: OutputFormat) {
+    if format.print_value(&changes) {
+        return;
+    }
+    if changes.is_empty() && format != OutputFormat::Name {
         line!("nothing to change: the host is what the file says");
     }
     for change in changes {

@@ -28,7 +28,7 @@ pub(super) struct Serve {
     /// The directory of sockets, pipe directories and logs
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
-    /// Run on a simulated host of this profile, as h200x2
+    /// Run on a simulated host of this profile, for example h200x2
     #[arg(long, value_name = "PROFILE")]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{line, running, runtime_dir};
+use super::output::line;
+use super::running;
+use super::server::runtime_dir;
 use crate::app::trial::{self, DirectoryRemoval, TrialError};
 use crate::domain::count::counted;
 

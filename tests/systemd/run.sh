@@ -50,7 +50,7 @@ main_pid() { systemctl show --property=MainPID --value mps-manager; }
 pid_of() { mps-manager status | awk -v daemon="$1" '$1 == daemon { print $3 }'; }
 another_gpu1() { local now; now=$(pid_of gpu1) && [ -d "/proc/$now" ] && [ "$now" != "$1" ]; }
 # The control daemon and the server of gpu0, and the client: all that has to stay.
-pids() { echo "$(mps-manager status | awk '$1 == "gpu0" { print $3, $5 }') $client"; }
+pids() { echo "$(mps-manager status | awk '$1 == "gpu0" { print $3, $6 }') $client"; }
 same() { [ "$(pids)" = "$before" ]; }
 alive() {
     local pid

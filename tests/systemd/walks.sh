@@ -10,7 +10,7 @@ walk() {
         marked && !open && /^```/ { open = 1; next }
         open && /^```/            { exit }
         open                      { print }
-    ' /scenario/operate.md | sed -e 's/"timeout_s": 600/"timeout_s": 2/' >"/tmp/walk"
+    ' /scenario/operate.md | sed -e 's/--timeout 10m/--timeout 2s/' >"/tmp/walk"
     grep -q '[^[:space:]]' /tmp/walk || fail "docs/operate.md has no block <!-- walk: $1 -->"
     say "walk: $1"
     (cd /scenario && timeout 120 bash -euo pipefail /tmp/walk >/tmp/walked 2>&1) || {

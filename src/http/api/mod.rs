@@ -14,6 +14,7 @@ pub mod host_schema;
 pub mod host_spec;
 pub mod layout_schema;
 mod layouts;
+pub mod logs;
 mod maintenance;
 mod metrics;
 mod operations;
@@ -169,6 +170,7 @@ endpoints! {
     daemons::uncordon,
     partitions::list,
     partitions::get,
+    logs::get,
     layouts::list,
     layouts::get, layouts::put, layouts::delete,
     layouts::versions,
@@ -189,6 +191,7 @@ endpoints! {
     tenants::verify,
     tokens::whoami,
     sessions::get, sessions::end,
+    sessions::list,
     sessions::end_all,
     sessions::create_login_url,
     tokens::list, tokens::create,

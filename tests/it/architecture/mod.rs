@@ -33,7 +33,22 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("lifecycle", &[]),
         // The outer shell: the command line speaks the API's own types, and `app` puts everything together.
         ("client", &["host", "http"]),
-        ("cli", &["app", "client", "config", "domain", "gpu", "host", "http", "service", "sim", "telemetry"]),
+        (
+            "cli",
+            &[
+                "app",
+                "client",
+                "clock",
+                "config",
+                "domain",
+                "gpu",
+                "host",
+                "http",
+                "service",
+                "sim",
+                "telemetry",
+            ],
+        ),
         (
             "app",
             &[

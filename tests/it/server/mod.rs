@@ -13,6 +13,7 @@ mod backups;
 mod bad_input;
 mod blocked;
 mod clients;
+mod command_line;
 mod compute_mode;
 mod daemons;
 mod death;
