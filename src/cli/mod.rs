@@ -6,7 +6,7 @@ mod backup;
 mod doctor;
 mod events;
 mod host_file;
-
+mod incident;
 mod layout;
 mod lease;
 mod output;
@@ -46,7 +46,7 @@ pub struct Cli {
 enum CliCommand {
     /// Serve this host, or a simulated one
     Serve(Serve),
-    /// Show the host, its daemons and its tenants; exit 1 when something is not ready
+    /// Show the host, its daemons, its tenants and incidents; exit 1 when something is not ready or an incident is open
     Status {
         #[command(flatten)]
         server: ServerArgs,
@@ -108,6 +108,11 @@ enum CliCommand {
     Lease {
         #[command(subcommand)]
         command: lease::LeaseCommand,
+    },
+    /// List incidents, show one, and acknowledge it
+    Incident {
+        #[command(subcommand)]
+        command: incident::IncidentCommand,
     },
     /// Work with partition layouts
     Layout {
@@ -207,6 +212,7 @@ pub fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         CliCommand::Audit { command } => audit::run(command),
+        CliCommand::Incident { command } => incident::run(command),
         CliCommand::Layout { command } => layout::run(command),
         CliCommand::Diff(args) => host_file::diff(args),
         CliCommand::Apply(args) => host_file::apply(args),

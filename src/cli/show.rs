@@ -14,6 +14,7 @@ use crate::client::{Client, ClientError};
 use crate::domain::client::ClientId;
 use crate::domain::condition::{self, Condition, ConditionReason};
 use crate::domain::count::counted;
+use crate::domain::incident::IncidentState;
 use crate::domain::memory::Bytes;
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::printable::{printable, printable_lines};
@@ -24,6 +25,7 @@ use crate::http::api::probes::Readiness;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::host::HostView;
+use crate::service::incidents::IncidentView;
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::{EnvironmentView, TenantView};
 
@@ -53,18 +55,21 @@ pub(super) async fn status(client: &Client, output: OutputFormat) -> Result<Exit
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
     let tenants: Vec<TenantView> = all(client, "/api/v1/tenants").await?;
     let foreign: Vec<ForeignDaemonView> = client.get::<List<_>>("/api/v1/foreign-daemons").await?.items;
+    let incidents: Vec<IncidentView> = all(client, "/api/v1/incidents?current=true").await?;
     let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
     match output {
         OutputFormat::Json => {
-            let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants, "foreign_daemons": foreign });
+            let all = serde_json::json!({ "host": host, "readiness": readiness, "daemons": daemons, "tenants": tenants, "foreign_daemons": foreign, "incidents": incidents });
             line!("{all:#}");
         }
         OutputFormat::Table => {
             print_status(&host, &daemons, &tenants);
             print_foreign(&foreign);
+            print_incidents(&incidents);
         }
     }
-    Ok(if code.is_success() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+    let is_open = incidents.iter().any(|incident| incident.state == IncidentState::Open);
+    Ok(if code.is_success() && !is_open { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
 fn print_status(host: &HostView, daemons: &[DaemonView], tenants: &[TenantView]) {
@@ -201,6 +206,18 @@ fn share(threads: &EffectiveThreads) -> String {
     }
     let partitions = threads.partitions.iter().map(|one| format!("{} in {}", one.sms, one.partition));
     partitions.collect::<Vec<_>>().join(", ")
+}
+
+/// Incidents that are open, or recent and not acknowledged.
+fn print_incidents(incidents: &[IncidentView]) {
+    if incidents.is_empty() {
+        return;
+    }
+    line!("\nIncidents (`mps-manager incident get ID` shows one):");
+    for incident in incidents {
+        let state = if incident.state == IncidentState::Open { "open" } else { "recovered" };
+        line!("  {}  {state:<9}  {}", incident.id, printable(&incident.summary));
+    }
 }
 
 /// Foreign control daemons, which tenants may not see.
