@@ -17,6 +17,7 @@ mod foreign;
 mod gpu;
 mod host_file;
 mod identity;
+mod incident;
 mod layout;
 mod lease;
 mod maintenance;
@@ -77,7 +78,7 @@ pub struct Cli {
 enum CliCommand {
     /// Serve this host, or a simulated one
     Serve(Serve),
-    /// Show the host, its daemons and its tenants; exit 1 when something is not ready
+    /// Show the host, its daemons, tenants and incidents; exit 1 when something is not ready or an incident is open
     Status(status::StatusArgs),
     /// Watch GPUs, tenants and clients in the terminal
     Top(top::TopArgs),
@@ -95,6 +96,11 @@ enum CliCommand {
     Gpu {
         #[command(subcommand)]
         command: gpu::GpuCommand,
+    },
+    /// List incidents, show one, and acknowledge it
+    Incident {
+        #[command(subcommand)]
+        command: incident::IncidentCommand,
     },
     /// Work with partition layouts
     Layout {
@@ -272,6 +278,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         }
         CliCommand::Completions { shell } => completion::print_script(shell),
         CliCommand::Man { directory } => manual::write(&Cli::command(), &directory),
+        CliCommand::Incident { command } => incident::run(command),
         CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
         CliCommand::Context { command } => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),

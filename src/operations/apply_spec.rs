@@ -61,11 +61,11 @@ pub(super) async fn run(
         let part = format!("layout {} of daemon {}", layout.layout, layout.daemon);
         (part, &layout.daemon, layout.request())
     });
-    children(engine, operation, &mut parts, applied).await;
+    children(engine, operation, &mut parts, applied.collect()).await;
     let deleted = spec.delete_daemons.iter().map(|name| {
         (format!("deletion of daemon {name}"), name, OperationRequest::DeleteDaemon { grace_s: GRACE_S })
     });
-    children(engine, operation, &mut parts, deleted).await;
+    children(engine, operation, &mut parts, deleted.collect()).await;
     for name in spec.delete_layouts {
         let part = format!("deletion of layout {name}");
         let deleting = delete_layout(engine, name.clone());
@@ -109,11 +109,11 @@ async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName)
 }
 
 /// Requests an operation for each of these daemons, which run side by side, and waits for all of them.
-async fn children<'d>(
+async fn children(
     engine: &Engine,
     operation: &Operation,
     parts: &mut Parts,
-    wanted: impl Iterator<Item = (String, &'d DaemonName, OperationRequest)>,
+    wanted: Vec<(String, &DaemonName, OperationRequest)>,
 ) {
     let mut requested = Vec::new();
     for (part, daemon, request) in wanted {

@@ -173,10 +173,10 @@ impl Backend {
             ("multi_user", before.multi_user != spec.multi_user),
             ("desired_state", before.desired_state != spec.desired_state),
         ];
-        let mut changed =
-            fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).peekable();
-        let clients = if changed.peek().is_some() { self.connected_to(name).await } else { 0 };
-        for field in changed.filter(|_| clients > 0) {
+        let changed: Vec<&str> =
+            fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).collect();
+        let clients = if changed.is_empty() { 0 } else { self.connected_to(name).await };
+        for field in changed.into_iter().filter(|_| clients > 0) {
             faults.conflict(
                 format!("/daemons/{name}/{field}"),
                 format!(
