@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Debian and the RPM package of a build that is there: `deploy/package.sh [release|debug] [--deb-version VERSION]`.
+# Builds the Debian and the RPM package of a build that is there: `deploy/package.sh [release|debug] [OPTION OF CARGO-DEB...]`.
 # Needs cargo-deb, cargo-generate-rpm, and dpkg-dev for the libraries that the program needs. Everything is made below the build
 # directory: what goes into the packages in package/, the packages in debian/ and generate-rpm/.
 set -euo pipefail
@@ -52,7 +52,5 @@ strip "$staged/mps-manager"
 
 # cargo-deb looks for the libraries of what lies in the folder of a profile.
 cargo deb --no-build --no-strip --compress-type gzip "$@"
-version=()
-for word in "$@"; do [ "$word" != --deb-version ] || version=(--set-metadata "version = \"$2\""); done
-cargo generate-rpm --auto-req disabled --payload-compress gzip "${version[@]}"
+cargo generate-rpm --auto-req disabled --payload-compress gzip
 ls -l "$target"/debian/*.deb target/generate-rpm/*.rpm
