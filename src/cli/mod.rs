@@ -17,6 +17,7 @@ mod foreign;
 mod gpu;
 mod host_file;
 mod identity;
+mod incident;
 mod layout;
 mod lease;
 mod maintenance;
@@ -77,7 +78,7 @@ pub struct Cli {
 enum CliCommand {
     /// Serve this host, or a simulated one
     Serve(Serve),
-    /// Show the host, its daemons and its tenants; exit 1 when something is not ready
+    /// Show the host, its daemons, its tenants and incidents; exit 1 when something is not ready or an incident is open
     Status(status::StatusArgs),
     /// Watch GPUs, tenants and clients in the terminal
     Top(top::TopArgs),
@@ -95,6 +96,11 @@ enum CliCommand {
     Gpu {
         #[command(subcommand)]
         command: gpu::GpuCommand,
+    },
+    /// List incidents, show one, and acknowledge it
+    Incident {
+        #[command(subcommand)]
+        command: incident::IncidentCommand,
     },
     /// Work with partition layouts
     Layout {
@@ -284,6 +290,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Daemon { command } => daemon::run(command),
         CliCommand::Tenant { command } => tenant::run(command),
         CliCommand::Gpu { command } => gpu::run(command),
+        CliCommand::Incident { command } => incident::run(command),
         CliCommand::Layout { command } => layout::run(command),
         CliCommand::Diff(args) => host_file::diff(args),
         CliCommand::Apply(args) => host_file::apply(args),

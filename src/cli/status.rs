@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::fetch::all;
 use super::output::{DIFFERS, ListLayout, OutputFormat, clear_screen, line, remark};
 use super::server::{CallArgs, ask};
-use super::{daemon, foreign, tenant};
+use super::{daemon, foreign, incident, tenant};
 use crate::client::{Client, ClientError};
 use crate::domain::condition::{Condition, ConditionReason};
 use crate::domain::count::counted;
@@ -23,6 +23,7 @@ use crate::http::api::probes::Readiness;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::host::{GpuView, HostView};
+use crate::service::incidents::IncidentView;
 use crate::service::tenants::TenantView;
 
 /// The shortest time between two snapshots.
@@ -54,6 +55,8 @@ pub(super) struct HostSnapshot {
     pub(super) daemons: Vec<DaemonView>,
     pub(super) tenants: Vec<TenantView>,
     foreign_daemons: Vec<ForeignDaemonView>,
+    /// Those that are open, or recent and not acknowledged.
+    incidents: Vec<IncidentView>,
 }
 
 impl HostSnapshot {
@@ -64,13 +67,14 @@ impl HostSnapshot {
         let daemons = all(client, "/api/v1/daemons").await?;
         let tenants = all(client, "/api/v1/tenants").await?;
         let foreign_daemons = client.get::<List<_>>("/api/v1/foreign-daemons").await?.items;
+        let incidents = all(client, "/api/v1/incidents?current=true").await?;
         let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
         let is_ready = code.is_success();
-        Ok(Self { host, readiness, is_ready, gpus, daemons, tenants, foreign_daemons })
+        Ok(Self { host, readiness, is_ready, gpus, daemons, tenants, foreign_daemons, incidents })
     }
 }
 
-/// Prints the host; exit 1 if it is not ready.
+/// Prints the host; exit 1 if it is not ready, or an incident is open.
 pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
     ask(async move {
         let client = args.call.client()?;
@@ -90,11 +94,12 @@ pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
     })
 }
 
-/// Prints the host as it is now; exit 1 if it is not ready.
+/// Prints the host as it is now; exit 1 if it is not ready, or an incident is open.
 pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<ExitCode, ClientError> {
     let snapshot = HostSnapshot::read(client).await?;
     print(&snapshot, format);
-    Ok(if snapshot.is_ready { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+    let is_well = snapshot.is_ready && !incident::has_open(&snapshot.incidents);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
 /// Prints a snapshot.
@@ -119,6 +124,10 @@ fn print(snapshot: &HostSnapshot, format: OutputFormat) {
     for (name, condition) in attention {
         let message = printable_lines(&condition.message).replace('\n', "\n    ");
         line!("  {name}: {} ({}): {message}", condition.kind, condition.reason);
+    }
+    if !snapshot.incidents.is_empty() {
+        line!("\nIncidents (`mps-manager incident get ID` shows one):");
+        incident::LAYOUT.print_rows(&snapshot.incidents, format);
     }
     if !snapshot.foreign_daemons.is_empty() {
         line!("\nForeign control daemons (`mps-manager daemon adopt` takes one over):");

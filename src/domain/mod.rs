@@ -29,6 +29,7 @@ pub mod gpu;
 pub mod health;
 pub mod history;
 pub mod host_file;
+pub mod incident;
 mod inode;
 pub mod isolation;
 pub mod json;

@@ -322,6 +322,14 @@ pub enum Undo {
 /// The step in which an operation is undone.
 pub const UNDO: &str = "undo";
 
+/// What every error says of a command that may still take effect.
+const MAY_TAKE_EFFECT: &str = "the termination may still take effect";
+
+/// Whether an operation that failed with this error may have done what it was asked for, or may yet.
+pub fn is_outcome_unknown(error: &str) -> bool {
+    error.contains(MAY_TAKE_EFFECT)
+}
+
 /// Decides what becomes of an operation found running at start.
 ///
 /// `client_alive` is whether the client that a termination named still runs.
@@ -345,7 +353,8 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
         }
         OperationRequest::TerminateClient { .. } if !client_alive => Resume::Done,
         OperationRequest::TerminateClient { .. } => Resume::Abandon(
-            "the manager was restarted while the client was being terminated, and the client still runs: ask again if it should end",
+            "the manager was restarted while the client was being terminated, and the termination may still take effect: if the client still \
+             runs, terminate it again",
         ),
     }
 }

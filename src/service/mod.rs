@@ -11,6 +11,7 @@ pub mod events;
 pub mod host;
 pub mod host_file;
 mod idempotency;
+pub mod incidents;
 pub mod layouts;
 pub mod limits;
 pub mod page;

@@ -12,6 +12,7 @@ mod fuzz;
 mod host;
 pub mod host_schema;
 pub mod host_spec;
+mod incidents;
 pub mod layout_schema;
 mod layouts;
 pub mod logs;
@@ -66,6 +67,7 @@ use crate::domain::{DaemonName, LayoutName, TenantName};
         (name = "operations", description = "Actions that take time"),
         (name = "metrics", description = "Metrics for Prometheus"),
         (name = "audit", description = "Who did what, and with which outcome"),
+        (name = "incidents", description = "What broke, and which clients lost their work"),
         (name = "events", description = "What happened, in order"),
         (name = "probes", description = "Whether the manager runs and its daemons are ready"),
     )
@@ -203,6 +205,9 @@ endpoints! {
     operations::get,
     operations::cancel,
     metrics::get,
+    incidents::list,
+    incidents::get,
+    incidents::acknowledge,
     audit::list,
     audit::head,
     events::list,

@@ -161,7 +161,7 @@ impl Service {
 
 impl Backend {
     /// All clients at the last poll, each with its tenant.
-    pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
+    pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
         let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
             .parts
             .fleet

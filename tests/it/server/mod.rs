@@ -35,6 +35,8 @@ mod holders;
 mod host_file;
 mod host_file_kills;
 mod host_file_scale;
+mod incident_histories;
+mod incidents;
 mod interrupted;
 mod isolation;
 mod layout_blocked;

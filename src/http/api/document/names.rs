@@ -18,6 +18,8 @@ const NAMES: &[(&str, &str)] = &[
     ("DaemonSpec", "ResolvedDaemonSpec"),
     ("TenantSpec_GpuRef", "TenantSpec"),
     ("TenantSpec", "ResolvedTenantSpec"),
+    ("AcknowledgeRequest", "AcknowledgeIncidentRequest"),
+    ("Acknowledgement", "IncidentAcknowledgement"),
     ("Action", "PartitionAction"),
     ("AdoptRequest", "AdoptDaemonRequest"),
     ("AdoptionView", "AdoptionOptions"),

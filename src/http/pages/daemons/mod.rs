@@ -17,6 +17,7 @@ pub(super) use self::rows::{DaemonSummary, daemon_names, daemon_rows};
 
 use self::rows::{clients, named};
 use self::settings::DaemonSettingRow;
+use super::banner::Banner;
 use super::format::{self, Amount, Amounts, Badge, Moment, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
@@ -92,6 +93,7 @@ struct ForeignRow {
 #[template(path = "daemons/daemon.html")]
 struct DaemonPage {
     frame: Frame,
+    banner: Banner,
     row: DaemonSummary,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
@@ -225,6 +227,7 @@ async fn show(
         tenant,
     });
     let from = service.first_event_of_daemon(&ctx, &name).await?;
+    let banner = Banner::of_daemon(&app, &ctx, &name, from).await?;
     let about = EventFilter { daemon: Some(name.clone()), from, ..EventFilter::default() };
     let newest = Page::first(EVENTS);
     let events = service.events(&ctx, about, Order::NewestFirst, &newest).await?.items;
@@ -239,6 +242,7 @@ async fn show(
     let frame = Frame::of(service, &ctx, Section::Daemons, &format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
         frame,
+        banner,
         row,
         settings,
         clients,

@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 
+use super::banner::Banner;
 use super::chart::Chart;
 use super::format::{Amount, or_dash};
 use super::forms::Form;
@@ -76,6 +77,7 @@ struct GpusPage {
 #[template(path = "gpu.html")]
 struct GpuPage {
     frame: Frame,
+    banner: Banner,
     row: GpuRow,
     daemon: Option<DaemonView>,
     map: Option<SmMap>,
@@ -146,7 +148,8 @@ async fn show(
     let lines = app.service.gpu_history(&ctx, row.key())?;
     let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
-    Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
+    let banner = Banner::of_gpu(&app, &ctx, row.key()).await?;
+    Ok(rendered(&GpuPage { frame, banner, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
 /// The map of a GPU with partitions.

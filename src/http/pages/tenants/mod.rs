@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 
 use self::environment::Environment;
 use self::verification::Verified;
+use super::banner::Banner;
 use super::chart::Chart;
 use super::daemons::daemon_names;
 use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or_dash};
@@ -169,6 +170,7 @@ async fn found(
 #[template(path = "tenant.html")]
 struct TenantPage {
     frame: Frame,
+    banner: Banner,
     tenant: TenantView,
     badge: Badge,
     /// Whether the user may see the host's daemons and GPUs.
@@ -285,6 +287,7 @@ async fn show(
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
     let places = places(&name, daemon.as_ref());
+    let banner = Banner::of_tenant(&app, &ctx, &name).await?;
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
         settings: settings(&tenant, daemon.as_ref(), &places, |uuid| {
@@ -293,6 +296,7 @@ async fn show(
         verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
         places,
         frame,
+        banner,
         of_host,
         gpus,
         clients,

@@ -441,7 +441,7 @@ fn applied_change_emits_no_second_ready_event() {
 #[test]
 fn manager_restart_reports_only_changes_meanwhile() {
     let known = [ClientId { pid: 5, start_time: 1 }, ClientId { pid: 6, start_time: 1 }];
-    let mut event_detector = EventDetector::of(known);
+    let mut event_detector = EventDetector::of(known, false);
     assert!(
         reported(&mut event_detector, &status(Phase::Unknown, None), &[]).is_empty(),
         "before the first poll"
