@@ -93,7 +93,7 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::GpuMissing { daemon, .. }
         | DomainEvent::GpuBack { daemon, .. }
         | DomainEvent::GpuReplaced { daemon, .. } => Some(daemon),
-        DomainEvent::ClientConnected(client) | DomainEvent::ClientLeft(client) => Some(&client.daemon),
+        DomainEvent::ClientLeft(client) => Some(&client.daemon),
         DomainEvent::ClientRefused(refusal) => Some(&refusal.daemon),
         DomainEvent::BreachDetected(breach) | DomainEvent::BreachEnded(breach) => Some(&breach.daemon),
         DomainEvent::LayoutApplied(layout)
@@ -311,14 +311,13 @@ impl Grouping<'_> {
             DomainEvent::GpuReplaced { old, .. } => {
                 self.end(Replaced, |open| open.topic == IncidentTopic::Gpu { gpu: old.clone() });
             }
-            DomainEvent::ClientConnected(_) => self.end(Recovered, |open| open.kind == Kind::ClientRefused),
             DomainEvent::ClientLeft(left) => {
                 self.add_client(left.pid, left.client, left.tenant.as_ref());
                 let is_it = |open: &Incident| match &open.topic {
                     IncidentTopic::Client { client, operation: Some(_) } => Some(*client) == left.client,
                     _ => false,
                 };
-                self.end(Recovered, |open| open.kind == Kind::ClientRefused || is_it(open));
+                self.end(Recovered, is_it);
             }
             // What another program started on its GPUs goes on.
             DomainEvent::DaemonStopped { .. } => self.end(Stopped, |open| {
@@ -363,20 +362,29 @@ impl Grouping<'_> {
         if !report.is_hint {
             return self.report(report, |open| open.kind == IncidentKind::GpuFault && same(open));
         }
-        // It is over by the time that it is read.
-        match self.known.iter().rev().find(|known| same(&known.incident)) {
-            Some(known) => self.extend(known, report, Transition::Extended),
-            None => {
-                let mut incident = self.opened(report);
-                (incident.recovered_at, incident.ended_by) =
-                    (Some(self.seen.at), Some(IncidentEnd::Recovered));
-                self.changes.push(IncidentChange {
-                    id: None,
-                    incident,
-                    transition: Transition::OpenedAndEnded,
-                });
+        self.report_over(report, same);
+    }
+
+    /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
+    fn report_over(&mut self, mut report: Report, belongs: impl Fn(&Incident) -> bool) {
+        let is_it = |known: &&StoredIncident| belongs(&known.incident);
+        let (mut incident, id) = match self.known.iter().rev().find(is_it) {
+            Some(known) => {
+                let mut incident = known.incident.clone();
+                // What a log alone reports adds nobody to what was seen.
+                if report.is_hint && !incident.is_hint {
+                    report.clients.clear();
+                }
+                self.add_report(&mut incident, Some(known.id), report);
+                (incident, Some(known.id))
             }
+            None => (self.opened(report), None),
+        };
+        if id.is_none() || !incident.is_open() {
+            (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(IncidentEnd::Recovered));
         }
+        let transition = if id.is_some() { Transition::Extended } else { Transition::OpenedAndEnded };
+        self.changes.push(IncidentChange { id, incident, transition });
     }
 
     fn refusal(&mut self, refusal: &ClientRefusal) {
@@ -393,10 +401,13 @@ impl Grouping<'_> {
             tenant: refusal.tenant.clone(),
             program: None,
         });
-        self.recurring(Report {
+        let report = Report {
             suspects: suspects.into_iter().collect(),
             detail: Some(refusal.reason.clone()),
             ..Report::of(IncidentKind::ClientRefused, IncidentTopic::Processes)
+        };
+        self.report_over(report, |known| {
+            known.kind == IncidentKind::ClientRefused && known.acknowledged.is_none()
         });
     }
 
@@ -486,7 +497,8 @@ impl Grouping<'_> {
             }
         }
         // A fault of which server.log says nothing names nobody, and yet somebody lost work.
-        incident.awaits_clients |= report.kind == IncidentKind::GpuFault && report.clients.is_empty();
+        incident.awaits_clients |=
+            report.kind == IncidentKind::GpuFault && report.clients.is_empty() && !report.is_hint;
         for client in report.clients {
             self.add_affected(incident, id, client);
         }

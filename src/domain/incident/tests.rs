@@ -303,7 +303,7 @@ fn stopped_and_deleted_daemons_have_no_open_incidents() {
 }
 
 #[test]
-fn refusals_name_the_tenant_and_end_with_a_client() {
+fn refusals_name_the_tenant_and_are_over() {
     let refusal = |reason: &str| {
         DomainEvent::ClientRefused(ClientRefusal {
             daemon: daemon("gpu0"),
@@ -317,14 +317,14 @@ fn refusals_name_the_tenant_and_end_with_a_client() {
     let mut journal = Journal::default();
     journal.write(&refusal("Maximum number of clients (48) reached."));
     journal.write(&refusal("Maximum number of clients (48) reached."));
-    let open = journal.only();
+    let refused = journal.only();
     assert_eq!(
-        open.summary(),
+        refused.summary(),
         "MPS refused a client of web of gpu0 twice: Maximum number of clients (48) reached."
     );
-    assert_eq!(open.tenants(), [tenant("web")]);
-    journal.write(&DomainEvent::ClientLeft(left(4)));
-    assert!(!journal.only().is_open());
+    assert_eq!(refused.tenants(), [tenant("web")]);
+    assert!(!refused.is_open());
+    assert_eq!((refused.occurrences, journal.opened, journal.ended), (2, 1, 1));
     // A server that handles a fault refuses everyone: that is no incident of its own.
     let mut journal = Journal::default();
     journal.write(&fault(5, &[3], &[3], KnownFrom::Poll));
