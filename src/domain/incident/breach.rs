@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, MemoryBreach};
 use crate::domain::memory::MIB;
-use crate::domain::tenant::context_bytes;
+use crate::domain::resolution::context_bytes;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// What a client may hold beyond its limit and its context, in bytes.
