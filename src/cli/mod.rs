@@ -78,7 +78,7 @@ pub struct Cli {
 enum CliCommand {
     /// Serve this host, or a simulated one
     Serve(Serve),
-    /// Show the host, its daemons, tenants and incidents; exit 1 when something is not ready or an incident is open
+    /// Show the host, its daemons, its tenants and incidents; exit 1 when something is not ready or an incident is open
     Status(status::StatusArgs),
     /// Watch GPUs, tenants and clients in the terminal
     Top(top::TopArgs),
@@ -278,7 +278,6 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         }
         CliCommand::Completions { shell } => completion::print_script(shell),
         CliCommand::Man { directory } => manual::write(&Cli::command(), &directory),
-        CliCommand::Incident { command } => incident::run(command),
         CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
         CliCommand::Context { command } => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),
@@ -291,6 +290,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Daemon { command } => daemon::run(command),
         CliCommand::Tenant { command } => tenant::run(command),
         CliCommand::Gpu { command } => gpu::run(command),
+        CliCommand::Incident { command } => incident::run(command),
         CliCommand::Layout { command } => layout::run(command),
         CliCommand::Diff(args) => host_file::diff(args),
         CliCommand::Apply(args) => host_file::apply(args),

@@ -74,7 +74,7 @@ impl HostSnapshot {
     }
 }
 
-/// Prints the host; exit 1 if it is not ready or an incident is open.
+/// Prints the host; exit 1 if it is not ready, or an incident is open.
 pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
     ask(async move {
         let client = args.call.client()?;
@@ -94,11 +94,11 @@ pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
     })
 }
 
-/// Prints the host as it is now; exit 1 if it is not ready or an incident is open.
+/// Prints the host as it is now; exit 1 if it is not ready, or an incident is open.
 pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<ExitCode, ClientError> {
     let snapshot = HostSnapshot::read(client).await?;
     print(&snapshot, format);
-    let is_well = snapshot.is_ready && !incident::any_open(&snapshot.incidents);
+    let is_well = snapshot.is_ready && !incident::has_open(&snapshot.incidents);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 

@@ -93,8 +93,8 @@ impl Backend {
             let spec = daemons.iter().find(|daemon| daemon.name == client.daemon).map(|daemon| &daemon.spec);
             for memory in &client.memory {
                 let Some(used) = memory.used_bytes else { continue };
-                let own =
-                    tenant.zip(spec).and_then(|(tenant, spec)| tenant.spec.memory_limit(spec, &memory.gpu));
+                let own = tenant.zip(spec);
+                let own = own.and_then(|(tenant, spec)| tenant.spec.memory_limit(spec, &memory.gpu));
                 let limit = own.map(crate::domain::MemoryLimit::bytes);
                 let limit = limit.or_else(|| self.server_limit(&client.daemon, client.server, &memory.gpu));
                 let sms = gpus.get(&memory.gpu).and_then(|gpu| gpu.sms);
