@@ -87,11 +87,16 @@ const LONGEST_WORDS: usize = 600;
 /// Words of a parser without their middle where they are long: what was sent may be repeated there, of any length, and what
 /// is expected instead stands at the end.
 pub fn shortened(text: String) -> String {
+    shortened_to(LONGEST_WORDS, text)
+}
+
+/// The same with room for so many characters.
+pub fn shortened_to(longest: usize, text: String) -> String {
     let count = text.chars().count();
-    if count <= LONGEST_WORDS {
+    if count <= longest {
         return text;
     }
-    let half = LONGEST_WORDS / 2;
+    let half = longest / 2;
     text.chars().take(half).chain(['…']).chain(text.chars().skip(count - half)).collect()
 }
 

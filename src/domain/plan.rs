@@ -61,7 +61,7 @@ pub struct Desired {
     pub multi_user: bool,
     /// The user whose server is started ahead of the first client.
     pub server_uid: u32,
-    /// Memory limit of the server on each GPU, in the order of `gpus`.
+    /// Memory limit of the server by ordinal: as many as `gpus`.
     pub memory_limits: Vec<Option<MemoryLimit>>,
     /// Thread percentage of the server.
     pub percentage: ThreadPercentage,
@@ -127,12 +127,12 @@ pub fn desired(
         .iter()
         .map(|tenant| resolve(tenant, daemon, basis.as_ref(), gpus))
         .collect::<Result<_, _>>()?;
-    let memory_limits = daemon
-        .gpus
-        .iter()
-        .map(|uuid| {
-            let here = resolved.iter().filter(|tenant| tenant.gpus.contains(uuid));
-            let mut limits = here.map(|tenant| tenant.memory.get(uuid).copied());
+    let memory_limits = (daemon.gpus.iter().enumerate())
+        .map(|(ordinal, uuid)| {
+            // MPS applies them by the client's own ordinals (recordings 05 and 07): to the first GPU that a tenant sees, whichever it is,
+            // that of the daemon's first.
+            let own = |tenant: &Resolved| Some(tenant.memory.get(tenant.gpus.get(ordinal)?).copied());
+            let mut limits = resolved.iter().filter_map(own);
             let Some(first) = limits.next() else {
                 return daemon.defaults.device_memory_limit.as_ref().and_then(|limit| limit.on(uuid));
             };
@@ -254,6 +254,9 @@ mod tests {
         let (first, second) = (of(&format!(r#"{{"{zero}":"1G","{one}":"4G"}}"#)), of(r#""2G""#));
         assert_eq!(limits(&[]), [None, Some(3072)]);
         assert_eq!(limits(&[first.clone(), second]), [Some(2048), Some(4096)]);
+        let on_one = spec(&format!(r#"{{"daemon":"gpu0","gpus":["{one}"],"device_memory_limit":"8G"}}"#));
+        let renumbered = [first.clone(), on_one];
+        assert_eq!(limits(&renumbered), [Some(8192), Some(4096)], "the second GPU is that tenant's first");
         let third = of(&format!(r#"{{"{one}":"1G"}}"#));
         assert_eq!(limits(&[first, third]), [None, Some(4096)], "the third has no limit on the first GPU");
     }

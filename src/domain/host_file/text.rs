@@ -6,7 +6,10 @@ use super::{HostFile, VERSION};
 use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::layout::Invalid;
 use crate::domain::layout::text::LayoutFormat;
-use crate::domain::{InvalidValue, shortened};
+use crate::domain::{InvalidValue, shortened_to};
+
+/// Characters of a refusal that shows the lines around its place, and says twice what is expected there.
+const WITH_SNIPPET: usize = 1600;
 
 #[derive(Deserialize)]
 struct Versioned {
@@ -41,7 +44,10 @@ fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Invalid> {
 }
 
 fn unreadable(pointer: String, why: String) -> Invalid {
-    Invalid { pointer, reason: InvalidValue(format!("the host file cannot be read: {}", shortened(why))) }
+    Invalid {
+        pointer,
+        reason: InvalidValue(format!("the host file cannot be read: {}", shortened_to(WITH_SNIPPET, why))),
+    }
 }
 
 /// Refuses the shape of another version.

@@ -43,8 +43,8 @@ fn each_gpu_has_its_own_limit() {
     assert_eq!(second.json()["spec"]["device_memory_limit"], json!({&one: 4_u64 << 30}), "{}", second.text);
     host.await_ready();
 
-    // The server has the largest of each GPU.
-    for (ordinal, printed) in [(0, "1G"), (1, "4G")] {
+    // The server counts GPUs as each client does, and the only one of the second tenant is its first.
+    for (ordinal, printed) in [(0, "4G"), (1, "2G")] {
         let command = format!("get_default_device_pinned_mem_limit {ordinal}");
         assert_eq!(host.control("gpu0", &command), printed);
     }
@@ -73,7 +73,7 @@ fn each_gpu_has_its_own_limit() {
         .collect();
     assert!(free[0] < 1024 && (1024..2048).contains(&free[1]), "{free:?}");
     let metrics = host.api().get("/metrics").text;
-    for (gpu, bytes) in [(&zero, 1_u64 << 30), (&one, 2 << 30)] {
+    for (gpu, bytes) in [(&zero, 1_u32 << 30), (&one, 1 << 31)] {
         let line = metrics.lines().find(|line| {
             line.starts_with("mps_manager_tenant_memory_limit_bytes{")
                 && line.contains("\"both\"")
@@ -81,7 +81,7 @@ fn each_gpu_has_its_own_limit() {
         });
         let value: f64 =
             line.and_then(|line| line.rsplit(' ').next()).expect("a line").parse().expect("a number");
-        assert!((value - bytes as f64).abs() < 1.0, "{line:?}");
+        assert!((value - f64::from(bytes)).abs() < 1.0, "{line:?}");
     }
 }
 
@@ -129,7 +129,7 @@ fn unknown_gpus_in_limits_are_refused() {
         (json!({"0": "512K"}), "whole number of MiB"),
         (json!([1]), "one for each GPU"),
     ] {
-        let problem = api.tenant("web", &spec(limit.clone())).problem(422, "invalid");
+        let problem = api.tenant("web", &spec(limit.clone())).problem(422, "invalid-request");
         let error = &problem["errors"][0];
         assert!(error["pointer"].as_str().unwrap().starts_with("/device_memory_limit"), "{limit}: {problem}");
         assert!(error["detail"].as_str().unwrap().contains(word), "{limit}: {problem}");
@@ -147,7 +147,7 @@ fn refuses_gpus_of_others(host: &Served) {
     assert_eq!(problem["errors"][0]["pointer"], "/device_memory_limit");
     assert!(problem["detail"].as_str().unwrap().ends_with(&format!("choose among {zero}")), "{problem}");
     let default = json!({"gpus": ["0"], "defaults": {"device_memory_limit": "1=1G"}});
-    let problem = host.api().put("/api/v1/daemons/gpu0", &default).problem(422, "invalid");
+    let problem = host.api().put("/api/v1/daemons/gpu0", &default).problem(422, "invalid-request");
     assert_eq!(problem["errors"][0]["pointer"], "/defaults/device_memory_limit");
     host.api().get("/api/v1/tenants/web").problem(404, "not-found");
 }

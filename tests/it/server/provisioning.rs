@@ -104,7 +104,7 @@ fn weights_divide_a_gpu() {
     assert_eq!(host.api().tenant("heavy", &weighing(3)).status, 201);
     let light = host.api().tenant("light", &weighing(1));
     assert_eq!((light.status, &light.json()["spec"]["weight"]), (201, &json!(1)));
-    let problem = host.api().tenant("none", &weighing(0)).problem(422, "invalid");
+    let problem = host.api().tenant("none", &weighing(0)).problem(422, "invalid-request");
     assert!(problem["detail"].as_str().is_some() && problem.to_string().contains("8 SMs"), "{problem}");
     host.await_ready();
     assert_eq!(shares(&host), [("heavy".to_owned(), 75.0), ("light".to_owned(), 25.0)]);
@@ -165,7 +165,7 @@ fn tenants_see_their_own_share_alone() {
 fn strategy_excludes_other_shares() {
     let host = InProcess::stopped();
     let refused = |spec: &Value, pointer: &str, word: &str| {
-        let problem = host.api().put("/api/v1/daemons/gpu1", spec).problem(422, "invalid");
+        let problem = host.api().put("/api/v1/daemons/gpu1", spec).problem(422, "invalid-request");
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
         assert!(problem["errors"][0]["detail"].as_str().unwrap().contains(word), "{problem}");
     };

@@ -56,6 +56,7 @@ const NAMES: &[(&str, &str)] = &[
     ("Predecessor", "PreviousManager"),
     ("Priority", "ClientPriority"),
     ("Provenance", "LayoutProvenance"),
+    ("Provisioning", "DaemonProvisioning"),
     ("ReadOnly", "ReadOnlyReason"),
     ("Reason", "PlannedStepReason"),
     ("Recorded", "RecordedLayout"),
