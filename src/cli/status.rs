@@ -56,7 +56,7 @@ pub(super) struct HostSnapshot {
     pub(super) tenants: Vec<TenantView>,
     foreign_daemons: Vec<ForeignDaemonView>,
     /// Those that are open, or recent and not acknowledged.
-    incidents: Vec<IncidentView>,
+    pub(super) incidents: Vec<IncidentView>,
 }
 
 impl HostSnapshot {

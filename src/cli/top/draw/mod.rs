@@ -9,6 +9,7 @@ use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, wor
 use crate::cli::status::{attention, cuda_version};
 use crate::cli::tenant::{memory as tenant_memory, share};
 use crate::domain::count::counted;
+use crate::domain::incident::IncidentState;
 use crate::domain::memory::Bytes;
 use crate::domain::printable::printable;
 use crate::service::daemons::DaemonView;
@@ -167,7 +168,13 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
         let text = format!("! {} more: mps-manager status", attention.len() - MESSAGES);
         lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
-    if !attention.is_empty() {
+    for incident in host.incidents.iter().take(MESSAGES) {
+        let is_open = incident.state == IncidentState::Open;
+        let text = format!("! incident {}: {}", incident.id, printable(&incident.summary));
+        let colour = if is_open { Color::Red } else { Color::Yellow };
+        lines.push(Line::styled(cut(&text, width), Style::new().fg(colour)));
+    }
+    if !attention.is_empty() || !host.incidents.is_empty() {
         lines.push(Line::default());
     }
     for gpu in &host.gpus {
