@@ -24,15 +24,15 @@ pub(super) struct EnvironmentArgs {
     #[arg(add = ArgValueCandidates::new(completion::tenants))]
     tenant: TenantName,
     /// The form
-    #[arg(short, long = "output", visible_alias = "format", value_enum, default_value_t = EnvironmentFormat::Sh)]
-    output: EnvironmentFormat,
+    #[arg(short, long = "output", visible_alias = "format", value_enum, default_value_t = EnvFormat::Sh)]
+    output: EnvFormat,
     #[command(flatten)]
     server: ServerArgs,
 }
 
 /// A form of an environment.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum EnvironmentFormat {
+enum EnvFormat {
     /// Lines for a shell
     Sh,
     /// What the API answered
@@ -62,19 +62,17 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
         })
     };
     let text = match args.output {
-        EnvironmentFormat::Json => return printed(OutputFormat::Json, &view),
-        EnvironmentFormat::Yaml => return printed(OutputFormat::Yaml, &view),
-        EnvironmentFormat::Sh => environment::as_shell(
+        EnvFormat::Json => return printed(OutputFormat::Json, &view),
+        EnvFormat::Yaml => return printed(OutputFormat::Yaml, &view),
+        EnvFormat::Sh => environment::as_shell(
             &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
         ),
-        EnvironmentFormat::Docker => formats::as_container_options(&view.variables, container()?),
-        EnvironmentFormat::EnvFile => {
-            formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
-                ClientError::Address("a value has a line break, which an environment file cannot hold".into())
-            })?
-        }
-        EnvironmentFormat::Compose => formats::as_compose(&view.variables, container()?),
-        EnvironmentFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
+        EnvFormat::Docker => formats::as_container_options(&view.variables, container()?),
+        EnvFormat::EnvFile => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
+            ClientError::Address("a value has a line break, which an environment file cannot hold".into())
+        })?,
+        EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
+        EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
     };
     line!("{}", text.trim_end());
     Ok(ExitCode::SUCCESS)

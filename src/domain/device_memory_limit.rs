@@ -136,9 +136,9 @@ impl<G: Serialize> Serialize for DeviceMemoryLimit<G> {
 
 impl<'de, G: Deserialize<'de>> Deserialize<'de> for DeviceMemoryLimit<G> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Limit<G>(PhantomData<G>);
+        struct LimitVisitor<G>(PhantomData<G>);
 
-        impl<'de, G: Deserialize<'de>> Visitor<'de> for Limit<G> {
+        impl<'de, G: Deserialize<'de>> Visitor<'de> for LimitVisitor<G> {
             type Value = DeviceMemoryLimit<G>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,7 +173,7 @@ impl<'de, G: Deserialize<'de>> Deserialize<'de> for DeviceMemoryLimit<G> {
             }
         }
 
-        deserializer.deserialize_any(Limit(PhantomData))
+        deserializer.deserialize_any(LimitVisitor(PhantomData))
     }
 }
 

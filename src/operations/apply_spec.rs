@@ -33,12 +33,12 @@ pub(super) struct AppliedSpec<'o> {
 
 /// The parts that were tried, and why some failed.
 #[derive(Default)]
-struct Parts {
+struct AppliedParts {
     done: usize,
     failed: Vec<String>,
 }
 
-impl Parts {
+impl AppliedParts {
     fn add(&mut self, part: &str, result: Result<(), Failure>) {
         match result {
             Ok(()) => self.done += 1,
@@ -52,7 +52,7 @@ pub(super) async fn run(
     operation: &Operation,
     spec: AppliedSpec<'_>,
 ) -> Result<(), Failure> {
-    let mut parts = Parts::default();
+    let mut parts = AppliedParts::default();
     for name in spec.daemons {
         let name_of_part = format!("daemon {name}");
         parts.add(&name_of_part, await_daemon(engine, operation, name).await);
@@ -112,7 +112,7 @@ async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName)
 async fn children(
     engine: &Engine,
     operation: &Operation,
-    parts: &mut Parts,
+    parts: &mut AppliedParts,
     wanted: Vec<(String, &DaemonName, OperationRequest)>,
 ) {
     let mut requested = Vec::new();

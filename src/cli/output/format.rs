@@ -25,7 +25,7 @@ pub(in crate::cli) enum OutputFormat {
 pub(in crate::cli) struct OutputArgs {
     /// Output format: table, wide, json, yaml or name
     #[arg(
-        short,
+        short = 'o',
         long = "output",
         value_name = "FORMAT",
         value_enum,

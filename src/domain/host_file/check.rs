@@ -13,9 +13,9 @@ use crate::domain::{DaemonName, GpuUuid, InvalidValue};
 
 /// The faults that are found, each with its place.
 #[derive(Default)]
-struct Faults(Vec<Invalid>);
+struct FileErrors(Vec<Invalid>);
 
-impl Faults {
+impl FileErrors {
     fn add(&mut self, pointer: String, reason: impl Into<String>) {
         self.0.push(Invalid { pointer, reason: InvalidValue(reason.into()) });
     }
@@ -29,7 +29,7 @@ impl Faults {
 impl HostFile {
     /// What is wrong on any host.
     pub(super) fn check(&self) -> Vec<Invalid> {
-        let mut faults = Faults::default();
+        let mut faults = FileErrors::default();
         for (name, entry) in &self.layouts {
             let within = |pointer: &str| format!("/layouts/{name}{pointer}");
             if let Err(Invalid { pointer, reason }) = entry.layout().check() {
@@ -66,7 +66,7 @@ impl HostFile {
 }
 
 /// Two names that differ only in hyphens and underscores.
-fn namesakes<'n>(faults: &mut Faults, kind: &str, names: impl Iterator<Item = (String, &'n str)>) {
+fn namesakes<'n>(faults: &mut FileErrors, kind: &str, names: impl Iterator<Item = (String, &'n str)>) {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for (folded, name) in names {
         if let Some(other) = seen.insert(folded, name) {
@@ -88,7 +88,7 @@ pub fn resolve(
     gpus: &[Gpu],
     prune: bool,
 ) -> Result<HostSpec, Vec<Invalid>> {
-    let mut faults = Faults::default();
+    let mut faults = FileErrors::default();
     let mut spec = HostSpec::default();
     for (name, entry) in &file.layouts {
         spec.layouts.insert(name.clone(), (entry.layout(), entry.note.clone()));
@@ -142,7 +142,13 @@ fn missing_daemon(name: &DaemonName, stored: &StoredHost) -> String {
 }
 
 /// Refuses two daemons on one GPU, in the file or together with those that stay on the host.
-fn one_daemon_a_gpu(faults: &mut Faults, spec: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool) {
+fn one_daemon_a_gpu(
+    faults: &mut FileErrors,
+    spec: &HostSpec,
+    stored: &StoredHost,
+    gpus: &[Gpu],
+    prune: bool,
+) {
     let mut holders: BTreeMap<&GpuUuid, (&DaemonName, bool)> = BTreeMap::new();
     let of_host = stored.daemons.iter().filter(|(name, _)| !spec.daemons.contains_key(*name));
     for (name, daemon) in of_host.filter(|(_, daemon)| daemon.management == Management::Managed) {
@@ -174,7 +180,7 @@ fn one_daemon_a_gpu(faults: &mut Faults, spec: &HostSpec, stored: &StoredHost, g
 /// The layout that a binding puts on its daemon.
 #[allow(clippy::too_many_arguments, reason = "the file, the host, and what is known of both")]
 fn bound(
-    faults: &mut Faults,
+    faults: &mut FileErrors,
     name: &DaemonName,
     binding: &LayoutBinding,
     spec: &HostSpec,

@@ -3,6 +3,7 @@
 //! One incident groups what belongs together: a GPU fault with the death of its server and its clients, a daemon's death with its
 //! server's, repeated deaths in a crash loop, repeated drift. A client that lost its work in one incident does not lose it again in another.
 
+use super::report::IncidentReport;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, Suspect};
 use crate::domain::client::ClientId;
 use crate::domain::event::{
@@ -115,33 +116,6 @@ pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentCha
     grouping.changes
 }
 
-/// What an event reports.
-struct Report {
-    kind: IncidentKind,
-    topic: IncidentTopic,
-    gpus: Option<Vec<GpuUuid>>,
-    suspects: Vec<Suspect>,
-    clients: Vec<AffectedClient>,
-    is_uncertain: bool,
-    is_hint: bool,
-    detail: Option<String>,
-}
-
-impl Report {
-    fn of(kind: IncidentKind, topic: IncidentTopic) -> Self {
-        Self {
-            kind,
-            topic,
-            gpus: None,
-            suspects: Vec::new(),
-            clients: Vec::new(),
-            is_uncertain: false,
-            is_hint: false,
-            detail: None,
-        }
-    }
-}
-
 struct Grouping<'g> {
     seen: Occurrence<'g>,
     daemon: &'g DaemonName,
@@ -156,10 +130,10 @@ impl Grouping<'_> {
             DomainEvent::ServerFault(fault) => self.fault(fault),
             DomainEvent::ServerDied { pid, lost, .. } => {
                 let topic = IncidentTopic::Server { pid: *pid };
-                let report = Report {
+                let report = IncidentReport {
                     clients: lost.clients.clone(),
                     is_uncertain: lost.is_uncertain,
-                    ..Report::of(Kind::ServerDied, topic.clone())
+                    ..IncidentReport::of(Kind::ServerDied, topic.clone())
                 };
                 // It may be the end of what has a cause already.
                 self.report(report, |open| {
@@ -172,22 +146,22 @@ impl Grouping<'_> {
             }
             DomainEvent::ServerReplaced { clients, process, .. }
             | DomainEvent::DaemonReplaced { clients, process, .. } => {
-                let report = Report {
+                let report = IncidentReport {
                     clients: clients.clone(),
                     is_uncertain: process.working.is_none(),
-                    ..Report::of(Kind::DaemonWedged, IncidentTopic::Daemon)
+                    ..IncidentReport::of(Kind::DaemonWedged, IncidentTopic::Daemon)
                 };
                 self.report(report, |open| open.kind == Kind::DaemonWedged);
             }
             DomainEvent::DaemonWedged(_) => {
-                let report = Report::of(Kind::DaemonWedged, IncidentTopic::Daemon);
+                let report = IncidentReport::of(Kind::DaemonWedged, IncidentTopic::Daemon);
                 self.report(report, |open| open.kind == Kind::DaemonWedged);
             }
             DomainEvent::DaemonDied { why, lost, .. } => {
-                let report = Report {
+                let report = IncidentReport {
                     clients: lost.clients.clone(),
                     is_uncertain: lost.is_uncertain,
-                    ..Report::of(Kind::DaemonDied, IncidentTopic::Daemon)
+                    ..IncidentReport::of(Kind::DaemonDied, IncidentTopic::Daemon)
                 };
                 let killed = *why == DaemonDeath::Killed;
                 self.report(report, |open| match open.kind {
@@ -198,7 +172,7 @@ impl Grouping<'_> {
                 });
             }
             DomainEvent::DaemonCrashLoop(_) => {
-                let report = Report::of(Kind::CrashLoop, IncidentTopic::Daemon);
+                let report = IncidentReport::of(Kind::CrashLoop, IncidentTopic::Daemon);
                 self.report(report, |open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
             }
             DomainEvent::DaemonBackOff(_) | DomainEvent::ServerExited { .. } => {
@@ -207,25 +181,31 @@ impl Grouping<'_> {
             DomainEvent::SettingsDrifted { drifted, .. } => {
                 let detail = drifted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 let detail = Some(detail).filter(|text| !text.is_empty());
-                self.recurring(Report { detail, ..Report::of(Kind::Drift, IncidentTopic::Settings) });
+                self.recurring(IncidentReport {
+                    detail,
+                    ..IncidentReport::of(Kind::Drift, IncidentTopic::Settings)
+                });
             }
             DomainEvent::LayoutDrifted { layout, .. } => {
                 let detail = layout.drift.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 let detail = Some(detail).filter(|text| !text.is_empty());
-                self.recurring(Report { detail, ..Report::of(Kind::Drift, IncidentTopic::Layout) });
+                self.recurring(IncidentReport {
+                    detail,
+                    ..IncidentReport::of(Kind::Drift, IncidentTopic::Layout)
+                });
             }
             DomainEvent::LayoutDegraded(layout) => {
                 let detail = layout.degraded.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let report = Report {
+                let report = IncidentReport {
                     detail: Some(detail).filter(|text| !text.is_empty()),
-                    ..Report::of(Kind::LayoutDegraded, IncidentTopic::Layout)
+                    ..IncidentReport::of(Kind::LayoutDegraded, IncidentTopic::Layout)
                 };
                 self.report(report, |open| open.kind == Kind::LayoutDegraded);
             }
             DomainEvent::LayoutFailed { failure, .. } => {
-                let report = Report {
+                let report = IncidentReport {
                     detail: Some(failure.clone()),
-                    ..Report::of(Kind::LayoutIdsDiffer, IncidentTopic::Layout)
+                    ..IncidentReport::of(Kind::LayoutIdsDiffer, IncidentTopic::Layout)
                 };
                 self.report(report, |open| open.kind == Kind::LayoutIdsDiffer);
             }
@@ -237,36 +217,38 @@ impl Grouping<'_> {
                     tenant: process.tenant.clone(),
                     program: process.program.clone(),
                 });
-                self.recurring(Report {
+                self.recurring(IncidentReport {
                     suspects: suspects.collect(),
                     gpus: Some(gpus),
-                    ..Report::of(Kind::Bypass, IncidentTopic::Processes)
+                    ..IncidentReport::of(Kind::Bypass, IncidentTopic::Processes)
                 });
             }
             DomainEvent::BreachDetected(MemoryBreach { client, tenant, gpu, used, limit, .. }) => {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
-                self.recurring(Report {
+                self.recurring(IncidentReport {
                     suspects: vec![suspect(*client, tenant.as_ref())],
                     gpus: Some(vec![gpu.clone()]),
                     detail: Some(format!("{} of {}", Bytes(*used), Bytes(*limit))),
-                    ..Report::of(Kind::Breach, topic)
+                    ..IncidentReport::of(Kind::Breach, topic)
                 });
             }
             DomainEvent::ClientRefused(refusal) => self.refusal(refusal),
             DomainEvent::OperationFailed { operation, error, .. } => {
                 let Some(client) = operation.client else { return };
                 let topic = IncidentTopic::Client { client, operation: Some(operation.id) };
-                let report = Report {
+                let report = IncidentReport {
                     suspects: vec![suspect(client, operation.tenant.as_ref())],
                     detail: Some(error.clone()),
-                    ..Report::of(Kind::UnknownOutcome, topic.clone())
+                    ..IncidentReport::of(Kind::UnknownOutcome, topic.clone())
                 };
                 self.report(report, |open| open.kind == Kind::UnknownOutcome && open.topic == topic);
             }
             DomainEvent::GpuMissing { gpu, .. } => {
                 let topic = IncidentTopic::Gpu { gpu: gpu.clone() };
-                let report =
-                    Report { gpus: Some(vec![gpu.clone()]), ..Report::of(Kind::GpuMissing, topic.clone()) };
+                let report = IncidentReport {
+                    gpus: Some(vec![gpu.clone()]),
+                    ..IncidentReport::of(Kind::GpuMissing, topic.clone())
+                };
                 self.report(report, |open| open.topic == topic);
             }
             _ => self.ending(),
@@ -350,11 +332,11 @@ impl Grouping<'_> {
                 program: None,
             }
         });
-        let report = Report {
+        let report = IncidentReport {
             suspects: suspects.collect(),
             clients: fault.clients.clone(),
             is_hint: fault.known_from == KnownFrom::ServerLog,
-            ..Report::of(IncidentKind::GpuFault, topic.clone())
+            ..IncidentReport::of(IncidentKind::GpuFault, topic.clone())
         };
         let same = |known: &Incident| {
             known.topic == topic && matches!(known.kind, IncidentKind::GpuFault | IncidentKind::ServerDied)
@@ -366,7 +348,7 @@ impl Grouping<'_> {
     }
 
     /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
-    fn report_over(&mut self, mut report: Report, belongs: impl Fn(&Incident) -> bool) {
+    fn report_over(&mut self, mut report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
         let is_it = |known: &&StoredIncident| belongs(&known.incident);
         let (mut incident, id) = match self.known.iter().rev().find(is_it) {
             Some(known) => {
@@ -401,10 +383,10 @@ impl Grouping<'_> {
             tenant: refusal.tenant.clone(),
             program: None,
         });
-        let report = Report {
+        let report = IncidentReport {
             suspects: suspects.into_iter().collect(),
             detail: Some(refusal.reason.clone()),
-            ..Report::of(IncidentKind::ClientRefused, IncidentTopic::Processes)
+            ..IncidentReport::of(IncidentKind::ClientRefused, IncidentTopic::Processes)
         };
         self.report_over(report, |known| {
             known.kind == IncidentKind::ClientRefused && known.acknowledged.is_none()
@@ -412,7 +394,7 @@ impl Grouping<'_> {
     }
 
     /// Adds what is reported to the last open incident that it belongs to, or opens one.
-    fn report(&mut self, report: Report, belongs: impl Fn(&Incident) -> bool) {
+    fn report(&mut self, report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
         let open = self.known.iter().rev().find(|known| known.incident.is_open() && belongs(&known.incident));
         match open {
             Some(known) => self.extend(known, report, Transition::Extended),
@@ -425,7 +407,7 @@ impl Grouping<'_> {
 
     /// The same for what comes and goes: it also belongs to the last incident of its kind and topic, unless somebody took note of
     /// that one after it had ended.
-    fn recurring(&mut self, report: Report) {
+    fn recurring(&mut self, report: IncidentReport) {
         let same = |known: &&StoredIncident| {
             known.incident.kind == report.kind && known.incident.topic == report.topic
         };
@@ -442,7 +424,7 @@ impl Grouping<'_> {
         }
     }
 
-    fn opened(&self, report: Report) -> Incident {
+    fn opened(&self, report: IncidentReport) -> Incident {
         let mut incident = Incident {
             kind: report.kind,
             daemon: self.daemon.clone(),
@@ -466,7 +448,7 @@ impl Grouping<'_> {
         incident
     }
 
-    fn extend(&mut self, known: &StoredIncident, report: Report, transition: Transition) {
+    fn extend(&mut self, known: &StoredIncident, report: IncidentReport, transition: Transition) {
         let mut incident = known.incident.clone();
         if transition == Transition::Opened {
             (incident.recovered_at, incident.ended_by) = (None, None);
@@ -483,7 +465,7 @@ impl Grouping<'_> {
         self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
     }
 
-    fn add_report(&self, incident: &mut Incident, id: Option<i64>, report: Report) {
+    fn add_report(&self, incident: &mut Incident, id: Option<i64>, report: IncidentReport) {
         let gpus = report.gpus.unwrap_or_else(|| self.seen.gpus.to_vec());
         for gpu in gpus {
             if !incident.gpus.contains(&gpu) {

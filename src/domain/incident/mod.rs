@@ -6,6 +6,7 @@
 pub mod breach;
 mod grouping;
 mod kind;
+mod report;
 mod sentence;
 #[cfg(test)]
 mod tests;

@@ -9,11 +9,11 @@ use crate::domain::host_file::HostFile;
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(HostFile, GpuRef)))]
-struct Schemas;
+struct HostFileSchemas;
 
 /// The schema of a host file, self-contained: JSON Schema 2020-12.
 pub fn host_file_schema() -> Value {
-    let mut schema = schema_of(&Schemas::openapi(), "HostFile", "host", "Host files of mps-manager");
+    let mut schema = schema_of(&HostFileSchemas::openapi(), "HostFile", "host", "Host files of mps-manager");
     // What a host file has elsewhere or not at all, though the types that it is made of do.
     for (definition, field) in [("DaemonSpec_GpuRef", "layout"), ("DocumentLayout", "recorded")] {
         let fields =

@@ -272,7 +272,7 @@ impl Service {
                 &neighbours,
             );
             // A list of many tenants of one daemon would be mostly shares.
-            keep_own_share(&mut view);
+            keep_own_share(&view.name, &mut view.status);
             items.push(view);
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
@@ -515,7 +515,7 @@ impl Backend {
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         let mut view = TenantView { name, generation, created_at, updated_at, spec, status };
         if ctx.actor.scope().is_some() {
-            keep_own_share(&mut view);
+            keep_own_share(&view.name, &mut view.status);
         }
         view
     }

@@ -8,7 +8,6 @@ use crate::domain::resolution::{Resolved, resolve};
 use crate::domain::tenant::{Tenant, TenantStatus};
 use crate::domain::verification::Staleness;
 use crate::domain::{TenantName, ThreadPercentage, shares};
-use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::conditions::share_below_minimum;
 use crate::service::{Backend, ServiceError};
@@ -72,9 +71,9 @@ pub(super) fn add_shares(
 }
 
 /// Leaves the tenant's own share alone.
-pub(super) fn keep_own_share(view: &mut TenantView) {
-    if let Some(provisioning) = &mut view.status.provisioning {
-        provisioning.shares.retain(|share| share.tenant == view.name);
+pub(super) fn keep_own_share(tenant: &TenantName, status: &mut TenantStatus) {
+    if let Some(provisioning) = &mut status.provisioning {
+        provisioning.shares.retain(|share| share.tenant == *tenant);
     }
 }
 
