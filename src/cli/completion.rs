@@ -11,8 +11,9 @@ use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 use serde::de::DeserializeOwned;
 
-use super::fetch::all;
+use super::fetch::{all, whole};
 use super::server::ServerArgs;
+use crate::client::{Client, ClientError};
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
 use crate::service::layouts::LayoutView;
@@ -54,9 +55,16 @@ pub(super) fn print_script(shell: CompletedShell) -> Result<ExitCode, String> {
 
 /// What each item of a list is called, with a word about it.
 fn candidates<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) -> Vec<CompletionCandidate> {
+    offered(async |client: &Client| all::<T>(client, path).await, of)
+}
+
+fn offered<T>(
+    read: impl AsyncFn(&Client) -> Result<Vec<T>, ClientError>,
+    of: fn(T) -> (String, String),
+) -> Vec<CompletionCandidate> {
     let read = async {
         let client = ServerArgs::default().client().ok()?;
-        tokio::time::timeout(PATIENCE, all::<T>(&client, path)).await.ok()?.ok()
+        tokio::time::timeout(PATIENCE, read(&client)).await.ok()?.ok()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let items = runtime.ok().and_then(|runtime| runtime.block_on(read)).unwrap_or_default();
@@ -93,10 +101,11 @@ pub(super) fn layouts() -> Vec<CompletionCandidate> {
 
 /// The GPUs of the server, by index.
 pub(super) fn gpus() -> Vec<CompletionCandidate> {
-    candidates("/api/v1/gpus", |gpu: GpuView| {
+    let of = |gpu: GpuView| {
         let name = gpu.index.map_or_else(|| gpu.uuid.to_string(), |index| index.to_string());
         (name, gpu.name.unwrap_or_default())
-    })
+    };
+    offered(async |client: &Client| whole(client, "/api/v1/gpus").await, of)
 }
 
 /// The clients of the server.

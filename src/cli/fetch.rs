@@ -36,6 +36,11 @@ pub(super) async fn all<T: DeserializeOwned>(client: &Client, path: &str) -> Res
     newest(client, path, usize::MAX).await
 }
 
+/// Reads a list that comes in one piece.
+pub(super) async fn whole<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+    Ok(client.get::<List<T>>(path).await?.items)
+}
+
 /// Reads the first items of a list.
 pub(super) async fn newest<T: DeserializeOwned>(
     client: &Client,

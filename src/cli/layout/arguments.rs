@@ -99,7 +99,7 @@ pub(in crate::cli) fn read(path: &std::path::Path) -> Result<String, String> {
 pub(in crate::cli) struct DocumentOutputArgs {
     /// Output format: yaml or json, or table, wide or name
     #[arg(
-        short,
+        short = 'o',
         long = "output",
         value_name = "FORMAT",
         value_enum,

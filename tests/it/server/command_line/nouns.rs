@@ -115,19 +115,19 @@ fn logs_of_a_daemon_are_printed() {
 fn clients_are_terminated_by_pid_and_by_tenant() {
     let host = InProcess::ready();
     let (mut one, mut other, mut neighbour) =
-        (host.run_client("demo"), host.run_client("demo"), host.run_client("batch"));
+        (host.run_client("batch"), host.run_client("batch"), host.run_client("demo"));
     let pid = one.pid().to_string();
     assert_eq!(ok(&host, &["client", "list", "--gpu", "0", "-o", "name"]).lines().count(), 3);
     assert_eq!(ok(&host, &["client", "list", "--gpu", "1", "-o", "name"]), "");
-    assert!(ok(&host, &["client", "get", &pid]).contains("Tenant:    demo\n"));
+    assert!(ok(&host, &["client", "get", &pid]).contains("Tenant:    batch\n"));
     let said = ok(&host, &["client", "terminate", &pid]);
-    assert!(said.starts_with(&format!("client {pid} (demo) was terminated (")), "{said}");
+    assert!(said.starts_with(&format!("client {pid} (batch) was terminated (")), "{said}");
     one.ended();
-    let said = ok(&host, &["terminate", "--tenant", "demo"]);
+    let said = ok(&host, &["terminate", "--tenant", "batch"]);
     assert_eq!(said.lines().count(), 1, "{said}");
     other.ended();
     assert!(neighbour.is_running());
-    let none = host.cli(&["client", "terminate", "--tenant", "demo"]);
+    let none = host.cli(&["client", "terminate", "--tenant", "batch"]);
     assert_eq!((none.status.code(), stdout_of(&none).as_str()), (Some(0), ""));
     assert_eq!(stderr_of(&none), "There are no such clients.\n");
     ok(&host, &["kill", "--gpu", "0"]);
