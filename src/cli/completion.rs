@@ -11,7 +11,7 @@ use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 use serde::de::DeserializeOwned;
 
-use super::fetch::all;
+use super::fetch::{all, whole};
 use super::server::ServerArgs;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
@@ -21,6 +21,7 @@ use crate::service::tenants::clients::ClientView;
 
 /// The longest that a completion waits for the server.
 const PATIENCE: Duration = Duration::from_millis(700);
+const GPUS: &str = "/api/v1/gpus";
 /// The variable by which a shell asks for completions.
 const VARIABLE: &str = "MPS_MANAGER_COMPLETE";
 
@@ -56,7 +57,11 @@ pub(super) fn print_script(shell: CompletedShell) -> Result<ExitCode, String> {
 fn candidates<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) -> Vec<CompletionCandidate> {
     let read = async {
         let client = ServerArgs::default().client().ok()?;
-        tokio::time::timeout(PATIENCE, all::<T>(&client, path)).await.ok()?.ok()
+        let items = async {
+            // The list of GPUs has no pages.
+            if path == GPUS { whole::<T>(&client, path).await } else { all::<T>(&client, path).await }
+        };
+        tokio::time::timeout(PATIENCE, items).await.ok()?.ok()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let items = runtime.ok().and_then(|runtime| runtime.block_on(read)).unwrap_or_default();
@@ -93,7 +98,7 @@ pub(super) fn layouts() -> Vec<CompletionCandidate> {
 
 /// The GPUs of the server, by index.
 pub(super) fn gpus() -> Vec<CompletionCandidate> {
-    candidates("/api/v1/gpus", |gpu: GpuView| {
+    candidates(GPUS, |gpu: GpuView| {
         let name = gpu.index.map_or_else(|| gpu.uuid.to_string(), |index| index.to_string());
         (name, gpu.name.unwrap_or_default())
     })

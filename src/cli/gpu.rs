@@ -7,7 +7,7 @@ use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
 use super::completion;
-use super::fetch::{all, encoded};
+use super::fetch::{encoded, whole};
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, word};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
@@ -84,7 +84,7 @@ pub(super) fn run(command: GpuCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
             GpuCommand::List { call } => {
-                LAYOUT.print(&all(&call.client()?, GPUS).await?, call.format());
+                LAYOUT.print(&whole(&call.client()?, GPUS).await?, call.format());
                 Ok(ExitCode::SUCCESS)
             }
             GpuCommand::Get { gpu, call } => get(&call, &gpu).await,

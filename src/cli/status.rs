@@ -9,7 +9,7 @@ use clap::Args;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::fetch::all;
+use super::fetch::{all, whole};
 use super::output::{DIFFERS, ListLayout, OutputFormat, clear_screen, line, remark};
 use super::server::{CallArgs, ask};
 use super::{daemon, foreign, incident, tenant};
@@ -63,7 +63,7 @@ impl HostSnapshot {
     /// Reads it.
     pub(super) async fn read(client: &Client) -> Result<Self, ClientError> {
         let host: HostView = client.get("/api/v1/host").await?;
-        let gpus = all(client, "/api/v1/gpus").await?;
+        let gpus = whole(client, "/api/v1/gpus").await?;
         let daemons = all(client, "/api/v1/daemons").await?;
         let tenants = all(client, "/api/v1/tenants").await?;
         let foreign_daemons = client.get::<List<_>>("/api/v1/foreign-daemons").await?.items;
