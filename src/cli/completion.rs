@@ -22,6 +22,7 @@ use crate::service::tenants::clients::ClientView;
 
 /// The longest that a completion waits for the server.
 const PATIENCE: Duration = Duration::from_millis(700);
+const GPUS: &str = "/api/v1/gpus";
 /// The variable by which a shell asks for completions.
 const VARIABLE: &str = "MPS_MANAGER_COMPLETE";
 

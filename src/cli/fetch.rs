@@ -61,6 +61,11 @@ pub(super) async fn newest<T: DeserializeOwned>(
     }
 }
 
+/// Reads a list that has no pages, as that of GPUs.
+pub(super) async fn whole<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+    Ok(client.get::<List<T>>(path).await?.items)
+}
+
 /// Fails if there is no such tenant: a list of what it has would be empty.
 pub(super) async fn require_tenant(client: &Client, name: Option<&TenantName>) -> Result<(), ClientError> {
     match name {

@@ -489,8 +489,6 @@ impl Struck {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-
     #[test]
     fn affected_clients_are_those_that_were_struck(history in strikes()) {
         let mut struck = Struck {
@@ -504,7 +502,9 @@ proptest! {
         for (strike, pause) in &history {
             struck.journal.at += i64::from(*pause) + 1;
             struck.strike(strike);
-            struck.journal.reread();
+            if pause.is_multiple_of(3) {
+                struck.journal.reread();
+            }
         }
         let losses = struck.journal.incidents.iter().filter(|one| one.incident.kind.loses_work());
         let found: Vec<BTreeSet<u32>> = losses.map(|one| pids(&one.incident).into_iter().collect()).collect();

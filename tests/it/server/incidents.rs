@@ -160,7 +160,7 @@ fn second_acknowledgement_names_the_first() {
     let events = host.api().get("/api/v1/events?type=incident.acknowledged").ok()["items"].clone();
     assert_eq!(events.as_array().expect("items").len(), 1, "{events}");
     let long = json!({"note": "x".repeat(1001)});
-    host.api().post(&path, &long).problem(422, "invalid");
+    host.api().post(&path, &long).problem(422, "invalid-request");
     host.api().post("/api/v1/incidents/999/acknowledge", &json!({})).problem(404, "not-found");
     let list = |query: &str| {
         let list = host.api().get(&format!("/api/v1/incidents?{query}")).ok()["items"].clone();

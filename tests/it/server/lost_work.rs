@@ -175,7 +175,7 @@ fn fault_incident_follows_the_mps_log() {
     assert_eq!(left["cause"]["by"], "client", "{left}");
     let over = page(&host, &at);
     assert!(over.contains("t_c") && !over.contains("t_d"), "{over}");
-    assert!(!over.contains("still connected"), "{over}");
+    assert!(!over.contains("<strong>still connected"), "{over}");
 }
 
 #[test]
