@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::platform::Platform;
 use super::{
-    DATABASE, StartupError, durable_records, guarding, platform, refused, seed, token_file, trusted,
+    DATABASE, StartupError, durable_records, guarding, platform, refused, seed, token_file, trial, trusted,
 };
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
@@ -79,6 +79,7 @@ impl Prepared {
         let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
         let admin_token = token_file::read(&config.state_dir)?;
         guarding::check_database(&config.state_dir, new_database)?;
+        trial::mark(config)?;
         trusted::make_runtime_directory(&config.runtime_dir)?;
         let seeded = DesiredState::Running;
         Ok(Self { lock, users, machine_id, real, remembered, admin_token, seeded, probe: None })
@@ -185,7 +186,13 @@ impl App {
         background.push(tokio::spawn(watching));
         let unfinished = config.state_dir.join(seed::SEEDING);
         // A copied state directory may bring the file along: what is sealed gets nothing new.
-        if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
+        let is_new = platform.simulated && !store.is_sealed() && (first_start || unfinished.exists());
+        if is_new && service.without_permit().has_lost_daemons().await {
+            tracing::warn!(
+                "daemons of this manager are running that its database does not know, so no examples were added: \
+                 `mps-manager daemon adopt --all-ours` takes them back"
+            );
+        } else if is_new {
             seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
@@ -221,6 +228,16 @@ impl App {
     /// The API, its document, the pages and the probes; a request brings its [`Peer`](crate::http::auth::Peer).
     pub fn router(&self) -> Router {
         router(self.state.clone())
+    }
+
+    /// The use cases.
+    pub(super) fn service(&self) -> &Service {
+        &self.state.service
+    }
+
+    /// The daemons.
+    pub(super) fn fleet(&self) -> &Fleet {
+        &self.fleet
     }
 
     /// How it is reached, and the way to change that.
@@ -321,6 +338,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
         tokio::spawn(tasks().keep_audit()),
         tokio::spawn(tasks().refresh_metrics_snapshot()),
         tokio::spawn(tasks().keep_history()),
+        tokio::spawn(tasks().watch_breaches(every)),
     ]
 }
 

@@ -1,15 +1,24 @@
 //! `doctor`: what this host lacks for a manager.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::{DIFFERS, OutputFormat, line, running, runtime_dir};
-use crate::app::doctor;
-use crate::config::Config;
+use super::fetch::all;
+use super::output::{DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells};
+use super::running;
+use super::server::runtime_dir;
+use crate::app::doctor::{self, DaemonReport};
+use crate::client::Client;
+use crate::config::{self, Config};
 use crate::domain::checkup::{CheckVerdict, Checkup};
-use crate::domain::printable::printable;
+use crate::service::daemons::DaemonView;
+
+/// How long a manager may take to say how its daemons are.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
@@ -22,15 +31,14 @@ pub(super) struct Doctor {
     /// The directory of sockets, pipe directories and logs [env: `MPS_MANAGER_RUNTIME_DIR`]
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
-    /// Check the simulated host of this profile, as h200x2
+    /// Check the simulated host of this profile, for example h200x2
     #[arg(long, value_name = "PROFILE")]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs
     #[arg(long)]
     mps_dir: Option<PathBuf>,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-    output: OutputFormat,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
@@ -67,22 +75,53 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let checkup = runtime.map_err(|error| error.to_string())?.block_on(doctor::examine(config, refused));
-    match args.output {
-        OutputFormat::Json => {
-            line!("{}", serde_json::to_string_pretty(&checkup).map_err(|error| error.to_string())?);
+    let checkup = runtime.map_err(|error| error.to_string())?.block_on(async {
+        let report = report(&config).await;
+        doctor::examine(config, refused, report).await
+    });
+    match args.output.format {
+        OutputFormat::Name => {
+            for check in checkup.checks.iter().filter(|check| check.status == CheckVerdict::Fail) {
+                line!("{}", check.id);
+            }
         }
-        OutputFormat::Table => print(&checkup),
+        format => {
+            if !format.print_value(&checkup) {
+                print(&checkup);
+            }
+        }
     }
     Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+/// What the manager that serves says of its daemons; `None` where none serves.
+async fn report(config: &Config) -> Option<DaemonReport> {
+    let socket = config.socket();
+    UnixStream::connect(&socket).ok()?;
+    let asked = async {
+        let trusted = config::trusted_managers()?;
+        let client = Client::over_socket(&socket, trusted).map_err(|error| error.to_string())?;
+        let daemons: Vec<DaemonView> =
+            all(&client, "/api/v1/daemons").await.map_err(|error| error.to_string())?;
+        let conditions = |daemon: DaemonView| {
+            let status = daemon.status.map(|status| status.conditions).unwrap_or_default();
+            (daemon.name.to_string(), status)
+        };
+        Ok(daemons.into_iter().map(conditions).collect())
+    };
+    let answer = tokio::time::timeout(TIMEOUT, asked).await;
+    Some(answer.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs()))))
 }
 
 fn print(checkup: &Checkup) {
     let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
     for check in &checkup.checks {
-        line!("{:<7}  {:<width$}  {}", check.status.as_str(), check.id, printable(&check.seen));
+        let row = |status: TableCell, id: &str, text: String| {
+            print_cells(&[(status, 7), (id.into(), width), (text.into(), 0)])
+        };
+        row(TableCell::state(check.status.as_str()), check.id, check.seen.clone());
         if let Some(remedy) = &check.remedy {
-            line!("{:<7}  {:<width$}  -> {remedy}", "", "");
+            row("".into(), "", format!("-> {remedy}"));
         }
     }
     let counts = [CheckVerdict::Ok, CheckVerdict::Warn, CheckVerdict::Fail, CheckVerdict::Skipped]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GpuUuid, InvalidValue, TenantName};
+use super::{GpuUuid, InvalidValue, TenantName, ThreadPercentage};
 
 /// Names one process for ever: its PID and its start time, as `1234-567890`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -101,6 +101,8 @@ pub struct ClientFacts {
     pub sm_partition: Option<String>,
     /// Device connections that it takes: `CUDA_DEVICE_MAX_CONNECTIONS` in the environment it was started with, or else what is usual.
     pub connections: u32,
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in the environment it was started with, or else 100; `None` where that cannot be read.
+    pub active_thread_percentage: Option<ThreadPercentage>,
 }
 
 /// How it is known that a process is a tenant's.

@@ -28,6 +28,9 @@ const UNITS: [(&str, u64); 8] = [
     ("t", 1 << 40),
     ("ti", 1 << 40),
 ];
+/// How a size may be spelled, as a pattern of the API document: those that everyone reads alike.
+pub(super) const SPELLINGS: &str =
+    "([1-9][0-9]{0,5} ?[Mm]i?[Bb]?|[1-9][0-9]{0,2}(\\.(0|25|50?|75))? ?[Gg]i?[Bb]?|1 ?[Tt]i?[Bb]?)";
 /// Most digits of a number, so that its bytes fit 128 bits.
 const MAX_DIGITS: usize = 18;
 
@@ -189,6 +192,18 @@ impl<'de> Deserialize<'de> for MemoryLimit {
     }
 }
 
+/// The schema of a limit in bytes.
+pub(super) fn bytes_schema() -> utoipa::openapi::schema::Object {
+    use utoipa::openapi::schema::{ObjectBuilder, Type};
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(utoipa::openapi::KnownFormat::Int64)))
+        .minimum(Some(utoipa::Number::UInt(1 << 20)))
+        .maximum(Some(utoipa::Number::UInt(1 << 40)))
+        .multiple_of(Some(utoipa::Number::UInt(1 << 20)))
+        .build()
+}
+
 impl utoipa::PartialSchema for MemoryLimit {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
@@ -198,17 +213,8 @@ impl utoipa::PartialSchema for MemoryLimit {
                     "A device memory limit: whole MiB. Answers hold an integer of bytes; requests may hold that or a \
                      text such as \"4G\", \"1.5 GiB\" or \"512Mi\"; G and GB mean GiB, as they do for MPS.",
                 ))
-                .item(
-                    ObjectBuilder::new()
-                        .schema_type(Type::Integer)
-                        .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(
-                            utoipa::openapi::KnownFormat::Int64,
-                        )))
-                        .minimum(Some(utoipa::Number::UInt(1 << 20)))
-                        .maximum(Some(utoipa::Number::UInt(1 << 40)))
-                        .multiple_of(Some(utoipa::Number::UInt(1 << 20))),
-                )
-                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([1-9][0-9]{0,5} ?[Mm]i?[Bb]?|[1-9][0-9]{0,2}(\\.(0|25|50?|75))? ?[Gg]i?[Bb]?|1 ?[Tt]i?[Bb]?)$")))
+                .item(bytes_schema())
+                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^{SPELLINGS}$"))))
                 .build(),
         )
         .into()

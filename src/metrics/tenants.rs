@@ -53,13 +53,13 @@ impl MetricsSnapshot {
     fn limits<'w>(&'w self, tenant: &'w Tenant) -> impl Iterator<Item = (&'w GpuUuid, u64)> + 'w {
         let daemon = self.committed.daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
         daemon.into_iter().flat_map(move |daemon| {
-            let own = tenant.spec.memory_limit(&daemon.spec);
             let seen = daemon.spec.gpus.iter();
             seen.filter(|gpu| tenant.spec.sees(gpu)).filter_map(move |gpu| {
                 // Without a limit it is the whole GPU.
                 let whole = || {
                     self.committed.gpus.iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.memory_total)
                 };
+                let own = tenant.spec.memory_limit(&daemon.spec, gpu);
                 Some((gpu, own.map(crate::domain::MemoryLimit::bytes).or_else(whole)?))
             })
         })

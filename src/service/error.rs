@@ -75,6 +75,14 @@ pub enum ServiceError {
         /// All blockers.
         errors: Vec<FieldError>,
     },
+    /// A host file is refused as a whole.
+    #[error("{detail}")]
+    HostFileRefused {
+        /// The first fault.
+        detail: String,
+        /// All faults, each with its place in the file.
+        errors: Vec<FieldError>,
+    },
     /// The record belongs to other hardware or other versions.
     #[error("{detail}")]
     OtherHardware {

@@ -49,6 +49,7 @@ MEANING = {
     ("end_sessions", "/uid"): "beside a token",
     ("list_events", "/type"): "there is no such type",
     ("list_events", "/gpu"): "there is no such GPU",
+    ("list_incidents", "/gpu"): "there is no such GPU",
 }
 
 

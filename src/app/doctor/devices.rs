@@ -8,6 +8,11 @@ use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInve
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, capability};
 
+/// The first compute capability with limits for clients.
+const VOLTA: u32 = 7;
+/// The first with static SM partitions.
+const AMPERE: u32 = 8;
+
 impl Examination {
     fn inventory(&self) -> Result<Box<dyn Inventory>, InventoryError> {
         match &self.world {
@@ -17,7 +22,7 @@ impl Examination {
     }
 
     pub(super) fn devices(&mut self, in_maintenance: bool) {
-        let rest = ["gpus", "mig", "compute_mode", "outside_mps"];
+        let rest = ["gpus", "compute_capability", "mig", "compute_mode", "outside_mps", "pid_namespace"];
         let unmade = self.world.as_ref().is_some_and(|world| !world.join("world.json").exists());
         let why = if in_maintenance {
             Some("the host is in maintenance, so the driver is left alone")
@@ -41,9 +46,13 @@ impl Examination {
             Ok((inventory, driver, gpus)) => {
                 self.add(driver_check(&driver));
                 self.add(gpus_check(&gpus));
+                self.add(capability_check(&gpus));
                 self.add(mig_check(&gpus));
                 self.add(compute_mode_check(&gpus));
                 self.add(outside_check(inventory.as_ref(), &gpus));
+                let processes = gpus.iter().filter_map(|gpu| inventory.processes(&gpu.uuid).ok());
+                self.gpu_processes = processes.flatten().map(|process| process.pid).collect();
+                self.pid_namespace();
                 self.gpus = gpus;
             }
             Err(error) => {
@@ -132,6 +141,29 @@ fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
     (!found.is_empty()).then(|| found.join(", "))
 }
 
+/// What a GPU's generation lacks.
+fn capability_check(gpus: &[Gpu]) -> Check {
+    let older = |gpu: &Gpu, than: u32| gpu.compute_capability.is_some_and(|found| found.major < than);
+    if let Some(found) = those(gpus, |gpu| older(gpu, VOLTA)) {
+        return Check::warn(
+            "compute_capability",
+            format!(
+                "before Volta: {found}; MPS has no limits there, one user at a time, and containers need the host's /dev/shm"
+            ),
+            "nvidia-smi --query-gpu=index,compute_cap --format=csv (leave GPUs below 7.0 out of the daemons)",
+        );
+    }
+    Check::ok(
+        "compute_capability",
+        match those(gpus, |gpu| older(gpu, AMPERE)) {
+            Some(found) => {
+                format!("limits work on every GPU; before Ampere, so without static partitions: {found}")
+            }
+            None => "limits and static partitions are possible on every GPU".to_owned(),
+        },
+    )
+}
+
 fn mig_check(gpus: &[Gpu]) -> Check {
     match those(gpus, |gpu| gpu.mig_enabled) {
         None => Check::ok("mig", "no GPU is in MIG mode"),
@@ -176,9 +208,16 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
     if outside.is_empty() {
         return Check::ok("outside_mps", "every process on a GPU is an MPS client or server");
     }
+    let exclusive = those(gpus, |gpu| gpu.compute_mode == ComputeMode::ExclusiveProcess);
+    let effect = exclusive.map_or_else(
+        || "no limit holds them".to_owned(),
+        |found| {
+            format!("no limit holds them, and one on {found} keeps MPS and everybody else off it (error 46)")
+        },
+    );
     Check::warn(
         "outside_mps",
-        format!("not under MPS: {}; no limit holds them", outside.join(", ")),
+        format!("not under MPS: {}; {effect}", outside.join(", ")),
         "end them, or start them with `mps-manager run --tenant NAME`",
     )
 }

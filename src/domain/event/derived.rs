@@ -1,8 +1,9 @@
 //! What is stored of an event beside its message: type, severity, subject, details, and the usual cause.
 
 use super::domain_event::{
-    ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
-    NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, IncidentNotice,
+    LostEvents, NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner,
+    TokenFacts,
 };
 use super::{
     Details, EventCause, EventSubject, EventTrigger, EventType, KnownFrom, OtherSubjects, Predecessor,
@@ -35,7 +36,8 @@ impl DomainEvent {
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
-            BypassAppeared BypassEnded TenantCreated TenantChanged TenantDeleted TenantVerified
+            BypassAppeared BypassEnded BreachDetected BreachEnded IncidentOpened IncidentRecovered
+            IncidentAcknowledged TenantCreated TenantChanged TenantDeleted TenantVerified
             TenantVerificationFailed LeaseGranted LeaseRevoked LayoutVersionWritten LayoutDeleted
             LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted LayoutRepaired OperationRequested
             OperationStarted OperationStep OperationCancelRequested OperationFinished OperationFailed
@@ -98,8 +100,7 @@ impl DomainEvent {
             | Self::ServerDied { daemon, pid: server, .. }
             | Self::ServerFault(ServerFault { daemon, server, .. })
             | Self::ServerRecovered { daemon, pid: server }
-            | Self::ClientWaiting { daemon, server, .. }
-            | Self::ClientRefused { daemon, server, .. } => {
+            | Self::ClientWaiting { daemon, server, .. } => {
                 EventSubject { server: Some(*server), ..EventSubject::daemon(daemon) }
             }
             Self::ClientConnected(client) | Self::ClientLeft(client) => EventSubject {
@@ -108,6 +109,23 @@ impl DomainEvent {
                 tenant: client.tenant.clone(),
                 ..EventSubject::daemon(&client.daemon)
             },
+            Self::ClientRefused(refusal) => EventSubject {
+                server: Some(refusal.server),
+                tenant: refusal.tenant.clone(),
+                ..EventSubject::daemon(&refusal.daemon)
+            },
+            Self::BreachDetected(breach) | Self::BreachEnded(breach) => EventSubject {
+                client: Some(breach.client),
+                tenant: breach.tenant.clone(),
+                gpu: Some(breach.gpu.clone()),
+                ..EventSubject::daemon(&breach.daemon)
+            },
+            Self::IncidentOpened(incident)
+            | Self::IncidentRecovered(incident)
+            | Self::IncidentAcknowledged(incident) => {
+                also.gpus = several(&incident.gpus);
+                EventSubject { gpu: only(&incident.gpus), ..EventSubject::daemon(&incident.daemon) }
+            }
             Self::ClientTerminated { daemon, server, client, .. } => {
                 EventSubject { client: Some(*client), server: Some(*server), ..EventSubject::daemon(daemon) }
             }
@@ -244,9 +262,17 @@ impl DomainEvent {
             Self::ClientWaiting { pid, uid, behind_uid, .. } => {
                 Details::Waiting { pid: *pid, uid: *uid, behind_uid: *behind_uid }
             }
-            Self::ClientRefused { reason, logged_at, .. } => {
-                Details::Refused { reason: reason.clone(), logged_at: *logged_at }
+            Self::ClientRefused(refusal) => Details::Refused {
+                reason: refusal.reason.clone(),
+                pid: refusal.pid,
+                logged_at: refusal.logged_at,
+            },
+            Self::BreachDetected(breach) | Self::BreachEnded(breach) => {
+                Details::Memory { pid: breach.client.pid, used_bytes: breach.used, limit_bytes: breach.limit }
             }
+            Self::IncidentOpened(notice)
+            | Self::IncidentRecovered(notice)
+            | Self::IncidentAcknowledged(notice) => notice.details(),
             Self::LeaseGranted(lease) | Self::LeaseRevoked(lease) => lease.details(),
             Self::LayoutVersionWritten { version, .. } => layout_details(Some(*version)),
             Self::LayoutDeleted { version, .. } => layout_details(*version),
@@ -260,7 +286,7 @@ impl DomainEvent {
             | Self::OperationCancelRequested(operation)
             | Self::OperationFinished(operation)
             | Self::OperationCancelled(operation) => operation.details(None),
-            Self::OperationFailed { operation, error } => operation.details(Some(error)),
+            Self::OperationFailed { operation, error, .. } => operation.details(Some(error)),
             Self::OperationStep { step, outcome, .. } => {
                 Details::Step { step: step.clone(), outcome: outcome.clone() }
             }
@@ -319,6 +345,7 @@ impl DomainEvent {
             | Self::ClientRefused { .. } => EventCause::Mps.into(),
             Self::ClientConnected(_) | Self::ClientLeft(_) => EventCause::Client.into(),
             Self::GpuMissing { .. } | Self::GpuBack { .. } => EventCause::Host.into(),
+            Self::BreachDetected(_) | Self::BreachEnded(_) => EventCause::Client.into(),
             Self::OperationStarted(_) => EventTrigger::Latest(EventType::OperationRequested),
             Self::OperationCancelled(_) => EventTrigger::Latest(EventType::OperationCancelRequested),
             Self::OperationStep { .. }
@@ -366,6 +393,12 @@ impl ObservedClient {
             known_from: if self.client.is_some() { KnownFrom::Poll } else { KnownFrom::ServerLog },
             logged_at: self.logged_at,
         }
+    }
+}
+
+impl IncidentNotice {
+    fn details(&self) -> Details {
+        Details::Incident { incident: self.incident, incident_kind: self.kind, tenants: self.tenants.clone() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::domain::DeviceMemoryLimit;
 use crate::domain::audit::AuditOutcome;
 use crate::domain::condition::{self, Condition, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase};
@@ -173,6 +174,31 @@ pub(super) fn enforced_by(of: Option<EnforcedBy>) -> Badge {
 /// A number of bytes, rounded, and exact on hover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Amount(pub(super) u64);
+
+/// The amounts of several GPUs, each once where they follow each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Amounts(Vec<Amount>);
+
+impl Amounts {
+    /// The sizes of a memory limit.
+    pub(super) fn of(limit: &DeviceMemoryLimit) -> Self {
+        let mut amounts: Vec<Amount> = limit.sizes().map(|limit| Amount(limit.bytes())).collect();
+        amounts.dedup();
+        Self(amounts)
+    }
+
+    /// The exact numbers of bytes.
+    pub(super) fn exact(&self) -> String {
+        self.0.iter().map(|amount| amount.exact()).collect::<Vec<_>>().join(" / ")
+    }
+}
+
+impl fmt::Display for Amounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amounts: Vec<String> = self.0.iter().map(Amount::to_string).collect();
+        f.write_str(&amounts.join(" / "))
+    }
+}
 
 const UNITS: [(u64, &str); 3] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
 

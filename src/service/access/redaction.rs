@@ -5,8 +5,10 @@
 //! ([`ServiceError::for_audience`]); any other error becomes a generic one. Events and operations are let through by type. So
 //! the default is redacted.
 
+use crate::domain::TenantName;
 use crate::domain::access::Actor;
 use crate::domain::event::{Details, Event, EventCause, EventType};
+use crate::domain::incident::{Acknowledgement, Incident, IncidentKind};
 use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};
 use crate::domain::verification::{Verification, VerificationBlocker, VerificationResult};
@@ -128,9 +130,11 @@ impl ServiceError {
             | Self::KeyReused(_)
             | Self::AtCapacity { .. }
             | Self::TooMany { .. }) => error,
-            Self::Conflict(_) | Self::NotAdmitted(_) | Self::Blocked { .. } | Self::OtherHardware { .. } => {
-                Self::Conflict(BLOCKED.to_owned())
-            }
+            Self::Conflict(_)
+            | Self::NotAdmitted(_)
+            | Self::Blocked { .. }
+            | Self::HostFileRefused { .. }
+            | Self::OtherHardware { .. } => Self::Conflict(BLOCKED.to_owned()),
             Self::ReadOnly(_) => Self::ReadOnly(READ_ONLY.to_owned()),
             Self::DatabaseLost(_) => Self::DatabaseLost(READ_ONLY.to_owned()),
             Self::Unavailable(_) => Self::Unavailable(UNAVAILABLE.to_owned()),
@@ -189,6 +193,8 @@ enum EventVisibility {
     StepOutcome,
     /// Which operation failed, and not why.
     Failure,
+    /// Which incident it is about, and the meaning of its type.
+    Incident,
     /// Only the meaning of its type.
     TypeOnly,
 }
@@ -199,6 +205,8 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         EventType::ClientConnected
         | EventType::ClientLeft
         | EventType::ClientTerminated
+        | EventType::BreachDetected
+        | EventType::BreachEnded
         | EventType::TenantCreated
         | EventType::TenantChanged
         | EventType::TenantDeleted
@@ -218,6 +226,9 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         EventType::EventsLost => EventVisibility::FullWithoutDaemon,
         EventType::OperationStep => EventVisibility::StepOutcome,
         EventType::OperationFailed => EventVisibility::Failure,
+        EventType::IncidentOpened | EventType::IncidentRecovered | EventType::IncidentAcknowledged => {
+            EventVisibility::Incident
+        }
         EventType::DaemonCreated
         | EventType::DaemonChanged
         | EventType::DaemonDeleted
@@ -288,16 +299,25 @@ impl Redact for Event {
                 let error = Some(FAILED.to_owned());
                 (message, Some(Details::Operation { operation, daemons, gpus, error }))
             }
+            (EventVisibility::Incident, Some(Details::Incident { incident, incident_kind, .. })) => {
+                let details = Details::Incident { incident, incident_kind, tenants: Vec::new() };
+                (self.kind.meaning().to_owned(), Some(details))
+            }
             (
                 EventVisibility::FullWithoutDaemon
                 | EventVisibility::StepOutcome
                 | EventVisibility::Failure
+                | EventVisibility::Incident
                 | EventVisibility::TypeOnly,
                 _,
             ) => (self.kind.meaning().to_owned(), None),
         };
         let cause = match self.cause {
             EventCause::Outsider { .. } => EventCause::Outsider { command: None },
+            // Who acknowledged an incident is none of a tenant's business.
+            EventCause::Actor { .. } if tenant_view(self.kind) == EventVisibility::Incident => {
+                EventCause::Manager
+            }
             cause @ (EventCause::Actor { .. }
             | EventCause::Event { .. }
             | EventCause::Mps
@@ -306,6 +326,34 @@ impl Redact for Event {
             | EventCause::Host) => cause,
         };
         Self { cause, message, details, ..self }
+    }
+}
+
+/// What users bound to a tenant may see of an incident that hit it: nothing of other tenants, of processes that are not theirs, or of
+/// who caused it or took note of it.
+pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantName) -> Incident {
+    let is_own = |owner: Option<&TenantName>| owner == Some(tenant);
+    let names_own = incident.suspects.iter().any(|suspect| is_own(suspect.tenant.as_ref()));
+    let names_others = incident.suspects.iter().any(|suspect| !is_own(suspect.tenant.as_ref()));
+    let shows_detail = names_own
+        && !names_others
+        && matches!(
+            incident.kind,
+            IncidentKind::Breach | IncidentKind::ClientRefused | IncidentKind::UnknownOutcome
+        );
+    let loses_work = incident.kind.loses_work();
+    let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
+    // Whoever lost work does not learn who is suspected, not even that it is one of its own.
+    let suspects =
+        incident.suspects.into_iter().filter(|suspect| !loses_work && is_own(suspect.tenant.as_ref()));
+    let acknowledged = incident.acknowledged.map(|one| Acknowledgement { by: None, note: None, ..one });
+    Incident {
+        affected: affected.collect(),
+        suspects: suspects.collect(),
+        detail: incident.detail.filter(|_| shows_detail),
+        unaffected: None,
+        acknowledged,
+        ..incident
     }
 }
 
@@ -361,7 +409,7 @@ mod tests {
         for kind in EventType::ALL {
             let details = [
                 Details::Reason { reason: SECRET.to_owned() },
-                Details::Refused { reason: SECRET.to_owned(), logged_at: None },
+                Details::Refused { reason: SECRET.to_owned(), pid: None, logged_at: None },
                 Details::Step { step: "terminate".to_owned(), outcome: SECRET.to_owned() },
                 Details::Operation {
                     operation: "terminate_client".to_owned(),

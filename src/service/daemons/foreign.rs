@@ -224,6 +224,7 @@ impl Backend {
         AdoptionCandidate {
             uid: daemon.uid,
             held: around.is_ok_and(|around| around.token.is_some()),
+            lost: self.lost_name(neighbour).is_some(),
             mode: daemon.mode,
             mode_unsupported: capability.lacks_static().filter(|_| daemon.mode == Mode::Static),
             multi_user: daemon.multi_user,

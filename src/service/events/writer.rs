@@ -148,19 +148,7 @@ async fn write_observation(
 ) -> Result<(), ServiceError> {
     match note {
         Observation::Event(mut event) => {
-            let affected = event.event.affected_clients_mut();
-            // Some clients were lost before they were ever listed.
-            let leases = if affected.iter().any(|affected| affected.client.is_none()) {
-                store::leases::all(&mut *db, boot_id).await?
-            } else {
-                Vec::new()
-            };
-            for affected in affected {
-                affected.tenant = match affected.client {
-                    Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
-                    None => tenant_by_lease(&leases, affected.pid),
-                };
-            }
+            name_tenants(&mut *db, daemon, &mut event.event, boot_id).await?;
             store::events::append(db, &event, at).await?;
         }
         Observation::ClientArrived(client) => {
@@ -192,6 +180,48 @@ async fn write_observation(
             }
         }
         Observation::ReadTo(place) => store::log_offsets::put(db, daemon, place).await?,
+    }
+    Ok(())
+}
+
+/// Adds whose the processes are that an event names.
+async fn name_tenants(
+    db: Transaction<'_>,
+    daemon: &DaemonName,
+    event: &mut DomainEvent,
+    boot_id: &str,
+) -> Result<(), ServiceError> {
+    let names_others = matches!(event, DomainEvent::BypassAppeared { .. } | DomainEvent::ClientRefused(_));
+    let affected = event.affected_clients_mut();
+    // Some clients were lost before they were ever listed.
+    let leases = if names_others || affected.iter().any(|affected| affected.client.is_none()) {
+        store::leases::all(&mut *db, boot_id).await?
+    } else {
+        Vec::new()
+    };
+    for affected in affected {
+        affected.tenant = match affected.client {
+            Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
+            None => tenant_by_lease(&leases, affected.pid),
+        };
+    }
+    match event {
+        DomainEvent::BypassAppeared { processes, .. } => {
+            for process in processes {
+                process.tenant = tenant_by_lease(&leases, process.pid);
+            }
+        }
+        DomainEvent::ClientRefused(refusal) => {
+            refusal.tenant = match refusal.pid.and_then(|pid| tenant_by_lease(&leases, pid)) {
+                Some(tenant) => Some(tenant),
+                // The clients of a daemon with one tenant are that tenant's.
+                None => match candidates(db, daemon).await?.as_slice() {
+                    [one] => Some(one.tenant.clone()),
+                    _ => None,
+                },
+            };
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -336,6 +366,15 @@ impl Backend {
         let before = self.parts.clock.unix_ms() - i64::from(keep.days) * 24 * 60 * 60 * 1000;
         // The usual case costs a read and no write.
         let mut reader = self.parts.store.read().await?;
+        if store::incidents::has_expired(&mut reader, before).await? {
+            let pruned = self.parts.store.write(move |db| {
+                Box::pin(async move {
+                    let pruned = store::incidents::prune(db, before, PRUNE_BATCH).await?;
+                    Ok::<_, StoreError>((pruned, Fate::Commit))
+                })
+            });
+            pruned.await?;
+        }
         let Some((oldest, at)) = store::events::oldest_with_time(&mut reader).await? else { return Ok(0) };
         let keep = i64::from(keep.count);
         // There are no more rows than IDs.

@@ -193,7 +193,7 @@ impl TenantLimits {
     fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
         let specs = self.tenants.iter().map(|tenant| &tenant.spec);
         let here = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
-        here.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec) {
+        here.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec, &gpu.uuid) {
             Some(bytes) => (u64::saturating_add(sum, bytes), without),
             None => (sum, without + 1),
         })

@@ -13,13 +13,14 @@ use crate::domain::audit::AttemptedAction;
 use crate::domain::event::{DomainEvent, EventCause, HostConfirmation};
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostFault;
+use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::{GpuPresence, RememberedDaemon};
+use crate::supervisor::{GpuPresence, OpenReports, RememberedDaemon};
 
 /// The machine ID of a host without one.
 pub const NO_MACHINE_ID: &str = "none";
@@ -283,8 +284,14 @@ impl Backend {
         let boot_id = &self.parts.fleet.context().boot_id;
         let connected = store::connected_clients::of_daemon(&mut *db, name, boot_id).await?;
         let clients = connected.into_iter().map(|client| client.id).collect();
-        let read_to = store::log_offsets::get(db, name).await?;
-        Ok(Some(RememberedDaemon { incarnation, partitions, clients, read_to }))
+        let read_to = store::log_offsets::get(&mut *db, name).await?;
+        let open = store::incidents::open(db).await?;
+        let open: Vec<_> = open.into_iter().filter(|one| one.incident.daemon == *name).collect();
+        let open = OpenReports {
+            bypass: open.iter().any(|one| one.incident.kind == IncidentKind::Bypass),
+            layout: open.iter().any(|one| one.incident.topic == IncidentTopic::Layout),
+        };
+        Ok(Some(RememberedDaemon { incarnation, partitions, clients, read_to, open }))
     }
 
     /// Publishes the desired state of every daemon, with its stored control process.

@@ -6,7 +6,7 @@ use crate::domain::access::Right;
 use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::operation::{Operation, OperationRequest};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, GpuUuid, TenantName, ThreadPercentage};
 use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
@@ -55,6 +55,9 @@ pub struct ClientView {
     /// Device connections that it takes.
     #[serde(skip)]
     pub(super) connections: u32,
+    /// The percentage in the environment it was started with; `None` where that cannot be read.
+    #[serde(skip)]
+    pub(super) started_with: Option<ThreadPercentage>,
 }
 
 /// Filters for clients.
@@ -158,7 +161,7 @@ impl Service {
 
 impl Backend {
     /// All clients at the last poll, each with its tenant.
-    pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
+    pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
         let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
             .parts
             .fleet
@@ -227,5 +230,6 @@ fn view(
         memory,
         ancestors: client.ancestors,
         connections: client.connections,
+        started_with: client.active_thread_percentage,
     }
 }

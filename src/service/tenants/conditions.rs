@@ -3,7 +3,10 @@
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
-use crate::domain::tenant::{self, Resolved, Tenant};
+use crate::domain::percentage::FEWEST_SMS;
+use crate::domain::provisioning::{ClientCountSource, ProvisioningStatus, TenantShare};
+use crate::domain::resolution::{Resolved, below_context, context_bytes};
+use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
@@ -41,16 +44,40 @@ pub(super) fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
 
 /// A condition for a limit that leaves no room for the context that every client pays from it.
 pub(super) fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
-    let limit = resolved.memory?;
-    let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
-    let context = tenant::context_bytes(resolved.predicted_sms(most)?);
-    let message = tenant::below_context(limit, context)?;
+    let message = gpus.iter().find_map(|gpu| {
+        let limit = *resolved.memory.get(&gpu.uuid)?;
+        below_context(limit, context_bytes(resolved.predicted_sms(gpu.sms?)?))
+    })?;
     Some(Condition::new(
         ConditionType::LimitBelowContext,
         true,
         ConditionReason::ContextPaidFromLimit,
         message,
     ))
+}
+
+/// A condition for a share that is below what MPS gives every client.
+pub(super) fn share_below_minimum(
+    share: &TenantShare,
+    provisioning: &ProvisioningStatus,
+) -> Option<Condition> {
+    share.gpus.iter().find(|share| share.below_minimum)?;
+    let remedy = match provisioning.clients_from {
+        _ if share.stated => "raise it",
+        ClientCountSource::ExpectedClients => "lower expected_clients on the daemon",
+        ClientCountSource::MaxClients => {
+            "lower max_clients of its tenants, or give the daemon expected_clients"
+        }
+        ClientCountSource::Tenants => {
+            "spread the tenants over more daemons, or give the daemon expected_clients"
+        }
+    };
+    let message = format!(
+        "its share is {} %, and MPS gives no client fewer than {FEWEST_SMS} SMs, which is more: the shares of all tenants may come to more than \
+         the GPU. To change that, {remedy}",
+        share.active_thread_percentage,
+    );
+    Some(Condition::new(ConditionType::ShareBelowMinimum, true, ConditionReason::FewestSmsOfMps, message))
 }
 
 /// A condition for a limit that only the environment holds, because of neighbours without one.
@@ -71,7 +98,7 @@ pub(super) fn weakened(
                        that changes its environment escapes its limit";
     let daemon = &daemon.name;
     let whole = format!(
-        "{who} {consequence}; give {} a limit, or set a default limit on daemon {daemon}",
+        "{who} {consequence}; give {} a limit on each GPU, or set a default limit on daemon {daemon}",
         if names.len() == 1 { "it" } else { "them" }
     );
     let text = AudienceText::new(

@@ -114,6 +114,7 @@ impl Driver {
         let name = desired.borrow().name.clone();
         let (event_detector, read_to) =
             earlier.as_ref().map_or_else(Default::default, RememberedDaemon::event_detector);
+        let bypasses = Bypasses::reported(earlier.as_ref().is_some_and(|earlier| earlier.open.bypass));
         let (earlier, run) =
             earlier.map_or((None, None), |earlier| (Some(earlier.incarnation), earlier.partitions));
         let (pipe_directory, log_directory) = match earlier.as_ref().and_then(|earlier| earlier.home.clone())
@@ -154,7 +155,7 @@ impl Driver {
             probe: None,
             clients: Vec::new(),
             event_detector,
-            bypasses: Bypasses::default(),
+            bypasses,
             refreshed_at: 0,
             read_to,
             read: None,

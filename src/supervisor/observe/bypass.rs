@@ -31,9 +31,16 @@ pub(crate) struct Bypasses {
     named_at: Option<i64>,
     /// Whether the last event says that there are some.
     announced: bool,
+    /// Whether that event is an earlier manager's, and nothing was observed since.
+    inherited: bool,
 }
 
 impl Bypasses {
+    /// Those of a daemon of which an earlier manager reported some, or none.
+    pub(crate) fn reported(announced: bool) -> Self {
+        Self { announced, inherited: announced, ..Self::default() }
+    }
+
     /// Whether there is nothing to follow and nothing to say.
     pub(crate) fn is_empty(&self) -> bool {
         self.present.is_empty() && self.unnamed.is_empty()
@@ -47,6 +54,10 @@ impl Bypasses {
         mut now: BTreeMap<Identity, Bypass>,
         at: i64,
     ) -> Vec<DomainEvent> {
+        // Which of them an earlier manager reported is not known.
+        if self.inherited {
+            return Vec::new();
+        }
         now.retain(|identity, _| self.present.contains_key(&(identity.pid, identity.start_time)));
         self.observe(daemon, now, at)
     }
@@ -68,6 +79,7 @@ impl Bypasses {
             }
         }
         self.present = now;
+        self.inherited = false;
         let mut events = Vec::new();
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
         if !self.unnamed.is_empty() && !quiet {
@@ -121,7 +133,8 @@ mod tests {
 
     fn listed(pids: &[u32]) -> BTreeMap<Identity, Bypass> {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let bypass = |pid| Bypass { pid, gpu: gpu.clone(), uid: Some(7), program: Some("train".into()) };
+        let bypass =
+            |pid| Bypass { pid, gpu: gpu.clone(), uid: Some(7), program: Some("train".into()), tenant: None };
         pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass(*pid))).collect()
     }
 
@@ -144,6 +157,15 @@ mod tests {
         assert!(bypasses.observe(&name(), listed(&[12]), 3_000).is_empty(), "one is left");
         assert_eq!(kinds(&bypasses.observe(&name(), listed(&[]), 4_000)), [EventType::BypassEnded]);
         assert!(bypasses.observe(&name(), listed(&[]), 5_000).is_empty());
+    }
+
+    #[test]
+    fn bypass_of_an_earlier_manager_ends() {
+        let mut bypasses = Bypasses::reported(true);
+        assert!(bypasses.follow(&name(), listed(&[11]), 0).is_empty(), "its clients are not known yet");
+        assert_eq!(kinds(&bypasses.observe(&name(), listed(&[]), 1_000)), [EventType::BypassEnded]);
+        let mut bypasses = Bypasses::reported(true);
+        assert_eq!(kinds(&bypasses.observe(&name(), listed(&[11]), 0)), [EventType::BypassAppeared]);
     }
 
     #[test]

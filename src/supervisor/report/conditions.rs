@@ -59,6 +59,7 @@ pub(crate) fn status(
         sessions: counts.sessions,
         compute_modes: Vec::new(),
         layout,
+        provisioning: None,
     }
 }
 

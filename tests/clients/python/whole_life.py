@@ -116,6 +116,10 @@ def life_of_a_tenant(host):
     assert late.type_ == "urn:mps-manager:problem:precondition-failed"
     host.ready()
     assert host.call("get_tenant", "web", fresh=True).spec.device_memory_limit == 4 << 30
+    spec.device_memory_limit = m.MemoryLimitPerGpu.from_dict({"0": "1G"})
+    limits = host.call("put_tenant", "web", body=spec, dry_run=True).spec.device_memory_limit
+    assert list(limits.to_dict().values()) == [1 << 30]
+    spec.device_memory_limit = "4G"
     assert "web" in [tenant.name for tenant in host.call("list_tenants", daemon="gpu0").items]
     assert "CUDA_MPS_PIPE_DIRECTORY" in host.call("get_tenant_environment", "web").variables.to_dict()
     assert host.call("verify_tenant", "web", expect=202).running_since

@@ -151,6 +151,9 @@ async function lifeOfATenant(a: Host): Promise<void> {
   await ready(a);
   const now = await meant(200, api.GET(tenant, { params: { path, query: { fresh: true } } }));
   assert.equal(now.spec.device_memory_limit, 4 * 2 ** 30);
+  const each = { ...body, device_memory_limit: { "0": "1G" } };
+  const limited = await meant(200, api.PUT(tenant, { params: { path, query: { dry_run: true } }, body: each }));
+  assert.deepEqual(Object.values(limited.spec.device_memory_limit ?? {}), [2 ** 30]);
   const list = await meant(200, api.GET("/api/v1/tenants", { params: { query: { daemon: "gpu0" } } }));
   assert(list.items.some(({ name }) => name === "web"));
   const environment = await meant(200, api.GET("/api/v1/tenants/{name}/environment", { params: { path } }));

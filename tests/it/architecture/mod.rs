@@ -33,7 +33,22 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("lifecycle", &[]),
         // The outer shell: the command line speaks the API's own types, and `app` puts everything together.
         ("client", &["host", "http"]),
-        ("cli", &["app", "client", "config", "domain", "gpu", "host", "http", "service", "sim", "telemetry"]),
+        (
+            "cli",
+            &[
+                "app",
+                "client",
+                "clock",
+                "config",
+                "domain",
+                "gpu",
+                "host",
+                "http",
+                "service",
+                "sim",
+                "telemetry",
+            ],
+        ),
         (
             "app",
             &[
@@ -268,7 +283,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("held_lease", "a process that holds a lease of the tenant"),
         ("revoke_lease", "no answer"),
         ("is_client_stopped", "a process of the tenant"),
-        ("fault", "events, which are read as the caller"),
+        ("fault_holders", "nothing"),
     ])
 }
 
@@ -290,6 +305,7 @@ fn answers_to_tenant_users_are_redacted() {
             }
             let shown = [
                 "redacted_for(&ctx.actor)",
+                "IncidentView::for_actor(",
                 "reader) = (backend.parts.store.clone(), Arc::clone(&ctx.actor)",
                 "tenant_view(ctx",
                 "view_with(ctx",

@@ -44,7 +44,7 @@ fn tenant_without_limit_names_whom_it_weakens() {
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "", "the server has no limit");
     let enforced = |name: &str| {
         let tenant = host.api().get(&format!("/api/v1/tenants/{name}?fresh=true")).ok();
-        tenant["status"]["effective"]["device_memory_limit"]["enforced_by"].clone()
+        tenant["status"]["effective"]["device_memory_limits"][0]["enforced_by"].clone()
     };
     assert_eq!((enforced("plain"), enforced("batch")), (json!("none"), json!("environment")));
 

@@ -114,7 +114,7 @@ fn gpu_is_reassigned_only_after_daemon_deletion() {
     assert_eq!(host.api().tenant("second", &second).status, 201);
     host.await_ready();
     let tenant = host.api().get("/api/v1/tenants/second").ok();
-    assert_eq!(tenant["status"]["effective"]["device_memory_limit"]["enforced_by"], "environment");
+    assert_eq!(tenant["status"]["effective"]["device_memory_limits"][0]["enforced_by"], "environment");
     let seen = host.client("second").seen.clone();
     assert_eq!(seen["devices"].as_array().unwrap().len(), 1);
     assert!(seen["devices"][0]["memory_free"].as_u64().unwrap() < 2 << 30);

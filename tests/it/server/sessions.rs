@@ -464,10 +464,13 @@ fn login_page_accepts_token_and_escapes_output() {
 fn only_first_start_prints_login_link() {
     let host = Host::new("");
     let first = printed(&host);
-    let line = first.iter().find(|line| line.starts_with("log in once")).expect("an address");
-    assert!(line.contains("/login?code="), "{line}");
-    let again = printed(&host);
-    assert!(again.len() == 2 && !again[1].contains("log in once"), "{again:?}");
+    let console = |lines: &[String]| {
+        lines.iter().find(|line| line.starts_with("Console: ")).expect("the console's address").clone()
+    };
+    let line = console(&first);
+    assert!(line.contains("/login?code=") && line.contains("logs in once"), "{line}");
+    let line = console(&printed(&host));
+    assert!(!line.contains("code=") && line.contains("mps-manager login-url"), "{line}");
 }
 
 /// What the manager prints from its start to its end.

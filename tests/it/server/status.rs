@@ -29,7 +29,7 @@ fn status_reports_effective_settings() {
     let host = InProcess::ready();
     let table = printed(&host, &["status"]);
     assert_eq!(cell(&table, "demo", "PRIORITY"), "normal", "{table}");
-    assert_eq!(cell(&table, "batch", "PRIORITY"), "below_normal (env)", "{table}");
+    assert_eq!(cell(&table, "batch", "PRIORITY"), "below_normal*", "{table}");
     let spec = json!({"gpus": ["0"], "defaults": {"priority": "below_normal"}});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
     host.await_ready();

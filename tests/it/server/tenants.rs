@@ -98,7 +98,8 @@ fn effective_status_matches_the_daemon() {
     assert_eq!(host.api().tenant("web", &quarter()).status, 201);
     let tenant = applied(host.api(), "web");
     let effective = &tenant["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"], json!({"bytes": 4_u64 << 30, "enforced_by": "server"}));
+    let on = &effective["device_memory_limits"][0];
+    assert_eq!((&on["bytes"], &on["enforced_by"]), (&json!(4_u64 << 30), &json!("server")));
     assert_eq!(effective["threads"]["enforced_by"], "server");
     assert_eq!(effective["threads"]["predicted_sms"], 32);
 
@@ -118,12 +119,12 @@ fn status_shows_what_enforces_each_value() {
     // The server has the largest of its tenants' values; the smaller ones live in the environment.
     let demo = applied(host.api(), "demo");
     let effective = &demo["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"]["enforced_by"], "environment");
+    assert_eq!(effective["device_memory_limits"][0]["enforced_by"], "environment");
     assert_eq!(effective["threads"]["enforced_by"], "environment");
     assert_eq!(effective["priority"], json!({"priority": "normal", "enforced_by": "none"}));
     let batch = applied(host.api(), "batch");
     let effective = &batch["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"]["enforced_by"], "server");
+    assert_eq!(effective["device_memory_limits"][0]["enforced_by"], "server");
     assert_eq!(effective["threads"]["enforced_by"], "server");
     assert_eq!(effective["threads"]["predicted_sms"], 66);
     assert_eq!(effective["priority"]["enforced_by"], "environment");
@@ -131,7 +132,8 @@ fn status_shows_what_enforces_each_value() {
     assert_eq!(host.api().tenant("free", &json!({"daemon": "gpu1"})).status, 201);
     let free = applied(host.api(), "free");
     let effective = &free["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"], json!({"bytes": null, "enforced_by": "none"}));
+    let on = &effective["device_memory_limits"][0];
+    assert_eq!((&on["bytes"], &on["enforced_by"]), (&json!(null), &json!("none")));
     assert_eq!(effective["threads"]["enforced_by"], "none");
 }
 

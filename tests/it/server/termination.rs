@@ -45,7 +45,8 @@ fn terminate_command_waits_for_the_end() {
     let id = id(&host, client.pid());
     let output = host.cli(&["terminate", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("MPS ended its work"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with(&format!("client {} (demo) was terminated (", client.pid())), "{said}");
     client.ended();
     let again = host.cli(&["terminate", &id]);
     assert_eq!(again.status.code(), Some(2));

@@ -2,7 +2,6 @@
 
 use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
-use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
@@ -11,16 +10,8 @@ use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
-use crate::service::events::Order;
 use crate::service::host::HostView;
-use crate::service::page::Page;
 
-/// How far back failures are shown, in milliseconds.
-const RECENT_MS: i64 = 60 * 60 * 1000;
-/// Failures that are read; those of one kind are shown once.
-const FAILURES: u32 = 50;
-/// Kinds of failures shown.
-const KINDS: usize = 3;
 /// How long before its expiry a certificate is shown, in milliseconds.
 const CERTIFICATE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 
@@ -31,8 +22,6 @@ pub(super) struct Attention {
     pub(super) what: String,
     /// The cause, as reported, with a remedy if there is one.
     pub(super) why: String,
-    /// The time, if it is an event.
-    pub(super) at: Option<Moment>,
     /// Where to handle it.
     pub(super) remedy: RemedyLink,
 }
@@ -50,7 +39,7 @@ impl RemedyLink {
 }
 
 fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy: RemedyLink) -> Attention {
-    Attention { tone, what: what.into(), why: why.into(), at: None, remedy }
+    Attention { tone, what: what.into(), why: why.into(), remedy }
 }
 
 /// Everything that needs attention now, worst first.
@@ -67,12 +56,6 @@ pub(super) async fn all(
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
     found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
     found.extend(gpus.iter().flat_map(of_gpu));
-    let failures = failures(app, ctx).await?;
-    // A failure that persists is already shown as a present condition.
-    let is_current =
-        |failure: &Attention| found.iter().any(|now| !now.why.is_empty() && failure.why.ends_with(&now.why));
-    let failures: Vec<Attention> = failures.into_iter().filter(|failure| !is_current(failure)).collect();
-    found.extend(failures);
     found.sort_by_key(|attention| attention.tone);
     Ok(found)
 }
@@ -234,38 +217,4 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
         found.push(attention(Tone::Quiet, format!("The memory of {called} is over-committed"), why, open()));
     }
     found
-}
-
-/// Recent failures, newest first; equal ones are counted.
-async fn failures(app: &AppState, ctx: &RequestContext) -> Result<Vec<Attention>, Problem> {
-    let filter = EventFilter {
-        severity: Some(Severity::Error),
-        since: Some(app.service.clock().unix_ms() - RECENT_MS),
-        ..EventFilter::default()
-    };
-    let page = Page::first(FAILURES);
-    let events = app.service.events(ctx, filter, Order::NewestFirst, &page).await?.items;
-    let alike =
-        |one: &Event, other: &Event| one.kind == other.kind && one.subject.daemon == other.subject.daemon;
-    let newest = |at: &usize| !events[..*at].iter().any(|newer| alike(newer, &events[*at]));
-    let mut failures = Vec::new();
-    for at in (0..events.len()).filter(newest).take(KINDS) {
-        let event = &events[at];
-        let meaning = event.kind.meaning().trim_end_matches('.');
-        let (what, remedy) = match events.iter().filter(|other| alike(other, event)).count() {
-            1 => (meaning.to_owned(), RemedyLink::new(format!("/events/{}", event.id), "The event")),
-            times => {
-                let all = format!("/events?type={}&within=1h", event.kind.as_str());
-                (format!("{meaning}, {times} times in the last hour"), RemedyLink::new(all, "The events"))
-            }
-        };
-        let fault = app.service.fault(ctx, event.clone()).await?;
-        let why = match fault.over {
-            Some(_) => format!("it has ended: {}", event.message),
-            None => event.message.clone(),
-        };
-        // It happened; whether it persists is shown by the present conditions.
-        failures.push(Attention { tone: Tone::Quiet, what, why, at: Some(Moment(event.at)), remedy });
-    }
-    Ok(failures)
 }

@@ -29,10 +29,12 @@ use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::occupancy::{self, Lacking, Occupant};
-use crate::domain::tenant::{Tenant, gpus_of};
+use crate::domain::resolution::gpus_of;
+use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::placement::{occupy, started_before};
+use crate::service::tenants::provisioning::share_basis;
 use crate::service::tenants::{EnvironmentView, not_found};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, Fate};
@@ -144,7 +146,9 @@ impl Backend {
         let reachable = fleet.check_reachable(&tenant.spec.daemon, multi_user, uid).await;
         reachable.map_err(ServiceError::Conflict)?;
         let gpus = self.held_gpus().await?;
-        let resolved = self.resolved(&tenant, &before, &gpus)?;
+        let tenants = self.stored_tenants().await?;
+        let basis = share_basis(&before, &tenants, &gpus)?;
+        let resolved = self.resolved(&tenant, &before, &tenants, &gpus)?;
         let placement = self.placement(&tenant, &resolved, before.generation)?;
         self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
@@ -152,6 +156,7 @@ impl Backend {
         let clients = families_of(&of_daemon, &name);
         of_daemon.retain(|client| client.daemon == tenant.spec.daemon);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let known = gpus.clone();
         let seen: Vec<Gpu> = gpus.into_iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
@@ -173,6 +178,10 @@ impl Backend {
                     }
                     occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
                     let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
+                    // The environment would hold the share that it had beside others.
+                    if share_basis(&before, &neighbours, &known)? != basis {
+                        return Ok((false, Fate::RollBack));
+                    }
                     let (mut holders, mut others, mut kind) = (Vec::new(), Vec::new(), kind);
                     let mut by_operator = kind == LeaseKind::Recorded;
                     for LeaseRecord { lease, kind: before, by_operator: recorded, .. } in
@@ -252,8 +261,10 @@ impl Backend {
             return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first"))
                 .visible_to_tenants());
         }
-        // Any change of a daemon in static mode may bind other tenants to its partitions.
-        let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
+        // Any change of a daemon in static mode may bind other tenants to its partitions, and with a strategy may raise this one's share,
+        // to which the server still holds a client that connects before it is applied.
+        let depends_on_all = mode == Mode::Static || daemon.spec.provisioning.is_active();
+        let wanted = if depends_on_all { daemon.generation } else { tenant.daemon_generation };
         let ready =
             |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= wanted;
         let failed = |status: &DaemonStatus| {

@@ -1,0 +1,208 @@
+//! `mps-manager status`: the host at a glance.
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::fetch::{all, whole};
+use super::output::{DIFFERS, ListLayout, OutputFormat, clear_screen, line, remark};
+use super::server::{CallArgs, ask};
+use super::{daemon, foreign, incident, tenant};
+use crate::client::{Client, ClientError};
+use crate::domain::condition::{Condition, ConditionReason};
+use crate::domain::count::counted;
+use crate::domain::duration::parse_duration;
+use crate::domain::printable::printable_lines;
+use crate::http::api::probes::Readiness;
+use crate::service::daemons::DaemonView;
+use crate::service::daemons::foreign::ForeignDaemonView;
+use crate::service::host::{GpuView, HostView};
+use crate::service::incidents::IncidentView;
+use crate::service::tenants::TenantView;
+
+/// The shortest time between two snapshots.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// The arguments of `status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager status
+  mps-manager status --watch
+  mps-manager status -o json")]
+pub(super) struct StatusArgs {
+    /// Show it again and again until interrupted; in a pipe or a file, once
+    #[arg(short, long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "2s",
+        value_parser = parse_duration)]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// Everything that `status` and `top` show, read at about the same time.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HostSnapshot {
+    pub(super) host: HostView,
+    readiness: Readiness,
+    #[serde(skip)]
+    pub(super) is_ready: bool,
+    pub(super) gpus: Vec<GpuView>,
+    pub(super) daemons: Vec<DaemonView>,
+    pub(super) tenants: Vec<TenantView>,
+    foreign_daemons: Vec<ForeignDaemonView>,
+    /// Those that are open, or recent and not acknowledged.
+    pub(super) incidents: Vec<IncidentView>,
+}
+
+impl HostSnapshot {
+    /// Reads it.
+    pub(super) async fn read(client: &Client) -> Result<Self, ClientError> {
+        let host: HostView = client.get("/api/v1/host").await?;
+        let gpus = whole(client, "/api/v1/gpus").await?;
+        let daemons = all(client, "/api/v1/daemons").await?;
+        let tenants = all(client, "/api/v1/tenants").await?;
+        let foreign_daemons = whole(client, "/api/v1/foreign-daemons").await?;
+        let incidents = all(client, "/api/v1/incidents?current=true").await?;
+        let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
+        let is_ready = code.is_success();
+        Ok(Self { host, readiness, is_ready, gpus, daemons, tenants, foreign_daemons, incidents })
+    }
+}
+
+/// Prints the host; exit 1 if it is not ready, or an incident is open.
+pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
+    ask(async move {
+        let client = args.call.client()?;
+        let is_terminal = std::io::stdout().is_terminal();
+        if let Some(interval) = args.watch.filter(|_| is_terminal) {
+            loop {
+                let snapshot = HostSnapshot::read(&client).await?;
+                clear_screen();
+                print(&snapshot, args.call.format());
+                tokio::time::sleep(interval.max(SHORTEST)).await;
+            }
+        }
+        if args.watch.is_some() {
+            remark("The output is no terminal, so this is shown once.");
+        }
+        print_once(&client, args.call.format()).await
+    })
+}
+
+/// Prints the host as it is now; exit 1 if it is not ready, or an incident is open.
+pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<ExitCode, ClientError> {
+    let snapshot = HostSnapshot::read(client).await?;
+    print(&snapshot, format);
+    let is_well = snapshot.is_ready && !incident::has_open(&snapshot.incidents);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+/// Prints a snapshot.
+fn print(snapshot: &HostSnapshot, format: OutputFormat) {
+    if format == OutputFormat::Name {
+        return line!("{}", snapshot.host.hostname);
+    }
+    if format.print_value(snapshot) {
+        return;
+    }
+    print_host(&snapshot.host, format);
+    print_section(&snapshot.daemons, &daemon::LAYOUT, format);
+    line!("");
+    print_section(&snapshot.tenants, &tenant::LAYOUT, format);
+    if tenant::has_mark(&snapshot.tenants) {
+        line!("{}", tenant::MARK);
+    }
+    let attention = attention(&snapshot.daemons, &snapshot.tenants);
+    if !attention.is_empty() {
+        line!("\nAttention:");
+    }
+    for (name, condition) in attention {
+        let message = printable_lines(&condition.message).replace('\n', "\n    ");
+        line!("  {name}: {} ({}): {message}", condition.kind, condition.reason);
+    }
+    if !snapshot.incidents.is_empty() {
+        line!("\nIncidents (`mps-manager incident get ID` shows one):");
+        incident::LAYOUT.print_rows(&snapshot.incidents, format);
+    }
+    if !snapshot.foreign_daemons.is_empty() {
+        line!("\nForeign control daemons (`mps-manager daemon adopt` takes one over):");
+        foreign::LAYOUT.print_rows(&snapshot.foreign_daemons, format);
+    }
+}
+
+fn print_host(host: &HostView, format: OutputFormat) {
+    let simulated = match &host.profile {
+        Some(profile) if host.simulated => format!(", SIMULATED ({profile})"),
+        _ => String::new(),
+    };
+    line!(
+        "{}: {}, driver {}, MPS of CUDA {}{simulated}\n",
+        host.hostname,
+        counted(host.gpus, "GPU"),
+        host.driver_version,
+        cuda_version(host.mps_binary_version)
+    );
+    if let Some(read_only) = &host.read_only {
+        line!("READ-ONLY: {}\n", read_only.reason);
+    }
+    for condition in &host.conditions {
+        line!("{}: {}\n", condition.kind, condition.message);
+    }
+    if format == OutputFormat::Wide {
+        for remark in &host.isolation.remarks {
+            line!("Isolation: {remark}\n");
+        }
+    }
+}
+
+/// The CUDA version of a binary version: 13010 is 13.1.
+pub(super) fn cuda_version(binary: u32) -> String {
+    format!("{}.{}", binary / 1000, binary % 1000 / 10)
+}
+
+fn print_section<T: Serialize>(items: &[T], layout: &ListLayout<T>, format: OutputFormat) {
+    if items.is_empty() {
+        return line!("No {}.", layout.noun);
+    }
+    layout.print_rows(items, format);
+}
+
+/// Conditions that need attention, with their daemon or tenant. A daemon's condition is not repeated for its tenants.
+pub(super) fn attention<'a>(
+    daemons: &'a [DaemonView],
+    tenants: &'a [TenantView],
+) -> Vec<(String, &'a Condition)> {
+    let mut found = Vec::new();
+    let mut shown = BTreeSet::new();
+    for daemon in daemons {
+        let conditions = daemon.status.iter().flat_map(|status| &status.conditions);
+        for condition in conditions.filter(|condition| condition.needs_attention()) {
+            shown.insert((daemon.name.as_str(), condition.reason));
+            found.push((daemon.name.to_string(), condition));
+        }
+    }
+    for tenant in tenants {
+        let is_shown = |condition: &&Condition| {
+            let reason = condition.reason;
+            reason == ConditionReason::DaemonNotReady
+                || shown.contains(&(tenant.spec.daemon.as_str(), reason))
+        };
+        let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
+        for condition in own.filter(|one| !is_shown(one)) {
+            // One line for what several tenants have in common.
+            let same = |known: &Condition| {
+                (known.kind, known.reason, &known.message)
+                    == (condition.kind, condition.reason, &condition.message)
+            };
+            match found.iter_mut().find(|(_, known)| same(known)) {
+                Some((names, _)) => *names = format!("{names}, {}", tenant.name),
+                None => found.push((tenant.name.to_string(), condition)),
+            }
+        }
+    }
+    found
+}
