@@ -82,7 +82,7 @@ fn plain_number<T: std::str::FromStr>(text: &str) -> Option<T> {
 }
 
 /// The most of a parser's words that are passed on, in characters.
-const LONGEST_WORDS: usize = 600;
+pub const LONGEST_WORDS: usize = 600;
 
 /// Words of a parser without their middle where they are long: what was sent may be repeated there, of any length, and what
 /// is expected instead stands at the end.

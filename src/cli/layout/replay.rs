@@ -20,6 +20,7 @@ use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
+use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::layout::text;
 use crate::domain::{DaemonName, LayoutName};
@@ -227,8 +228,10 @@ const LAYOUT: ListLayout<ReplayRow> = ListLayout {
 
 /// The row of a replay that was carried out.
 fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
-    let steps = replay.steps.iter().filter(|step| !step.undo && step.id.is_some());
-    let same = steps.filter(|step| step.expected == step.id).count();
+    // A step that takes a partition away has an ID, and none to compare it with.
+    let is_same =
+        |step: &&ExecutedStep| step.id.is_some() && (step.expected.is_none() || step.expected == step.id);
+    let same = replay.steps.iter().filter(|step| !step.undo).filter(is_same).count();
     let all = replay.expected.as_ref().map_or(same, Vec::len);
     let code = match replay.verdict {
         Verdict::Same => 0,

@@ -10,6 +10,7 @@ pub mod assertion;
 pub mod blocked;
 pub mod document;
 pub mod execution;
+pub mod format;
 #[cfg(test)]
 mod fuzz;
 pub mod handout;

@@ -143,7 +143,7 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<IncidentView>, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
-        let before = page.key::<i64>()?;
+        let before = page.key::<u32>()?.map(i64::from);
         let mut reader = backend.parts.store.read().await?;
         let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
         let Some(filter) = narrowed(&ctx.actor, visible_from, filter) else {

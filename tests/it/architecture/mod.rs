@@ -272,7 +272,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("session", "the caller's session"),
         ("end_session", "no answer"),
         ("end_sessions", "no answer"),
-        ("of_gpu", "the caller's filter"),
+        ("gpu_named", "the caller's filter"),
         ("clients", "processes of the tenant"),
         ("client", "a process of the tenant"),
         ("tenant_environment", "the tenant's variables"),

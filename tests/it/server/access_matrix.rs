@@ -170,6 +170,7 @@ impl World {
             "create_lease" => json!({}),
             "acknowledge_incident" => json!({"note": "seen"}),
             "create_token" => json!({"name": "new", "grant": "viewer"}),
+            "apply_host_spec" => return ("application/yaml", "version: v1\n".to_owned()),
             "import_layouts" => {
                 return ("application/yaml", "version: v1\nlayouts: {new: {steps: []}}\n".to_owned());
             }

@@ -169,8 +169,8 @@ tenants:
     let after = exported(&host);
     assert_ne!(after, before);
     let text = with_partition(9).replace("gpu0: {gpus: [0], multi_user: true}", "gpu0: {gpus: [0]}");
-    let problem = refused(&text, "").problem(409, "host-file-refused");
-    assert_eq!(pointers(&problem), ["/bindings/gpu1"], "{problem}");
+    let problem = refused(&text, "").problem(422, "invalid-request");
+    assert_eq!(pointers(&problem), ["/bindings/gpu1/layout"], "{problem}");
     // Refused because of clients.
     let _client = host.run_client("demo");
     let problem = refused(FILE, "").problem(409, "host-file-refused");

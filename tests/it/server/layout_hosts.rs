@@ -210,7 +210,7 @@ fn two_hosts_walkthrough_works() {
         .expect("bash");
     let text = std::fs::read_to_string(&printed).expect("text");
     assert!(status.success(), "{text}");
-    for words in ["+ web: 7 chunks, 56 SMs", "checksum: sha256:", "/b/run same 5 "] {
+    for words in ["+ web: 7 chunks, 56 SMs", "checksum: sha256:", "/b/run same 5/5 "] {
         let found =
             text.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").contains(words));
         assert!(found, "{words} in {text}");

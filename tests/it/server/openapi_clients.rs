@@ -63,10 +63,11 @@ fn reached(document: &Value, parts: &[&str]) -> BTreeSet<String> {
 }
 
 /// Schemas of one word that say what they are in any client: any other needs a second word, such as `LayoutStep`.
-const ONE_WORD: [&str; 10] = [
+const ONE_WORD: [&str; 11] = [
     "Condition",
     "Event",
     "Health",
+    "Incident",
     "Layout",
     "Lease",
     "Operation",
