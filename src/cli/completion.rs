@@ -55,11 +55,11 @@ pub(super) fn print_script(shell: CompletedShell) -> Result<ExitCode, String> {
 
 /// What each item of a list is called, with a word about it.
 fn candidates<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) -> Vec<CompletionCandidate> {
-    offered(async |client: &Client| all::<T>(client, path).await, of)
+    offered(&async |client: &Client| all::<T>(client, path).await, of)
 }
 
 fn offered<T>(
-    read: impl AsyncFn(&Client) -> Result<Vec<T>, ClientError>,
+    read: &impl AsyncFn(&Client) -> Result<Vec<T>, ClientError>,
     of: fn(T) -> (String, String),
 ) -> Vec<CompletionCandidate> {
     let read = async {
@@ -105,7 +105,7 @@ pub(super) fn gpus() -> Vec<CompletionCandidate> {
         let name = gpu.index.map_or_else(|| gpu.uuid.to_string(), |index| index.to_string());
         (name, gpu.name.unwrap_or_default())
     };
-    offered(async |client: &Client| whole(client, "/api/v1/gpus").await, of)
+    offered(&async |client: &Client| whole(client, "/api/v1/gpus").await, of)
 }
 
 /// The clients of the server.

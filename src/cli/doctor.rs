@@ -117,7 +117,7 @@ fn print(checkup: &Checkup) {
     let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
     for check in &checkup.checks {
         let row = |status: TableCell, id: &str, text: String| {
-            print_cells(&[(status, 7), (id.into(), width), (text.into(), 0)])
+            print_cells(&[(status, 7), (id.into(), width), (text.into(), 0)]);
         };
         row(TableCell::state(check.status.as_str()), check.id, check.seen.clone());
         if let Some(remedy) = &check.remedy {

@@ -62,8 +62,8 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
         })
     };
     let text = match args.output {
-        EnvFormat::Json => return printed(OutputFormat::Json, &view),
-        EnvFormat::Yaml => return printed(OutputFormat::Yaml, &view),
+        EnvFormat::Json => return Ok(printed(OutputFormat::Json, &view)),
+        EnvFormat::Yaml => return Ok(printed(OutputFormat::Yaml, &view)),
         EnvFormat::Sh => environment::as_shell(
             &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
         ),
@@ -78,7 +78,7 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     Ok(ExitCode::SUCCESS)
 }
 
-fn printed(format: OutputFormat, view: &EnvironmentView) -> Result<ExitCode, ClientError> {
+fn printed(format: OutputFormat, view: &EnvironmentView) -> ExitCode {
     format.print_value(view);
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }

@@ -15,6 +15,7 @@ mod events;
 mod fetch;
 mod foreign;
 mod gpu;
+mod host;
 mod host_file;
 mod identity;
 mod incident;
@@ -96,6 +97,11 @@ enum CliCommand {
     Gpu {
         #[command(subcommand)]
         command: gpu::GpuCommand,
+    },
+    /// Show the host, and confirm a database that came from another machine
+    Host {
+        #[command(subcommand)]
+        command: host::HostCommand,
     },
     /// List incidents, show one, and acknowledge it
     Incident {
@@ -290,6 +296,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Daemon { command } => daemon::run(command),
         CliCommand::Tenant { command } => tenant::run(command),
         CliCommand::Gpu { command } => gpu::run(command),
+        CliCommand::Host { command } => host::run(command),
         CliCommand::Incident { command } => incident::run(command),
         CliCommand::Layout { command } => layout::run(command),
         CliCommand::Diff(args) => host_file::diff(args),

@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::fetch::{all, whole};
-use super::output::{DIFFERS, ListLayout, OutputFormat, clear_screen, line, remark};
+use super::output::{DIFFERS, ListLayout, OutputFormat, clear_screen, complain, line, remark};
 use super::server::{CallArgs, ask};
 use super::{daemon, foreign, incident, tenant};
 use crate::client::{Client, ClientError};
@@ -80,9 +80,13 @@ pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
         let is_terminal = std::io::stdout().is_terminal();
         if let Some(interval) = args.watch.filter(|_| is_terminal) {
             loop {
-                let snapshot = HostSnapshot::read(&client).await?;
+                // A server that is restarted comes back: the next reading shows it.
+                let snapshot = HostSnapshot::read(&client).await;
                 clear_screen();
-                print(&snapshot, args.call.format());
+                match snapshot {
+                    Ok(snapshot) => print(&snapshot, args.call.format()),
+                    Err(error) => complain(&format!("the host could not be read: {error}")),
+                }
                 tokio::time::sleep(interval.max(SHORTEST)).await;
             }
         }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::fetch::all;
 use super::output::{ListColumn, ListLayout, OutputFormat, TableCell, age, line, remark};
 use super::server::{CallArgs, ask};
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::domain::access::Grant;
 use crate::domain::duration::parse_seconds;
 use crate::domain::rfc3339;
@@ -43,9 +43,12 @@ pub(super) enum TokenCommand {
         call: CallArgs,
     },
     /// Revoke a token
+    #[command(after_help = "Examples:
+  mps-manager token revoke ci
+  mps-manager token revoke 0123456789abcdef")]
     Revoke {
-        /// The token's ID, as `list` prints it
-        id: TokenId,
+        /// The token, by ID, or by name where one active token has it
+        token: String,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -81,11 +84,7 @@ pub(super) fn run(command: TokenCommand) -> Result<ExitCode, String> {
                 create(&call, &TokenRequest { name, grant, expires_in_s: expires_in }).await?;
             }
             TokenCommand::List { call } => LAYOUT.print(&all(&call.client()?, TOKENS).await?, call.format()),
-            TokenCommand::Revoke { id, call } => {
-                call.client()?.delete(&format!("{TOKENS}/{id}")).await?;
-                let answer = json!({ "id": id, "revoked": true });
-                call.format().announce(&format!("token {id} was revoked"), &id.to_string(), &answer);
-            }
+            TokenCommand::Revoke { token, call } => revoke(&call, &token).await?,
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -106,4 +105,36 @@ async fn create(call: &CallArgs, request: &TokenRequest) -> Result<(), ClientErr
         }
     }
     Ok(())
+}
+
+async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
+    let client = call.client()?;
+    let id = match TokenId::parse(token) {
+        Ok(id) => id,
+        Err(_) => active_token(&client, token).await?,
+    };
+    client.delete(&format!("{TOKENS}/{id}")).await?;
+    let answer = json!({ "id": id, "revoked": true });
+    call.format().announce(&format!("token {id} was revoked"), id.as_str(), &answer);
+    Ok(())
+}
+
+/// The only active token of a name.
+async fn active_token(client: &Client, name: &str) -> Result<TokenId, ClientError> {
+    let mut tokens: Vec<TokenView> = all(client, TOKENS).await?;
+    tokens.retain(|token| token.state == TokenState::Active && token.name.as_str() == name);
+    match tokens.as_slice() {
+        [one] => Ok(one.id.clone()),
+        [] => Err(ClientError::Address(format!(
+            "there is no active token of that name: `mps-manager token list` shows them ({} characters were given)",
+            name.chars().count()
+        ))),
+        several => {
+            let ids: Vec<&str> = several.iter().map(|token| token.id.as_str()).collect();
+            Err(ClientError::Address(format!(
+                "several active tokens are named {name}: give one of {}",
+                ids.join(", ")
+            )))
+        }
+    }
 }

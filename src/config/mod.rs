@@ -236,8 +236,7 @@ mod tests {
         assert_eq!(toml::from_str::<Config>(text).expect("valid"), Config::default());
         // Whoever takes a `#` away gets what the line says.
         let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
-        let offered: String =
-            lines.filter(|line| !line.starts_with(' ')).map(|line| format!("{line}\n")).collect();
+        let offered = lines.filter(|line| !line.starts_with(' ')).collect::<Vec<_>>().join("\n");
         let config = toml::from_str::<Config>(&offered).expect("valid without its `#`s");
         assert!(config.tls.is_some() && config.listen == Config::default().listen, "{offered}");
     }

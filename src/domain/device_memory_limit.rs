@@ -40,6 +40,7 @@ impl DeviceMemoryLimit {
     }
 
     /// The same limit with `new` in the place of `old`.
+    #[must_use]
     pub fn exchanged(self, old: &GpuUuid, new: &GpuUuid, known: &[Gpu]) -> Self {
         let Self::PerGpu(mut limits) = self else { return self };
         for (gpu, _) in limits.iter_mut().filter(|(gpu, _)| gpu == old) {
@@ -286,7 +287,7 @@ mod tests {
             (r#"{"7": "1G"}"#, "there is no GPU 7: the GPUs of this host are 0 GPU-"),
             (r#"{"0": "1G", "06:00.0": "2G"}"#, "has two limits"),
             (r#"{"0": "1G", "0": "2G"}"#, "has two limits"),
-            (r#"[1]"#, "one for each GPU"),
+            ("[1]", "one for each GPU"),
             ("-1", "negative"),
             ("true", "a size"),
         ] {

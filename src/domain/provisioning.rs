@@ -62,7 +62,6 @@ impl Provisioning {
     pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
         let field = "provisioning/expected_clients";
         match self.expected_clients {
-            None => Ok(()),
             Some(clients) if !(1..=MAX_EXPECTED).contains(&clients) => {
                 let text =
                     format!("expected_clients is {clients}: give 1 to {MAX_EXPECTED}, or leave it out");
@@ -75,7 +74,7 @@ impl Provisioning {
                 );
                 Err((field, InvalidValue(text)))
             }
-            Some(_) => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 }

@@ -81,12 +81,14 @@ pub(super) async fn logs(args: &DaemonLogArgs) -> Result<ExitCode, ClientError> 
             ));
         }
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
         tokio::time::sleep(POLL).await;
         log = client.get(&path(Some(log.to))).await?;
         print(&log);
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn print(log: &DaemonLog) {

@@ -210,7 +210,9 @@ pub(super) async fn compare(
     let (name, daemon) = (&target.name, body["daemon"].as_str().unwrap_or_default());
     let format = target.call.format();
     if assertion.matches {
-        format.announce(&format!("{daemon} matches layout {name}"), name.as_str(), &assertion);
+        let partitions = counted(assertion.partitions, "partition");
+        let sentence = format!("{daemon} matches layout {name}: {partitions} as recorded ✓");
+        format.announce(&sentence, name.as_str(), &assertion);
         return Ok(ExitCode::SUCCESS);
     }
     match format {

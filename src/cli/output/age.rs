@@ -19,14 +19,20 @@ fn age_at(since: i64, now: i64) -> String {
             format!("{first}{first_unit}{second}{second_unit}")
         }
     };
-    match seconds {
-        ..120 => format!("{seconds}s"),
-        ..600 => two(seconds / MINUTE, "m", seconds % MINUTE, "s"),
-        ..10_800 => format!("{}m", seconds / MINUTE),
-        ..28_800 => two(seconds / HOUR, "h", seconds % HOUR / MINUTE, "m"),
-        ..172_800 => format!("{}h", seconds / HOUR),
-        ..691_200 => two(seconds / DAY, "d", seconds % DAY / HOUR, "h"),
-        _ => format!("{}d", seconds / DAY),
+    if seconds < 2 * MINUTE {
+        format!("{seconds}s")
+    } else if seconds < 10 * MINUTE {
+        two(seconds / MINUTE, "m", seconds % MINUTE, "s")
+    } else if seconds < 3 * HOUR {
+        format!("{}m", seconds / MINUTE)
+    } else if seconds < 8 * HOUR {
+        two(seconds / HOUR, "h", seconds % HOUR / MINUTE, "m")
+    } else if seconds < 2 * DAY {
+        format!("{}h", seconds / HOUR)
+    } else if seconds < 8 * DAY {
+        two(seconds / DAY, "d", seconds % DAY / HOUR, "h")
+    } else {
+        format!("{}d", seconds / DAY)
     }
 }
 

@@ -103,7 +103,7 @@ impl UnsetTenantField {
 }
 
 fn user(text: &str) -> Result<u32, String> {
-    text.parse().or_else(|_| number_of_user(text).map_err(|why| why.to_string()))
+    text.parse().or_else(|_| number_of_user(text).map_err(|why| (*why).to_owned()))
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

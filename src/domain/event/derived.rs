@@ -1,9 +1,9 @@
 //! What is stored of an event beside its message: type, severity, subject, details, and the usual cause.
 
 use super::domain_event::{
-    ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, IncidentNotice,
-    LostEvents, NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner,
-    TokenFacts,
+    ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease,
+    IncidentNotice, LostEvents, NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault,
+    SessionOwner, TokenFacts,
 };
 use super::{
     Details, EventCause, EventSubject, EventTrigger, EventType, KnownFrom, OtherSubjects, Predecessor,
@@ -252,21 +252,12 @@ impl DomainEvent {
             | Self::DaemonBlocked(why) => Details::Reason { reason: why.reason.to_string() },
             Self::SettingsApplied { generation, .. } => Details::Generation { generation: *generation },
             Self::SettingsDrifted { drifted, .. } => Details::Settings { drifted: drifted.clone() },
-            Self::ServerFault(fault) => Details::Fault {
-                reported: fault.reported.clone(),
-                affected: fault.affected.clone(),
-                clients: fault.clients.clone(),
-                known_from: fault.known_from,
-            },
+            Self::ServerFault(fault) => fault.details(),
             Self::ClientConnected(client) | Self::ClientLeft(client) => client.details(),
             Self::ClientWaiting { pid, uid, behind_uid, .. } => {
                 Details::Waiting { pid: *pid, uid: *uid, behind_uid: *behind_uid }
             }
-            Self::ClientRefused(refusal) => Details::Refused {
-                reason: refusal.reason.clone(),
-                pid: refusal.pid,
-                logged_at: refusal.logged_at,
-            },
+            Self::ClientRefused(refusal) => refusal.details(),
             Self::BreachDetected(breach) | Self::BreachEnded(breach) => {
                 Details::Memory { pid: breach.client.pid, used_bytes: breach.used, limit_bytes: breach.limit }
             }
@@ -343,9 +334,11 @@ impl DomainEvent {
             | Self::ServerRecovered { .. }
             | Self::ClientWaiting { .. }
             | Self::ClientRefused { .. } => EventCause::Mps.into(),
-            Self::ClientConnected(_) | Self::ClientLeft(_) => EventCause::Client.into(),
+            Self::ClientConnected(_)
+            | Self::ClientLeft(_)
+            | Self::BreachDetected(_)
+            | Self::BreachEnded(_) => EventCause::Client.into(),
             Self::GpuMissing { .. } | Self::GpuBack { .. } => EventCause::Host.into(),
-            Self::BreachDetected(_) | Self::BreachEnded(_) => EventCause::Client.into(),
             Self::OperationStarted(_) => EventTrigger::Latest(EventType::OperationRequested),
             Self::OperationCancelled(_) => EventTrigger::Latest(EventType::OperationCancelRequested),
             Self::OperationStep { .. }
@@ -393,6 +386,23 @@ impl ObservedClient {
             known_from: if self.client.is_some() { KnownFrom::Poll } else { KnownFrom::ServerLog },
             logged_at: self.logged_at,
         }
+    }
+}
+
+impl ServerFault {
+    fn details(&self) -> Details {
+        Details::Fault {
+            reported: self.reported.clone(),
+            affected: self.affected.clone(),
+            clients: self.clients.clone(),
+            known_from: self.known_from,
+        }
+    }
+}
+
+impl ClientRefusal {
+    fn details(&self) -> Details {
+        Details::Refused { reason: self.reason.clone(), pid: self.pid, logged_at: self.logged_at }
     }
 }
 

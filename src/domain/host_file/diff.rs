@@ -10,7 +10,7 @@ use super::{HostSpec, LayoutBinding, StoredHost};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::Layout;
-use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
 
 /// One change of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -105,17 +105,17 @@ pub fn changes(wanted: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool
     for (name, (layout, _)) in &wanted.layouts {
         let before = stored.layouts.get(name).map(|newest| &newest.layout);
         let (old, new) = (before.map(layout_fields), layout_fields(layout));
-        found.extend(change(HostObjectKind::Layout, name, before == Some(layout), old, new));
+        found.extend(change(HostObjectKind::Layout, name, before == Some(layout), old, &new));
     }
     for (name, spec) in &wanted.daemons {
         let before = stored.daemons.get(name).map(|daemon| DaemonSpec { layout: None, ..daemon.clone() });
         let (old, new) = (before.as_ref().map(|spec| daemon_fields(spec, gpus)), daemon_fields(spec, gpus));
-        found.extend(change(HostObjectKind::Daemon, name, before.as_ref() == Some(spec), old, new));
+        found.extend(change(HostObjectKind::Daemon, name, before.as_ref() == Some(spec), old, &new));
     }
     for (name, spec) in &wanted.tenants {
         let before = stored.tenants.get(name);
         let (old, new) = (before.map(|spec| tenant_fields(spec, gpus)), tenant_fields(spec, gpus));
-        found.extend(change(HostObjectKind::Tenant, name, before == Some(spec), old, new));
+        found.extend(change(HostObjectKind::Tenant, name, before == Some(spec), old, &new));
     }
     for (name, active) in &wanted.bindings {
         let daemon = wanted.daemons.get(name).or_else(|| stored.daemons.get(name));
@@ -126,7 +126,7 @@ pub fn changes(wanted: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool
         };
         let old = before.map(|(active, daemon)| shown(active, daemon));
         let is_same = before.is_some_and(|(before, _)| before == active);
-        found.extend(change(HostObjectKind::Binding, name, is_same, old, shown(active, daemon)));
+        found.extend(change(HostObjectKind::Binding, name, is_same, old, &shown(active, daemon)));
     }
     if prune {
         let deleted = |kind, name: &dyn std::fmt::Display| HostChange {
@@ -156,13 +156,13 @@ fn change(
     name: &impl std::fmt::Display,
     is_same: bool,
     before: Option<Map<String, Value>>,
-    after: Map<String, Value>,
+    after: &Map<String, Value>,
 ) -> Option<HostChange> {
     if is_same {
         return None;
     }
     let action = if before.is_some() { HostChangeAction::Change } else { HostChangeAction::Create };
-    let fields = differences(&before.unwrap_or_default(), &after);
+    let fields = differences(&before.unwrap_or_default(), after);
     Some(HostChange { action, kind, name: name.to_string(), fields })
 }
 
@@ -196,7 +196,7 @@ fn binding_fields(active: &ActiveLayout, binding: &LayoutBinding) -> Map<String,
     if !map.is_empty() {
         fields.insert("gpu_map".to_owned(), serde_json::json!(map));
     }
-    if active.drift_policy != Default::default() {
+    if active.drift_policy != PartitionPolicy::default() {
         fields.insert("drift_policy".to_owned(), serde_json::json!(active.drift_policy));
     }
     fields

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
@@ -199,14 +200,14 @@ fn files() -> impl Strategy<Value = String> {
         for (index, (is_static, many, stopped, policy)) in daemons.iter().enumerate() {
             let mode = if *is_static { "static" } else { "shared" };
             let state = if *stopped { "stopped" } else { "running" };
-            text += &format!("  gpu{index}: {{gpus: [{index}], mode: {mode}, multi_user: {many}, desired_state: {state}}}\n");
+            let _ = writeln!(text, "  gpu{index}: {{gpus: [{index}], mode: {mode}, multi_user: {many}, desired_state: {state}}}");
             if *is_static && *policy > 0 {
                 let policy = if *policy == 1 { "report" } else { "repair" };
-                bindings += &format!("  gpu{index}: {{layout: one, gpu_map: {{0: {index}}}, drift_policy: {policy}}}\n");
+                let _ = writeln!(bindings, "  gpu{index}: {{layout: one, gpu_map: {{0: {index}}}, drift_policy: {policy}}}");
             }
         }
         for (index, tenant) in tenants.iter().enumerate() {
-            text += &format!("{}  t{index}: {tenant}\n", if index == 0 { "tenants:\n" } else { "" });
+            let _ = writeln!(text, "{}  t{index}: {tenant}", if index == 0 { "tenants:\n" } else { "" });
         }
         if bindings.is_empty() { text } else { format!("{text}bindings:\n{bindings}") }
     })

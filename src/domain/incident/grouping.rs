@@ -116,8 +116,14 @@ pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentCha
     grouping.changes
 }
 
-struct Grouping<'g> {
-    seen: Occurrence<'g>,
+/// Items in one line; `None` where there are none.
+fn listed(items: &[impl ToString]) -> Option<String> {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    (!items.is_empty()).then(|| items.join(", "))
+}
+
+pub(super) struct Grouping<'g> {
+    pub(super) seen: Occurrence<'g>,
     daemon: &'g DaemonName,
     known: &'g [StoredIncident],
     changes: Vec<IncidentChange>,
@@ -178,26 +184,31 @@ impl Grouping<'_> {
             DomainEvent::DaemonBackOff(_) | DomainEvent::ServerExited { .. } => {
                 self.attach(|open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
             }
+            _ => self.take_setting(),
+        }
+    }
+
+    /// What concerns settings, layouts, processes beside MPS, and single clients.
+    fn take_setting(&mut self) {
+        use IncidentKind as Kind;
+        match self.seen.event {
             DomainEvent::SettingsDrifted { drifted, .. } => {
-                let detail = drifted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let detail = Some(detail).filter(|text| !text.is_empty());
+                let detail = listed(drifted);
                 self.recurring(IncidentReport {
                     detail,
                     ..IncidentReport::of(Kind::Drift, IncidentTopic::Settings)
                 });
             }
             DomainEvent::LayoutDrifted { layout, .. } => {
-                let detail = layout.drift.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let detail = Some(detail).filter(|text| !text.is_empty());
+                let detail = listed(&layout.drift);
                 self.recurring(IncidentReport {
                     detail,
                     ..IncidentReport::of(Kind::Drift, IncidentTopic::Layout)
                 });
             }
             DomainEvent::LayoutDegraded(layout) => {
-                let detail = layout.degraded.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 let report = IncidentReport {
-                    detail: Some(detail).filter(|text| !text.is_empty()),
+                    detail: listed(&layout.degraded),
                     ..IncidentReport::of(Kind::LayoutDegraded, IncidentTopic::Layout)
                 };
                 self.report(report, |open| open.kind == Kind::LayoutDegraded);
@@ -252,72 +263,6 @@ impl Grouping<'_> {
                 self.report(report, |open| open.topic == topic);
             }
             _ => self.ending(),
-        }
-    }
-
-    /// An event after which something is well again, or no longer there.
-    fn ending(&mut self) {
-        use IncidentEnd::{Recovered, Replaced, Stopped};
-        use IncidentKind as Kind;
-        match self.seen.event {
-            DomainEvent::DaemonReady { .. } | DomainEvent::DaemonObserved { .. } => {
-                self.end(Recovered, |open| {
-                    open.kind.loses_work()
-                        || (open.kind == Kind::Drift && open.topic == IncidentTopic::Settings)
-                })
-            }
-            DomainEvent::ServerStarted { pid, .. } => self.end(Recovered, |open| match &open.topic {
-                IncidentTopic::Server { pid: faulty } => faulty != pid,
-                _ => false,
-            }),
-            DomainEvent::ServerRecovered { pid, .. } => {
-                self.end(Recovered, |open| open.topic == IncidentTopic::Server { pid: *pid });
-            }
-            DomainEvent::SettingsRepaired { .. } | DomainEvent::SettingsApplied { .. } => {
-                self.end(Recovered, |open| open.topic == IncidentTopic::Settings);
-            }
-            DomainEvent::LayoutRepaired(_) => {
-                self.end(Recovered, |open| open.kind == Kind::Drift && open.topic == IncidentTopic::Layout);
-            }
-            DomainEvent::LayoutApplied(_) => {
-                self.end(Recovered, |open| open.topic == IncidentTopic::Layout);
-            }
-            DomainEvent::BypassEnded { .. } => self.end(Recovered, |open| open.kind == Kind::Bypass),
-            DomainEvent::BreachEnded(MemoryBreach { client, gpu, .. }) => self.end(Recovered, |open| {
-                let topic = IncidentTopic::Client { client: *client, operation: None };
-                open.kind == Kind::Breach && open.topic == topic && open.gpus.contains(gpu)
-            }),
-            DomainEvent::GpuBack { gpu, .. } => {
-                self.end(Recovered, |open| open.topic == IncidentTopic::Gpu { gpu: gpu.clone() });
-            }
-            DomainEvent::GpuReplaced { old, .. } => {
-                self.end(Replaced, |open| open.topic == IncidentTopic::Gpu { gpu: old.clone() });
-            }
-            DomainEvent::ClientLeft(left) => {
-                self.add_client(left.pid, left.client, left.tenant.as_ref());
-                let is_it = |open: &Incident| match &open.topic {
-                    IncidentTopic::Client { client, operation: Some(_) } => Some(*client) == left.client,
-                    _ => false,
-                };
-                self.end(Recovered, is_it);
-            }
-            // What another program started on its GPUs goes on.
-            DomainEvent::DaemonStopped { .. } => self.end(Stopped, |open| {
-                !matches!(open.kind, Kind::Bypass | Kind::GpuMissing | Kind::LayoutIdsDiffer)
-            }),
-            DomainEvent::DaemonDeleted { .. } | DomainEvent::DaemonReleased { .. } => {
-                self.end(Replaced, |_| true)
-            }
-            DomainEvent::DaemonChanged { fields, .. } if fields.iter().any(|field| field == "layout") => {
-                self.end(Replaced, |open| open.topic == IncidentTopic::Layout);
-            }
-            DomainEvent::DaemonChanged { gpus, fields, .. } if fields.iter().any(|field| field == "gpus") => {
-                self.end(Replaced, |open| match &open.topic {
-                    IncidentTopic::Gpu { gpu } => !gpus.contains(gpu),
-                    _ => false,
-                });
-            }
-            _ => {}
         }
     }
 
@@ -415,7 +360,7 @@ impl Grouping<'_> {
         match last {
             Some(known) if known.incident.is_open() => self.extend(known, report, Transition::Extended),
             Some(known) if known.incident.acknowledged.is_none() => {
-                self.extend(known, report, Transition::Opened)
+                self.extend(known, report, Transition::Opened);
             }
             _ => {
                 let incident = self.opened(report);
@@ -530,7 +475,7 @@ impl Grouping<'_> {
     }
 
     /// A client that left because of a fault whose clients are not known.
-    fn add_client(&mut self, pid: u32, client: Option<ClientId>, tenant: Option<&TenantName>) {
+    pub(super) fn add_client(&mut self, pid: u32, client: Option<ClientId>, tenant: Option<&TenantName>) {
         if self.seen.because != Some(EventType::ServerFault) {
             return;
         }
@@ -557,7 +502,7 @@ impl Grouping<'_> {
     }
 
     /// Ends the open incidents that it concerns.
-    fn end(&mut self, by: IncidentEnd, concerns: impl Fn(&Incident) -> bool) {
+    pub(super) fn end(&mut self, by: IncidentEnd, concerns: impl Fn(&Incident) -> bool) {
         for known in self.known.iter().filter(|known| known.incident.is_open() && concerns(&known.incident)) {
             let mut incident = known.incident.clone();
             (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(by));

@@ -4,6 +4,7 @@
 //! Who lost work is what the events name, which is what MPS said at the time. Pure.
 
 pub mod breach;
+mod ending;
 mod grouping;
 mod kind;
 mod report;

@@ -40,7 +40,7 @@ struct IncidentsPage<'a> {
 
 impl IncidentsPage<'_> {
     /// The kinds that the filter offers.
-    fn kinds(&self) -> &'static [IncidentKind] {
+    fn kinds() -> &'static [IncidentKind] {
         IncidentKind::ALL
     }
 

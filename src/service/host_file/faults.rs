@@ -39,7 +39,7 @@ impl Faults {
         };
         match error {
             ServiceError::Invalid(fields) => {
-                self.errors.extend(fields.into_iter().map(|field| below(within, field)))
+                self.errors.extend(fields.into_iter().map(|field| below(within, field)));
             }
             ServiceError::NotAdmitted(field) => {
                 self.conflict = true;

@@ -87,30 +87,30 @@ impl Backend {
             self.held_gpus().await?.into_iter().map(|gpu| (gpu.uuid.clone(), gpu)).collect();
         let tenants = self.stored_tenants().await?;
         let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
-        let mut uses = Vec::new();
+        let mut found = Vec::new();
         for client in clients {
             let tenant = tenants.iter().find(|tenant| Some(&tenant.name) == client.tenant.as_ref());
             let spec = daemons.iter().find(|daemon| daemon.name == client.daemon).map(|daemon| &daemon.spec);
-            for memory in &client.memory {
-                let Some(used) = memory.used_bytes else { continue };
+            for held in &client.memory {
+                let Some(used) = held.used_bytes else { continue };
                 let own = tenant.zip(spec);
-                let own = own.and_then(|(tenant, spec)| tenant.spec.memory_limit(spec, &memory.gpu));
+                let own = own.and_then(|(tenant, spec)| tenant.spec.memory_limit(spec, &held.gpu));
                 let limit = own.map(crate::domain::MemoryLimit::bytes);
-                let limit = limit.or_else(|| self.server_limit(&client.daemon, client.server, &memory.gpu));
-                let sms = gpus.get(&memory.gpu).and_then(|gpu| gpu.sms);
+                let limit = limit.or_else(|| self.server_limit(&client.daemon, client.server, &held.gpu));
+                let sms = gpus.get(&held.gpu).and_then(|gpu| gpu.sms);
                 let Some((limit, sms)) = limit.zip(sms) else { continue };
-                uses.push(MemoryUse {
+                found.push(MemoryUse {
                     daemon: client.daemon.clone(),
                     client: client.id,
                     tenant: client.tenant.clone(),
-                    gpu: memory.gpu.clone(),
+                    gpu: held.gpu.clone(),
                     sms,
                     used,
                     limit,
                 });
             }
         }
-        Ok(uses)
+        Ok(found)
     }
 
     /// The limit of a server on a GPU, as it was read last.

@@ -177,7 +177,8 @@ impl Service {
             }
         };
         let observed_at = effective.map_or_else(|| backend.parts.clock.unix_ms(), |seen| seen.observed_at);
-        Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
+        let partitions = layout.partitions().count();
+        Ok(Assertion { matches: differences.is_empty(), partitions, differences, observed_at })
     }
 
     /// Requests that a layout be applied to a daemon; if its plan is blocked, that is refused at once.

@@ -287,6 +287,11 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
     ])
 }
 
+/// Code without its spaces and lines, as it is compared however it was formatted.
+fn joined(code: &str) -> String {
+    code.split_whitespace().collect()
+}
+
 #[test]
 fn answers_to_tenant_users_are_redacted() {
     let mut files = Vec::new();
@@ -312,7 +317,7 @@ fn answers_to_tenant_users_are_redacted() {
             ];
             let goes_on = body.contains("operate_now(&permit");
             assert!(
-                goes_on || shown.iter().any(|words| body.contains(words)),
+                goes_on || shown.iter().any(|words| joined(&body).contains(&joined(words))),
                 "{name} redacts nothing: {body}"
             );
             redacted += 1;

@@ -251,7 +251,7 @@ fn commands_compare_apply_and_export() {
     assert_eq!(run(&host, "diff", &path, &["--prune"]).0, Some(0));
     let path = file(&host, &FILE.replace("mode: static", "modus: static"));
     let (code, text) = run(&host, "diff", &path, &[]);
-    assert!(code == Some(2) && text.contains("modus") && text.contains("^"), "{code:?} {text}");
+    assert!(code == Some(2) && text.contains("modus") && text.contains('^'), "{code:?} {text}");
     let path = file(&host, &FILE.replace("gpus: [1]", "gpus: [7]"));
     let (code, text) = run(&host, "apply", &path, &[]);
     assert!(code == Some(2) && text.contains("there is no GPU 7"), "{code:?} {text}");

@@ -10,27 +10,27 @@ use crate::harness::{InProcess, Served, eventually, heavy};
 /// Eight static daemons, each with a layout of its own and 25 tenants, of which two have a partition.
 fn large() -> String {
     let (mut layouts, mut daemons, mut tenants, mut bindings) =
-        (String::new(), String::new(), String::new(), String::new());
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for gpu in 0..8 {
-        let steps: String = (0..2)
-            .map(|part| {
-                format!(
-                    "      - add: {{gpu: 0, partition: p{part}, chunks: {}, tenants: [t{gpu}-{part}]}}\n",
-                    7 - gpu % 3
-                )
-            })
-            .collect();
-        layouts += &format!("  layout{gpu}:\n    steps:\n{steps}");
-        daemons += &format!("  gpu{gpu}: {{gpus: [{gpu}], mode: static}}\n");
-        bindings += &format!("  gpu{gpu}: {{layout: layout{gpu}, gpu_map: {{0: {gpu}}}}}\n");
+        layouts.push(format!("  layout{gpu}:\n    steps:"));
+        for part in 0..2 {
+            let chunks = 7 - gpu % 3;
+            layouts.push(format!(
+                "      - add: {{gpu: 0, partition: p{part}, chunks: {chunks}, tenants: [t{gpu}-{part}]}}"
+            ));
+        }
+        daemons.push(format!("  gpu{gpu}: {{gpus: [{gpu}], mode: static}}"));
+        bindings.push(format!("  gpu{gpu}: {{layout: layout{gpu}, gpu_map: {{0: {gpu}}}}}"));
         for tenant in 0..25 {
-            tenants += &format!(
-                "  t{gpu}-{tenant}: {{daemon: gpu{gpu}, device_memory_limit: {}G}}\n",
-                1 + tenant % 4
-            );
+            let size = 1 + tenant % 4;
+            tenants.push(format!("  t{gpu}-{tenant}: {{daemon: gpu{gpu}, device_memory_limit: {size}G}}"));
         }
     }
-    format!("version: v1\nlayouts:\n{layouts}daemons:\n{daemons}tenants:\n{tenants}bindings:\n{bindings}")
+    let [layouts, daemons, tenants, bindings] =
+        [layouts, daemons, tenants, bindings].map(|lines| lines.join("\n"));
+    format!(
+        "version: v1\nlayouts:\n{layouts}\ndaemons:\n{daemons}\ntenants:\n{tenants}\nbindings:\n{bindings}\n"
+    )
 }
 
 /// What grows with every write: generations of daemons, operations, and rows of the audit log.
@@ -38,6 +38,11 @@ fn written(host: &Served) -> (Vec<Value>, usize, Value) {
     let list = |path: &str| host.api().get(path).ok()["items"].as_array().expect("a list").clone();
     let generations = list("/api/v1/daemons").iter().map(|daemon| daemon["generation"].clone()).collect();
     (generations, list("/api/v1/operations").len(), list("/api/v1/audit?limit=1")[0]["id"].clone())
+}
+
+/// How many commands that change something all daemons were sent.
+fn sent(host: &Served) -> usize {
+    (0..8).map(|gpu| host.changes(&format!("gpu{gpu}"))).sum()
 }
 
 /// The operation at its end; as long as steps are added, more is waited for.
@@ -79,8 +84,12 @@ fn large_file_is_applied_once() {
     let begun = Instant::now();
     assert_eq!(changes(&host, &file, "&prune=true"), Vec::<String>::new());
     timed("the same compared again", begun);
-    // No operation and no new generation: no command is sent to any daemon.
+    let commands = sent(&host);
     assert_eq!(put(&host, &file, "?prune=true").status, 200);
     assert_eq!(changes(&host, &exported(&host), "&prune=true"), Vec::<String>::new());
     assert_eq!(written(&host), before);
+    // A poll of every daemon later, nothing was sent that changes one.
+    host.api().get("/api/v1/clients?fresh=true").ok();
+    assert!(commands > 8 * 2, "{commands} were sent for the first");
+    assert_eq!(sent(&host), commands);
 }

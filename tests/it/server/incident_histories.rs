@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fastrand::Rng;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -24,18 +25,6 @@ enum Strike {
 const STRIKES: [Strike; 5] =
     [Strike::Fault, Strike::KillServer, Strike::KillDaemon, Strike::KillClient, Strike::Drift];
 
-/// Numbers from a seed, the same each time (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
 /// The tenants with their GPUs: those who share a GPU with an affected process are affected.
 const TENANTS: [(&str, &[usize]); 3] = [("left", &[0]), ("both", &[0, 1]), ("right", &[1])];
 
@@ -56,7 +45,7 @@ fn reach(tenant: usize, present: &BTreeSet<usize>) -> BTreeSet<usize> {
 /// A host with one daemon on both GPUs.
 struct Struck {
     host: Host,
-    dice: Dice,
+    rng: Rng,
     /// The affected processes of each incident that was caused, in order.
     expected: Vec<BTreeSet<u64>>,
     drifts: u64,
@@ -80,7 +69,7 @@ impl Struck {
             assert_eq!(written.status, 201, "{}", written.text);
         }
         host.await_ready();
-        Self { host, dice: Dice(seed | 1), expected: Vec::new(), drifts: 0 }
+        Self { host, rng: Rng::with_seed(seed), expected: Vec::new(), drifts: 0 }
     }
 
     fn losses(&self) -> Vec<Value> {
@@ -92,10 +81,10 @@ impl Struck {
     }
 
     fn history(&mut self, number: u64) {
-        let strike = STRIKES[usize::try_from(self.dice.roll(5)).expect("small")];
+        let strike = STRIKES[self.rng.usize(..5)];
         let mut clients: Vec<(usize, Client)> = Vec::new();
-        for _ in 0..self.dice.roll(4) {
-            let tenant = usize::try_from(self.dice.roll(3)).expect("small");
+        for _ in 0..self.rng.usize(..4) {
+            let tenant = self.rng.usize(..3);
             let command = self.host.client_command(TENANTS[tenant].0, &["--spin", "600"]);
             clients.push((tenant, Client::start(command)));
         }
@@ -104,7 +93,7 @@ impl Struck {
             |clients: &[(usize, Client)]| clients.iter().map(|(_, one)| one.pid().into()).collect();
         match strike {
             Strike::Fault => {
-                let tenant = usize::try_from(self.dice.roll(3)).expect("small");
+                let tenant = self.rng.usize(..3);
                 let arguments = ["--spin", "600", "--fault-after", "0.5"];
                 let command = self.host.client_command(TENANTS[tenant].0, &arguments);
                 clients.push((tenant, Client::start(command)));
@@ -124,7 +113,7 @@ impl Struck {
             }
             Strike::KillClient => {}
             Strike::Drift => {
-                let percentage = 10 + self.dice.roll(40);
+                let percentage = self.rng.u64(10..50);
                 self.host.control("pair", &format!("set_default_active_thread_percentage {percentage}"));
                 self.drifts += 1;
             }
@@ -141,6 +130,27 @@ impl Struck {
         self.host.await_ready();
     }
 
+    /// Compares all that the host lists with what was done to it; gives how many incidents had affected clients.
+    fn check(&self, seed: u64) -> usize {
+        let losses = self.losses();
+        let found: Vec<BTreeSet<u64>> =
+            losses.iter().map(|one| affected(one).into_iter().collect()).collect();
+        assert_eq!(found, self.expected, "seed {seed}");
+        // By process, which a number alone is not.
+        let mut times: BTreeMap<String, usize> = BTreeMap::new();
+        for client in losses.iter().flat_map(|one| one["affected"].as_array().expect("clients")) {
+            if let Some(id) = client["client"].as_str() {
+                *times.entry(id.to_owned()).or_default() += 1;
+            }
+        }
+        assert!(times.values().all(|count| *count == 1), "seed {seed}: {times:?}");
+        let drifts = self.host.api().get("/api/v1/incidents?kind=drift&limit=1000").ok();
+        let drifts = drifts["items"].as_array().expect("items").iter();
+        let drifts: u64 = drifts.filter_map(|one| one["occurrences"].as_u64()).sum();
+        assert_eq!(drifts, self.drifts, "seed {seed}");
+        found.len()
+    }
+
     fn await_listed(&self, clients: &[(usize, Client)]) {
         let wanted: BTreeSet<u64> = clients.iter().map(|(_, one)| one.pid().into()).collect();
         eventually("exactly these clients are listed", || {
@@ -151,38 +161,39 @@ impl Struck {
     }
 }
 
-/// `MPS_MANAGER_INCIDENTS` gives the number of histories, `MPS_MANAGER_SEED` what happens in them.
-#[test]
-fn affected_clients_match_random_histories() {
-    let _turn = heavy();
-    let (histories, seed) =
-        (setting("MPS_MANAGER_INCIDENTS").unwrap_or(8), setting("MPS_MANAGER_SEED").unwrap_or(1));
+/// Plays histories on one host after another; gives how many incidents had affected clients.
+fn play(seed: u64, histories: u64) -> usize {
+    let mut rng = Rng::with_seed(seed);
     let mut checked = 0;
     // A host for so many: its list of incidents is read as one page.
-    for (number, part) in (0..histories).step_by(200).enumerate() {
-        let mut struck = Struck::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(number as u64));
+    for part in (0..histories).step_by(200) {
+        let mut struck = Struck::new(rng.u64(..));
         for history in part..histories.min(part + 200) {
             struck.history(history);
         }
-        let losses = struck.losses();
-        let found: Vec<BTreeSet<u64>> =
-            losses.iter().map(|one| affected(one).into_iter().collect()).collect();
-        assert_eq!(found, struck.expected, "seed {seed}");
-        // By process, which a number alone is not.
-        let mut times: BTreeMap<String, usize> = BTreeMap::new();
-        for client in losses.iter().flat_map(|one| one["affected"].as_array().expect("clients")) {
-            if let Some(id) = client["client"].as_str() {
-                *times.entry(id.to_owned()).or_default() += 1;
-            }
-        }
-        assert!(times.values().all(|count| *count == 1), "seed {seed}: {times:?}");
-        let drifts = struck.host.api().get("/api/v1/incidents?kind=drift&limit=1000").ok();
-        let drifts = drifts["items"].as_array().expect("items").iter();
-        let drifts: u64 = drifts.filter_map(|one| one["occurrences"].as_u64()).sum();
-        assert_eq!(drifts, struck.drifts, "seed {seed}");
-        checked += found.len();
+        checked += struck.check(seed);
     }
+    checked
+}
+
+/// `MPS_MANAGER_INCIDENTS` gives the number of histories, `MPS_MANAGER_HOSTS` that of hosts that share them, `MPS_MANAGER_SEED` what
+/// happens in them.
+#[test]
+fn affected_clients_match_random_histories() {
+    let _turn = heavy();
+    let histories = setting("MPS_MANAGER_INCIDENTS").unwrap_or(8);
+    let hosts = setting("MPS_MANAGER_HOSTS").unwrap_or(1).max(1);
+    let seed = setting("MPS_MANAGER_SEED").unwrap_or(1);
+    let playing: Vec<_> = (0..hosts)
+        .map(|host| {
+            let own = histories / hosts + u64::from(host < histories % hosts);
+            std::thread::spawn(move || play(seed + host, own))
+        })
+        .collect();
+    let ended: Vec<_> = playing.into_iter().map(std::thread::JoinHandle::join).collect();
+    let checked: usize =
+        ended.into_iter().map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).sum();
     println!(
-        "{histories} histories, {checked} incidents with affected clients, seed {seed}: each as it was caused"
+        "{histories} histories on {hosts} hosts, {checked} incidents with affected clients, seed {seed}: each as it was caused"
     );
 }

@@ -160,7 +160,7 @@ fn plan_exit_code_predicts_apply() {
     assert_eq!((&known["version"], &known["note"]), (&serde_json::json!(1), &serde_json::json!("by hand")));
     let matching = on("assert", 7);
     assert_eq!(matching.status.code(), Some(0));
-    assert_eq!(printed(&matching), "gpu1 matches layout main\n");
+    assert_eq!(printed(&matching), "gpu1 matches layout main: 1 partition as recorded ✓\n");
     assert!(printed(&on("apply", 7)).contains("layout main is already applied to gpu1"));
     assert_eq!(on("assert", 6).status.code(), Some(1));
     let repaired = host.cli(&["layout", "apply", "main", "--daemon", "gpu1", "--drift-policy", "repair"]);

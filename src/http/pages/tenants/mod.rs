@@ -36,7 +36,7 @@ use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::{ProvisioningStrategy, TenantShare};
 use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec, WaitingProcess};
-use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, Priority, TenantName};
+use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
@@ -328,7 +328,7 @@ fn settings(
         |bytes: Option<u64>| bytes.map_or("the whole GPU".to_owned(), |bytes| Amount(bytes).to_string());
     let memory_of = |gpus: &[GpuUuid], name: String| {
         let on =
-            |limit: &DeviceMemoryLimit| gpus.first().and_then(|gpu| limit.on(gpu)).map(|limit| limit.bytes());
+            |limit: &DeviceMemoryLimit| gpus.first().and_then(|gpu| limit.on(gpu)).map(MemoryLimit::bytes);
         let default = defaults.and_then(|defaults| defaults.device_memory_limit.as_ref()).and_then(on);
         let effective = gpus
             .first()

@@ -49,8 +49,8 @@ fn tenant_is_created_changed_and_deleted() {
 fn daemon_is_created_changed_and_deleted() {
     let host = InProcess::ready();
     assert!(ok(&host, &["daemon", "delete", "gpu1"]).starts_with("daemon gpu1 was deleted ("));
-    let made = ok(&host, &["daemon", "set", "second", "--gpu", "1", "--mode", "static"]);
-    assert_eq!(made, "daemon second was created and is ready\n");
+    let first = ok(&host, &["daemon", "set", "second", "--gpu", "1", "--mode", "static"]);
+    assert_eq!(first, "daemon second was created and is ready\n");
     let changed = ok(&host, &["daemon", "set", "second", "--memory-limit", "8G", "--drift-policy", "report"]);
     assert_eq!(changed, "daemon second was changed and is ready\n");
     let spec = host.daemon("second")["spec"].clone();
