@@ -59,8 +59,8 @@ pub struct Prepared {
     real: Option<Platform>,
     remembered: Option<crate::gpu::SuspendedGpus>,
     admin_token: Option<Secret>,
-    /// What the daemons of a new simulated host should be.
-    seeded: DesiredState,
+    /// What the example daemons of a new simulated host should be; `None` adds no examples.
+    seeded: Option<DesiredState>,
     /// The binary that probes are run with, where it is not this process's own.
     probe: Option<PathBuf>,
 }
@@ -81,14 +81,20 @@ impl Prepared {
         guarding::check_database(&config.state_dir, new_database)?;
         trial::mark(config)?;
         trusted::make_runtime_directory(&config.runtime_dir)?;
-        let seeded = DesiredState::Running;
+        let seeded = Some(DesiredState::Running);
         Ok(Self { lock, users, machine_id, real, remembered, admin_token, seeded, probe: None })
     }
 
     /// Leaves the daemons of a new simulated host stopped.
     #[must_use]
     pub fn stopped(self) -> Self {
-        Self { seeded: DesiredState::Stopped, ..self }
+        Self { seeded: Some(DesiredState::Stopped), ..self }
+    }
+
+    /// Adds no example daemons and tenants to a new simulated host: a host file says what it has.
+    #[must_use]
+    pub fn without_examples(self) -> Self {
+        Self { seeded: None, ..self }
     }
 
     /// Runs probes with another binary than this process's own, which may be that of a test.
@@ -187,12 +193,13 @@ impl App {
         let unfinished = config.state_dir.join(seed::SEEDING);
         // A copied state directory may bring the file along: what is sealed gets nothing new.
         let is_new = platform.simulated && !store.is_sealed() && (first_start || unfinished.exists());
-        if is_new && service.without_permit().has_lost_daemons().await {
+        let seeded = seeded.filter(|_| is_new);
+        if seeded.is_some() && service.without_permit().has_lost_daemons().await {
             tracing::warn!(
                 "daemons of this manager are running that its database does not know, so no examples were added: \
                  `mps-manager daemon adopt --all-ours` takes them back"
             );
-        } else if is_new {
+        } else if let Some(seeded) = seeded {
             seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);

@@ -46,5 +46,5 @@ fn described(error: ServiceError) -> StartupError {
     };
     let lines: Vec<String> =
         errors.into_iter().map(|error| format!("\n  {}: {}", error.pointer, error.detail)).collect();
-    StartupError(format!("the host file is refused, and nothing was changed:{}", lines.concat()))
+    StartupError(format!("the host file is refused, and nothing of it was applied:{}", lines.concat()))
 }

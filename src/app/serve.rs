@@ -43,6 +43,7 @@ pub async fn serve(
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
     let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
     let prepared = Prepared::new(&config, options.new_database).await?;
+    let prepared = if host_file.is_some() { prepared.without_examples() } else { prepared };
     let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
     let address = listeners.address().map_err(refused)?;
     raise_fd_limit(&config.limits);
@@ -53,6 +54,11 @@ pub async fn serve(
         && let Err(refused) = app.apply_host_file(file).await
     {
         app.shutdown().await;
+        if options.remove_at_exit
+            && let Err(error) = trial::remove_all(&config).await
+        {
+            tracing::error!(%error, "the simulated host could not be removed");
+        }
         return Err(refused);
     }
     let login = app.first_login().await?;

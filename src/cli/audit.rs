@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 
 use super::fetch::{all, filtered, newest};
 use super::output::{DIFFERS, ListColumn, ListLayout, TableCell, line};
@@ -22,14 +23,14 @@ pub(super) enum AuditCommand {
   mps-manager audit list --target tenants/web
   mps-manager audit list --outcome refused -n 0")]
     List {
-        /// Only rows of this actor, for example \"uid 0\"
+        /// Only rows of this actor, for example `uid 0`
         #[arg(long)]
         actor: Option<String>,
         /// Only rows about this target, for example tenants/web
         #[arg(long)]
         target: Option<String>,
         /// Only rows with this outcome: done, refused or failed
-        #[arg(long)]
+        #[arg(long, hide_possible_values = true, value_parser = outcomes())]
         outcome: Option<String>,
         /// The most to list; 0 lists all
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
@@ -38,6 +39,8 @@ pub(super) enum AuditCommand {
         call: CallArgs,
     },
     /// Print the number and the hash of the last row, for `verify --anchor`
+    #[command(after_help = "Examples:
+  mps-manager audit head > /mnt/elsewhere/anchor")]
     Head {
         #[command(flatten)]
         call: CallArgs,
@@ -45,6 +48,9 @@ pub(super) enum AuditCommand {
     /// Verify the hash chain; exit 1 with the first invalid row
     ///
     /// Reads the database directly and changes nothing, whether or not a manager is running.
+    #[command(after_help = "Examples:
+  sudo mps-manager audit verify
+  sudo mps-manager audit verify --anchor $(cat /mnt/elsewhere/anchor)")]
     Verify {
         /// The database; by default the one in the state directory
         #[arg(long, value_name = "FILE")]
@@ -56,6 +62,11 @@ pub(super) enum AuditCommand {
         #[arg(long, value_name = "ID:HASH", value_parser = anchor)]
         anchor: Option<Head>,
     },
+}
+
+/// The outcomes, for arguments and completions.
+fn outcomes() -> PossibleValuesParser {
+    PossibleValuesParser::new(["done", "refused", "failed"])
 }
 
 fn anchor(text: &str) -> Result<Head, String> {
@@ -71,11 +82,11 @@ const LAYOUT: ListLayout<AuditRecord> = ListLayout {
     name: |row| row.id.to_string(),
     columns: &[
         ListColumn::new("ROW", |row| row.id.to_string().into()),
-        ListColumn::new("TIME", |row| rfc3339::format(row.at).into()),
-        ListColumn::new("ACTOR", |row| row.actor.as_str().into()),
-        ListColumn::new("OUTCOME", |row| TableCell::state(row.outcome.as_str())),
+        ListColumn::ranked(2, ListColumn::new("TIME", |row| rfc3339::format(row.at).into())),
+        ListColumn::ranked(3, ListColumn::new("ACTOR", |row| row.actor.as_str().into())),
+        ListColumn::ranked(4, ListColumn::new("OUTCOME", |row| TableCell::state(row.outcome.as_str()))),
         ListColumn::cut("ACTION", |row| row.action.as_str().into()),
-        ListColumn::cut("TARGET", |row| row.target.as_str().into()),
+        ListColumn::ranked(1, ListColumn::cut("TARGET", |row| row.target.as_str().into())),
         ListColumn::wide("ORIGIN", |row| row.origin.as_str().into()),
         ListColumn::wide("GRANT", |row| row.granted.as_str().into()),
         ListColumn::wide("HASH", |row| row.hash.as_str().into()),
@@ -112,6 +123,12 @@ fn verify(
 ) -> Result<ExitCode, String> {
     let state_dir = state_dir.unwrap_or_else(|| Config::default().state_dir);
     let database = database.unwrap_or_else(|| state_dir.join("mps-manager.db"));
+    if !database.exists() {
+        return Err(format!(
+            "there is no database {}: give --state-dir or --database, and become a user who may read it",
+            database.display()
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     match runtime.block_on(app::verify_audit(&database, anchor))? {

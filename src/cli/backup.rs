@@ -14,10 +14,10 @@ use crate::domain::memory::Bytes;
 #[derive(Debug, Args)]
 pub(super) struct StateArgs {
     /// The configuration file of the manager
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the database is
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
 

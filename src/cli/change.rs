@@ -3,7 +3,9 @@
 use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::spec_changes::{described, differences};
 use crate::client::{Client, ClientError};
+use crate::domain::DeviceMemoryLimit;
 
 /// Fields to set in a spec, by their path in it.
 #[derive(Debug, Default)]
@@ -29,6 +31,15 @@ impl SpecFields {
     pub(super) fn unset(&mut self, path: &'static [&'static str]) -> &mut Self {
         self.unset.push(path);
         self
+    }
+
+    /// The fields that are set, with their values in a spec that the server answered.
+    fn understood(&self, spec: &Value) -> Vec<String> {
+        let found = self.set.iter().filter_map(|(path, _)| {
+            let value = path.iter().try_fold(spec, |at, name| at.get(*name))?;
+            Some(described(path, value))
+        });
+        found.collect()
     }
 
     fn apply(&self, spec: &mut Value) {
@@ -74,6 +85,24 @@ impl SpecChange {
     }
 }
 
+/// A spec that was written, or would be.
+#[derive(Debug)]
+pub(super) struct SpecAnswer {
+    pub(super) made: SpecChange,
+    /// The fields that change, in words.
+    changes: Vec<String>,
+    /// What the server answered.
+    pub(super) view: Value,
+}
+
+impl SpecAnswer {
+    /// In a sentence about what was changed, with the changes.
+    pub(super) fn words(&self, dry_run: bool) -> String {
+        let made = self.made.words(dry_run);
+        if self.changes.is_empty() { made.to_owned() } else { format!("{made}: {}", self.changes.join(", ")) }
+    }
+}
+
 /// How often a change is tried again that another one preceded.
 const TRIES: u32 = 5;
 
@@ -84,7 +113,7 @@ pub(super) async fn change(
     fields: &SpecFields,
     new: impl AsyncFn() -> Result<Value, ClientError>,
     dry_run: bool,
-) -> Result<(SpecChange, Value), ClientError> {
+) -> Result<SpecAnswer, ClientError> {
     let mut tries = 0;
     loop {
         let found: Option<(Value, String)> = client.get_tagged(path).await?;
@@ -100,12 +129,12 @@ pub(super) async fn change(
         let target = if dry_run { format!("{path}?dry_run=true") } else { path.to_owned() };
         match client.put::<Value>(&target, tag.as_deref(), &spec).await {
             Ok(view) => {
-                let change = match before {
-                    None => SpecChange::Created,
-                    Some(before) if before == view["spec"] => SpecChange::Unchanged,
-                    Some(_) => SpecChange::Changed,
+                let (made, changes) = match before {
+                    None => (SpecChange::Created, fields.understood(&view["spec"])),
+                    Some(before) if before == view["spec"] => (SpecChange::Unchanged, Vec::new()),
+                    Some(before) => (SpecChange::Changed, differences(&before, &view["spec"])),
                 };
-                return Ok((change, view));
+                return Ok(SpecAnswer { made, changes, view });
             }
             // Somebody else changed it in between: what they wrote is read, and kept.
             Err(ClientError::Refused(problem))
@@ -123,9 +152,34 @@ pub(super) fn some_list(items: &[String]) -> Option<Value> {
     (!items.is_empty()).then(|| json!(items))
 }
 
+/// A memory limit in a spelling of MPS, also from the API's JSON of one for each GPU; the server judges it.
+pub(super) fn memory_limit(text: &str) -> Result<String, String> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(text.to_owned());
+    }
+    let limits: DeviceMemoryLimit<String> = serde_json::from_str(text)
+        .map_err(|error| format!("{error}: give one size as 4G, or one for each GPU as 0=1G,1=2G"))?;
+    Ok(match limits {
+        DeviceMemoryLimit::Same(limit) => limit.as_mps(),
+        DeviceMemoryLimit::PerGpu(limits) => {
+            let entries = limits.iter().map(|(gpu, limit)| format!("{gpu}={}", limit.as_mps()));
+            entries.collect::<Vec<_>>().join(",")
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_limits_are_also_read_as_json() {
+        assert_eq!(memory_limit("4 GiB").as_deref(), Ok("4 GiB"));
+        assert_eq!(memory_limit("0=1G,1=2G").as_deref(), Ok("0=1G,1=2G"));
+        assert_eq!(memory_limit(r#"{"0": "1G", "1": "2G"}"#).as_deref(), Ok("0=1024M,1=2048M"));
+        let refused = memory_limit(r#"{"0": "1G""#).expect_err("no JSON");
+        assert!(refused.contains("0=1G,1=2G"), "{refused}");
+    }
 
     #[test]
     fn only_given_fields_change() {

@@ -11,17 +11,25 @@ use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 use serde::de::DeserializeOwned;
 
-use super::fetch::{all, whole};
+use super::fetch::{all, newest, whole};
 use super::server::ServerArgs;
 use crate::client::{Client, ClientError};
+use crate::domain::layout::replay::Replay;
+use crate::domain::operation::Operation;
+use crate::domain::token::TokenState;
+use crate::service::access::tokens::TokenView;
 use crate::service::daemons::DaemonView;
+use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::host::GpuView;
+use crate::service::incidents::IncidentView;
 use crate::service::layouts::LayoutView;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
 /// The longest that a completion waits for the server.
 const PATIENCE: Duration = Duration::from_millis(700);
+/// How many are offered of what grows without end.
+const LATEST: usize = 50;
 /// The variable by which a shell asks for completions.
 const VARIABLE: &str = "MPS_MANAGER_COMPLETE";
 
@@ -75,6 +83,11 @@ fn offered<T>(
     items.into_iter().map(candidate).collect()
 }
 
+/// The same of a list that grows, as far as one wants to choose from it.
+fn latest<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) -> Vec<CompletionCandidate> {
+    offered(&async |client: &Client| newest::<T>(client, path, LATEST).await, of)
+}
+
 /// The daemons of the server.
 pub(super) fn daemons() -> Vec<CompletionCandidate> {
     candidates("/api/v1/daemons", |daemon: DaemonView| {
@@ -106,6 +119,54 @@ pub(super) fn gpus() -> Vec<CompletionCandidate> {
         (name, gpu.name.unwrap_or_default())
     };
     offered(&async |client: &Client| whole(client, "/api/v1/gpus").await, of)
+}
+
+/// Simulated hosts; others are made of the same parts.
+pub(super) fn profiles() -> Vec<CompletionCandidate> {
+    let profiles = [
+        ("h200x2", "two H200 with MPS of CUDA 13.1"),
+        ("h200x8", "eight H200"),
+        ("h100x8", "eight H100"),
+        ("a100x8", "eight A100"),
+        ("l40sx4", "four L40S"),
+        ("h200x2@12.8", "two H200 with MPS of CUDA 12.8, without static partitions"),
+    ];
+    profiles.map(|(name, about)| CompletionCandidate::new(name).help(Some(about.into()))).into()
+}
+
+/// The operations of the server.
+pub(super) fn operations() -> Vec<CompletionCandidate> {
+    latest("/api/v1/operations", |operation: Operation| {
+        (operation.id.to_string(), format!("{}, {}", operation.request.kind(), operation.state.as_str()))
+    })
+}
+
+/// The replays of the server.
+pub(super) fn replays() -> Vec<CompletionCandidate> {
+    latest("/api/v1/replays", |replay: Replay| {
+        (replay.id.to_string(), format!("{} on {}", replay.layout, replay.daemon))
+    })
+}
+
+/// The incidents of the server.
+pub(super) fn incidents() -> Vec<CompletionCandidate> {
+    latest("/api/v1/incidents", |incident: IncidentView| (incident.id.to_string(), incident.summary))
+}
+
+/// The active tokens of the server, by ID.
+pub(super) fn tokens() -> Vec<CompletionCandidate> {
+    let read = async |client: &Client| {
+        let mut tokens: Vec<TokenView> = all(client, "/api/v1/tokens").await?;
+        tokens.retain(|token| token.state == TokenState::Active);
+        Ok::<_, ClientError>(tokens)
+    };
+    offered(&read, |token: TokenView| (token.id.to_string(), format!("{}, {}", token.name, token.grant)))
+}
+
+/// The control daemons that the server does not own.
+pub(super) fn foreign_daemons() -> Vec<CompletionCandidate> {
+    let of = |daemon: ForeignDaemonView| (daemon.id.to_string(), daemon.pipe_directory.unwrap_or_default());
+    offered(&async |client: &Client| whole(client, "/api/v1/foreign-daemons").await, of)
 }
 
 /// The clients of the server.

@@ -47,12 +47,14 @@ impl ConfirmArgs {
         if clients.is_empty() {
             return Ok(());
         }
-        self.ask(&format!(
-            "{} of {} would lose their work. {what}?",
-            counted(clients.len(), "client"),
-            owners(&clients)
-        ))
+        self.ask(&format!("{} {what}?", lost_work(clients.len(), &owners(&clients))))
     }
+}
+
+/// What the clients of these owners would lose.
+fn lost_work(clients: usize, owners: &str) -> String {
+    let whose = if clients == 1 { "its" } else { "their" };
+    format!("{} of {owners} would lose {whose} work.", counted(clients, "client"))
 }
 
 /// The tenants of clients, as `demo and batch`.
@@ -67,5 +69,16 @@ pub(super) fn owners(clients: &[ClientView]) -> String {
         Some((last, [])) => last.clone(),
         Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_work_agrees_in_number() {
+        assert_eq!(lost_work(1, "demo"), "1 client of demo would lose its work.");
+        assert_eq!(lost_work(2, "demo and web"), "2 clients of demo and web would lose their work.");
     }
 }

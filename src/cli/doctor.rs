@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 
+use super::completion;
 use super::fetch::all;
 use super::output::{DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells};
 use super::running;
@@ -23,19 +25,19 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
     /// The configuration file of the manager; by default, that of the running manager
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the database is
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// The directory of sockets, pipe directories and logs [env: `MPS_MANAGER_RUNTIME_DIR`]
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
     /// Check the simulated host of this profile, for example h200x2
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(long, value_name = "PROFILE", add = ArgValueCandidates::new(completion::profiles))]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     mps_dir: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,

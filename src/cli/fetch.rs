@@ -6,9 +6,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
 use crate::client::{Client, ClientError};
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::api::List;
 use crate::service::daemons::DaemonView;
+use crate::service::host::GpuView;
 use crate::service::tenants::TenantView;
 
 /// What stands in a path as it is.
@@ -93,8 +94,32 @@ pub(super) async fn daemon_or_only(
         )),
         several => {
             let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!("give one with --daemon: {}", all.join(", "))))
+            Err(ClientError::Address(format!(
+                "this host has several daemons: name one with --daemon ({})",
+                all.join(", ")
+            )))
         }
+    }
+}
+
+/// The GPUs of the host with their indices; none for users who may not see the host.
+pub(super) struct GpuNames(Vec<GpuView>);
+
+impl GpuNames {
+    /// Reads them.
+    pub(super) async fn read(client: &Client) -> Self {
+        Self(whole(client, "/api/v1/gpus").await.unwrap_or_default())
+    }
+
+    /// A GPU in words: `GPU 0`, or its UUID where the index is not known.
+    pub(super) fn name(&self, uuid: &GpuUuid) -> String {
+        let index = self.find(uuid).and_then(|gpu| gpu.index);
+        index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index}"))
+    }
+
+    /// What is known of a GPU.
+    pub(super) fn find(&self, uuid: &GpuUuid) -> Option<&GpuView> {
+        self.0.iter().find(|gpu| gpu.uuid == *uuid)
     }
 }
 

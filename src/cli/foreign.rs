@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap_complete::engine::ArgValueCandidates;
 
+use super::completion;
 use super::fetch::encoded;
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell};
 use super::server::{CallArgs, ask};
@@ -14,13 +16,18 @@ use crate::service::daemons::foreign::ForeignDaemonView;
 #[derive(Debug, Subcommand)]
 pub(super) enum ForeignCommand {
     /// List control daemons that this manager does not own
+    #[command(after_help = "Examples:
+  mps-manager foreign list")]
     List {
         #[command(flatten)]
         call: CallArgs,
     },
     /// Show a control daemon that this manager does not own
+    #[command(after_help = "Examples:
+  mps-manager foreign get 1234-567890")]
     Get {
         /// Its ID, as `list` prints it
+        #[arg(add = ArgValueCandidates::new(completion::foreign_daemons))]
         id: String,
         #[command(flatten)]
         call: CallArgs,
@@ -33,12 +40,21 @@ pub(super) const LAYOUT: ListLayout<ForeignDaemonView> = ListLayout {
     name: |daemon| daemon.id.to_string(),
     columns: &[
         ListColumn::new("PROCESS", |daemon| daemon.id.to_string().into()),
-        ListColumn::new("UID", |daemon| TableCell::optional(daemon.uid)),
-        ListColumn::new("GPUS", |daemon| TableCell::optional(daemon.gpus.as_ref().map(Vec::len))),
-        ListColumn::new("CLIENTS", |daemon| {
-            TableCell::optional(daemon.effective.as_ref().map(|_| daemon.clients.len()))
-        }),
-        ListColumn::cut("PIPE DIRECTORY", |daemon| TableCell::optional(daemon.pipe_directory.as_deref())),
+        ListColumn::ranked(3, ListColumn::new("UID", |daemon| TableCell::optional(daemon.uid))),
+        ListColumn::ranked(
+            2,
+            ListColumn::new("GPUS", |daemon| TableCell::optional(daemon.gpus.as_ref().map(Vec::len))),
+        ),
+        ListColumn::ranked(
+            4,
+            ListColumn::new("CLIENTS", |daemon| {
+                TableCell::optional(daemon.effective.as_ref().map(|_| daemon.clients.len()))
+            }),
+        ),
+        ListColumn::ranked(
+            1,
+            ListColumn::cut("PIPE DIRECTORY", |daemon| TableCell::optional(daemon.pipe_directory.as_deref())),
+        ),
         ListColumn::cut("ADOPTION", |daemon| adoption(daemon).into()),
         ListColumn::wide("OPTIONS", |daemon| TableCell::joined(&daemon.options)),
         ListColumn::wide("UUIDS", |daemon| TableCell::joined(daemon.gpus.iter().flatten())),
@@ -47,6 +63,7 @@ pub(super) const LAYOUT: ListLayout<ForeignDaemonView> = ListLayout {
 
 fn adoption(daemon: &ForeignDaemonView) -> String {
     match (&daemon.adoption.managed, &daemon.adoption.observed) {
+        _ if daemon.lost => "ours: daemon adopt --all-ours".to_owned(),
         (managed, _) if managed.possible => "possible".to_owned(),
         (_, observed) if observed.possible => "observe only".to_owned(),
         (_, observed) => observed.reason.clone().unwrap_or_default(),

@@ -21,11 +21,16 @@ const GPUS: &str = "/api/v1/gpus";
 #[derive(Debug, Subcommand)]
 pub(super) enum GpuCommand {
     /// List GPUs
+    #[command(after_help = "Examples:
+  mps-manager gpu list
+  mps-manager gpu list -o wide")]
     List {
         #[command(flatten)]
         call: CallArgs,
     },
     /// Show a GPU and the processes on it
+    #[command(after_help = "Examples:
+  mps-manager gpu get 0")]
     Get {
         /// The GPU, by index or UUID
         #[arg(add = ArgValueCandidates::new(completion::gpus))]
@@ -53,13 +58,16 @@ pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
     name: |gpu| gpu.uuid.to_string(),
     columns: &[
         ListColumn::new("GPU", |gpu| TableCell::optional(gpu.index)),
-        ListColumn::cut("NAME", |gpu| TableCell::optional(gpu.name.as_deref())),
-        ListColumn::new("SMS", |gpu| TableCell::optional(gpu.sms)),
-        ListColumn::new("MEMORY", |gpu| memory(gpu).into()),
-        ListColumn::new("LIMITS", |gpu| Bytes(gpu.memory_limits).to_string().into()),
-        ListColumn::new("COMPUTE MODE", |gpu| TableCell::optional(gpu.compute_mode.map(word))),
+        ListColumn::ranked(5, ListColumn::cut("NAME", |gpu| TableCell::optional(gpu.name.as_deref()))),
+        ListColumn::ranked(4, ListColumn::new("SMS", |gpu| TableCell::optional(gpu.sms))),
+        ListColumn::ranked(2, ListColumn::new("MEMORY", |gpu| memory(gpu).into())),
+        ListColumn::ranked(3, ListColumn::new("LIMITS", |gpu| Bytes(gpu.memory_limits).to_string().into())),
+        ListColumn::ranked(
+            6,
+            ListColumn::new("COMPUTE MODE", |gpu| TableCell::optional(gpu.compute_mode.map(word))),
+        ),
         ListColumn::new("DAEMON", |gpu| TableCell::optional(gpu.daemon.as_ref())),
-        ListColumn::new("STATE", |gpu| TableCell::state(state(gpu))),
+        ListColumn::ranked(1, ListColumn::new("STATE", |gpu| TableCell::state(state(gpu)))),
         ListColumn::wide("PCI", |gpu| TableCell::optional(gpu.pci_bus_id.as_deref())),
         ListColumn::wide("UUID", |gpu| gpu.uuid.to_string().into()),
     ],
@@ -69,6 +77,12 @@ pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
 pub(super) fn memory(gpu: &GpuView) -> String {
     let shown = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| Bytes(bytes).to_string());
     format!("{} of {}", shown(gpu.memory_used), shown(gpu.memory_total))
+}
+
+/// What memory limits add up to, of how much they may.
+pub(super) fn limits(gpu: &GpuView) -> String {
+    let sum = Bytes(gpu.memory_limits);
+    gpu.memory_capacity.map_or_else(|| sum.to_string(), |capacity| format!("{sum} of {}", Bytes(capacity)))
 }
 
 fn state(gpu: &GpuView) -> &'static str {
@@ -103,7 +117,7 @@ async fn get(call: &CallArgs, gpu: &str) -> Result<ExitCode, ClientError> {
         .row("PCI address", TableCell::optional(gpu.pci_bus_id.as_deref()))
         .row("SMs", TableCell::optional(gpu.sms))
         .row("Memory", memory(&gpu))
-        .row("Memory limits", Bytes(gpu.memory_limits).to_string())
+        .row("Memory limits", limits(&gpu))
         .row("Compute mode", TableCell::optional(gpu.compute_mode.map(word)))
         .row("Daemon", TableCell::optional(gpu.daemon.as_ref()));
     for process in gpu.processes.iter().flatten() {

@@ -18,6 +18,8 @@ const HOST: &str = "/api/v1/host";
 #[derive(Debug, Subcommand)]
 pub(super) enum HostCommand {
     /// Show the host: its driver, its MPS, and how its manager is reached
+    #[command(after_help = "Examples:
+  mps-manager host get")]
     Get {
         #[command(flatten)]
         call: CallArgs,

@@ -7,13 +7,14 @@ use clap::Args;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
+use super::confirm::ConfirmArgs;
 use super::layout::arguments::{DocumentOutputArgs, document_format, media_type, read};
-use super::output::{DIFFERS, ERROR, OutputFormat, complain, line};
+use super::output::{CellColour, DIFFERS, ERROR, OutputFormat, TableCell, complain, line, print_cells};
 use super::server::{CallArgs, ServerArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
-use crate::domain::host_file::{HostChange, HostFile, text};
+use crate::domain::host_file::{HostChange, HostChangeAction, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::operation::Operation;
 use crate::http::api::host_schema::host_file_schema;
@@ -55,6 +56,8 @@ pub(super) struct ApplyArgs {
     dry_run: bool,
     #[command(flatten)]
     wait: WaitArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
     #[command(flatten)]
     call: CallArgs,
 }
@@ -104,7 +107,7 @@ pub(super) fn diff(DiffArgs { file, call }: DiffArgs) -> Result<ExitCode, String
     })
 }
 
-pub(super) fn apply(ApplyArgs { file, dry_run, wait, call }: ApplyArgs) -> Result<ExitCode, String> {
+pub(super) fn apply(ApplyArgs { file, dry_run, wait, confirm, call }: ApplyArgs) -> Result<ExitCode, String> {
     let (_, text) = checked(&file.file)?;
     ask(async move {
         let client = call.client()?;
@@ -117,10 +120,24 @@ pub(super) fn apply(ApplyArgs { file, dry_run, wait, call }: ApplyArgs) -> Resul
         if is_last {
             return Ok(ExitCode::SUCCESS);
         }
+        let deleted = changes.iter().filter(|change| change.action == HostChangeAction::Delete).count();
+        if deleted > 0 {
+            confirm.ask(&format!("{} would be deleted. Apply the host file?", counted(deleted, "object")))?;
+        }
         // What was shown is what is applied.
         let path = format!("{SPEC}?prune={}", file.prune);
-        let (status, answer, _): (_, Value, _) =
-            client.put_text(&path, "application/yaml", text, tag.as_deref()).await?;
+        let put: Result<(_, Value, _), ClientError> =
+            client.put_text(&path, "application/yaml", text, tag.as_deref()).await;
+        let (status, answer, _) = match put {
+            // Like any other conflict with what the host is by now.
+            Err(ClientError::Refused(problem))
+                if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() =>
+            {
+                complain(&ClientError::Refused(problem).to_string());
+                return Ok(ExitCode::from(DIFFERS));
+            }
+            put => put?,
+        };
         if status != StatusCode::ACCEPTED {
             return Ok(ExitCode::SUCCESS);
         }
@@ -129,7 +146,7 @@ pub(super) fn apply(ApplyArgs { file, dry_run, wait, call }: ApplyArgs) -> Resul
         let words = OperationWords {
             doing: "applying the host file",
             done: &format!("applied: {}", counted(changes.len(), "change")),
-            failed: "the host file was not brought about in full",
+            failed: "the host file was applied only in part",
         };
         follow(&client, operation, wait, call.format(), words).await
     })
@@ -161,13 +178,71 @@ async fn compare(
 }
 
 fn print(changes: &[HostChange], format: OutputFormat) {
-    if format.print_value(&changes) {
+    if format.print_value(&structured(changes)) {
         return;
     }
-    if changes.is_empty() && format != OutputFormat::Name {
+    if format == OutputFormat::Name {
+        for change in changes {
+            line!("{}/{}", change.kind.as_str(), change.name);
+        }
+        return;
+    }
+    if changes.is_empty() {
         line!("nothing to change: the host is what the file says");
     }
     for change in changes {
-        line!("{change}");
+        for text in change.to_string().lines() {
+            print_cells(&[(TableCell::new(text, colour_of(text)), 0)]);
+        }
+    }
+}
+
+/// The changes with the values as they are, which the API writes as JSON in text.
+fn structured(changes: &[HostChange]) -> Value {
+    let mut changes = serde_json::to_value(changes).expect("changes are plain data");
+    let fields =
+        changes.as_array_mut().into_iter().flatten().filter_map(|change| change["fields"].as_array_mut());
+    for field in fields.flatten() {
+        for side in ["before", "after"] {
+            if let Some(value) = field[side].as_str().and_then(|text| serde_json::from_str(text).ok()) {
+                field[side] = value;
+            }
+        }
+    }
+    changes
+}
+
+/// The colour of a line, by its sign.
+fn colour_of(line: &str) -> CellColour {
+    match line.trim_start().chars().next() {
+        Some('+') => CellColour::Good,
+        Some('~' | '!') => CellColour::Warning,
+        Some('-') => CellColour::Bad,
+        _ => CellColour::Plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::host_file::{HostChangeAction, HostFieldChange, HostObjectKind};
+
+    #[test]
+    fn values_are_structured_for_programs() {
+        let field =
+            HostFieldChange { field: "gpus".to_owned(), before: None, after: Some(r#"["0"]"#.to_owned()) };
+        let (action, kind) = (HostChangeAction::Create, HostObjectKind::Daemon);
+        let change = HostChange { action, kind, name: "gpu0".to_owned(), fields: vec![field] };
+        let value = structured(&[change]);
+        assert_eq!(value[0]["fields"][0]["after"], serde_json::json!(["0"]));
+        assert_eq!(value[0]["fields"][0]["before"], Value::Null);
+    }
+
+    #[test]
+    fn lines_are_coloured_by_sign() {
+        assert_eq!(colour_of("+ daemon gpu0"), CellColour::Good);
+        assert_eq!(colour_of("    ~ mode: a -> b"), CellColour::Warning);
+        assert_eq!(colour_of("- tenant web"), CellColour::Bad);
+        assert_eq!(colour_of("nothing"), CellColour::Plain);
     }
 }

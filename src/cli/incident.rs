@@ -7,10 +7,11 @@ use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
 use super::fetch::{all, filtered, require_daemon, require_tenant};
-use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, TableCell, age, word};
+use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, word};
 use super::server::{CallArgs, ask};
+use crate::client::ClientError;
 use crate::domain::count::counted;
-use crate::domain::incident::{IncidentState, duration_words};
+use crate::domain::incident::{IncidentKind, IncidentState, Suspect, recovery_words};
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 
@@ -20,6 +21,9 @@ const INCIDENTS: &str = "/api/v1/incidents";
 #[derive(Debug, Subcommand)]
 pub(super) enum IncidentCommand {
     /// List incidents, the newest first; exit 1 while one of them is open
+    #[command(after_help = "Examples:
+  mps-manager incident list --open
+  mps-manager incident list --tenant web")]
     List {
         /// Only those that are open
         #[arg(long)]
@@ -34,16 +38,23 @@ pub(super) enum IncidentCommand {
         call: CallArgs,
     },
     /// Show an incident: the suspected cause, the affected clients, and the time to recovery
+    #[command(after_help = "Examples:
+  mps-manager incident get 12")]
     Get {
         /// The incident's ID
+        #[arg(add = ArgValueCandidates::new(completion::incidents))]
         id: i64,
         #[command(flatten)]
         call: CallArgs,
     },
-    /// Acknowledge an incident; one that is open stays open
+    /// Acknowledge incidents; one that is open stays open
+    #[command(after_help = "Examples:
+  mps-manager incident acknowledge 12 --note 'bad kernel of the web team, fixed'
+  mps-manager incident acknowledge 12 13 14")]
     Acknowledge {
-        /// The incident's ID
-        id: i64,
+        /// The incidents' IDs
+        #[arg(value_name = "ID", required = true, add = ArgValueCandidates::new(completion::incidents))]
+        ids: Vec<i64>,
         /// What was found or done
         #[arg(long)]
         note: Option<String>,
@@ -59,10 +70,16 @@ pub(super) const LAYOUT: ListLayout<IncidentView> = ListLayout {
     columns: &[
         ListColumn::new("INCIDENT", |incident| incident.id.to_string().into()),
         ListColumn::new("STATE", |incident| TableCell::state(&word(incident.state))),
-        ListColumn::new("KIND", |incident| incident.kind.as_str().into()),
-        ListColumn::new("DAEMON", |incident| incident.daemon.to_string().into()),
-        ListColumn::new("AGE", |incident| age(incident.opened_at).into()),
-        ListColumn::cut("SUMMARY", |incident| incident.summary.as_str().into()),
+        ListColumn::ranked(
+            5,
+            ListColumn::new("ACKNOWLEDGED", |incident| {
+                TableCell::state(if incident.acknowledged.is_some() { "yes" } else { "-" })
+            }),
+        ),
+        ListColumn::ranked(3, ListColumn::new("KIND", |incident| incident.kind.as_str().into())),
+        ListColumn::ranked(2, ListColumn::new("DAEMON", |incident| incident.daemon.to_string().into())),
+        ListColumn::ranked(4, ListColumn::new("AGE", |incident| age(incident.opened_at).into())),
+        ListColumn::ranked(1, ListColumn::cut("SUMMARY", |incident| incident.summary.as_str().into())),
     ],
 };
 
@@ -87,15 +104,36 @@ pub(super) fn run(command: IncidentCommand) -> Result<ExitCode, String> {
                 print(&call, &incident);
                 Ok(ExitCode::SUCCESS)
             }
-            IncidentCommand::Acknowledge { id, note, call } => {
-                let path = format!("{INCIDENTS}/{id}/acknowledge");
-                let incident: IncidentView = call.client()?.post(&path, &AcknowledgeRequest { note }).await?;
-                let sentence = format!("incident {id} was acknowledged: {}", incident.summary);
-                call.format().announce(&sentence, &id.to_string(), &incident);
-                Ok(ExitCode::SUCCESS)
-            }
+            IncidentCommand::Acknowledge { ids, note, call } => acknowledge(&call, &ids, note).await,
         }
     })
+}
+
+/// Acknowledges one after another, up to the first that is refused; those before it stay acknowledged, and are printed.
+async fn acknowledge(call: &CallArgs, ids: &[i64], note: Option<String>) -> Result<ExitCode, ClientError> {
+    let client = call.client()?;
+    let request = AcknowledgeRequest { note };
+    let mut done: Vec<IncidentView> = Vec::new();
+    let mut result = Ok(ExitCode::SUCCESS);
+    for id in ids {
+        match client.post(&format!("{INCIDENTS}/{id}/acknowledge"), &request).await {
+            Ok(incident) => done.push(incident),
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    let format = call.format();
+    if ids.len() > 1 && matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
+        format.print_value(&done);
+        return result;
+    }
+    for incident in &done {
+        let sentence = format!("incident {} was acknowledged: {}", incident.id, incident.summary);
+        format.announce(&sentence, &incident.id.to_string(), incident);
+    }
+    result
 }
 
 /// Whether one of them is open.
@@ -113,12 +151,12 @@ fn print(call: &CallArgs, incident: &IncidentView) {
         .row("GPUs", TableCell::joined(&incident.gpus))
         .row("Opened", rfc3339::format(incident.opened_at));
     if let (Some(at), Some(ms)) = (incident.recovered_at, incident.time_to_recovery_ms) {
-        let recovered = format!("{} (after {})", rfc3339::format(at), duration_words(ms));
+        let recovered = format!("{} ({})", rfc3339::format(at), recovery_words(ms));
         details = details.row("Recovered", recovered);
     }
     for suspect in &incident.suspected {
-        let reported = if incident.kind.loses_work() { " (reported by MPS, not certain)" } else { "" };
-        details = details.row("Suspected", process(suspect.pid, suspect.tenant.as_ref()) + reported);
+        let (label, words) = suspected(incident.kind, suspect);
+        details = details.row(label, words);
     }
     for client in &incident.affected {
         details = details.row("Affected", process(client.pid, client.tenant.as_ref()));
@@ -141,9 +179,43 @@ fn print(call: &CallArgs, incident: &IncidentView) {
     details.print(call.format(), &incident.id.to_string(), incident);
 }
 
+/// A process that an incident is about, and what it is to it.
+fn suspected(kind: IncidentKind, suspect: &Suspect) -> (&'static str, String) {
+    let words = process(suspect.pid, suspect.tenant.as_ref());
+    let program = suspect.program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+    let ended = if suspect.has_ended { ", which has ended" } else { "" };
+    match kind {
+        _ if kind.loses_work() => ("Suspected", format!("{words}{program} (reported by MPS, not certain)")),
+        IncidentKind::ClientRefused => ("Refused", format!("{words}{program}")),
+        _ => ("Process", format!("{words}{program}{ended}")),
+    }
+}
+
 fn process(pid: u32, tenant: Option<&TenantName>) -> String {
     match tenant {
         Some(tenant) => format!("process {pid} of {tenant}"),
         None => format!("process {pid}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_labelled_by_their_part() {
+        let suspect = Suspect {
+            pid: 7,
+            client: None,
+            tenant: TenantName::parse("web").ok(),
+            program: Some("train".into()),
+            has_ended: true,
+        };
+        let shown = |kind| suspected(kind, &suspect);
+        let refused = ("Refused", "process 7 of web (train)".to_owned());
+        assert_eq!(shown(IncidentKind::ClientRefused), refused);
+        let outside = ("Process", "process 7 of web (train), which has ended".to_owned());
+        assert_eq!(shown(IncidentKind::Bypass), outside);
+        assert_eq!(shown(IncidentKind::GpuFault).0, "Suspected");
     }
 }

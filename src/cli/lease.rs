@@ -18,6 +18,8 @@ use crate::service::tenants::leases::HeldLease;
 #[derive(Debug, Subcommand)]
 pub(super) enum LeaseCommand {
     /// List the leases of a tenant
+    #[command(after_help = "Examples:
+  mps-manager lease list web")]
     List {
         /// The tenant
         #[arg(add = ArgValueCandidates::new(completion::tenants))]
@@ -26,6 +28,8 @@ pub(super) enum LeaseCommand {
         call: CallArgs,
     },
     /// Revoke a lease; its process keeps running
+    #[command(after_help = "Examples:
+  mps-manager lease revoke web 19080-1234567")]
     Revoke {
         /// The tenant
         #[arg(add = ArgValueCandidates::new(completion::tenants))]
@@ -42,11 +46,11 @@ const LAYOUT: ListLayout<HeldLease> = ListLayout {
     name: |lease| lease.id.to_string(),
     columns: &[
         ListColumn::new("LEASE", |lease| lease.id.to_string().into()),
-        ListColumn::new("KIND", |lease| lease.kind.as_str().into()),
+        ListColumn::ranked(4, ListColumn::new("KIND", |lease| lease.kind.as_str().into())),
         ListColumn::new("CLIENT", |lease| if lease.is_client { "yes" } else { "no" }.into()),
-        ListColumn::new("UID", |lease| TableCell::optional(lease.uid)),
-        ListColumn::new("AGE", |lease| age(lease.granted_at).into()),
-        ListColumn::cut("COMMAND", |lease| lease.command.as_str().into()),
+        ListColumn::ranked(3, ListColumn::new("UID", |lease| TableCell::optional(lease.uid))),
+        ListColumn::ranked(5, ListColumn::new("AGE", |lease| age(lease.granted_at).into())),
+        ListColumn::ranked(1, ListColumn::cut("COMMAND", |lease| lease.command.as_str().into())),
     ],
 };
 

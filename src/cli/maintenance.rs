@@ -45,6 +45,8 @@ pub(super) enum MaintenanceCommand {
         call: CallArgs,
     },
     /// Take the driver again and start the daemons
+    #[command(after_help = "Examples:
+  mps-manager maintenance end")]
     End {
         #[command(flatten)]
         wait: WaitArgs,
@@ -52,6 +54,8 @@ pub(super) enum MaintenanceCommand {
         call: CallArgs,
     },
     /// Show the maintenance, and who has its GPUs open
+    #[command(after_help = "Examples:
+  mps-manager maintenance status")]
     Status {
         #[command(flatten)]
         call: CallArgs,

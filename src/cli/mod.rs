@@ -31,7 +31,9 @@ mod running;
 mod serve;
 mod server;
 mod session;
+mod short_id;
 mod sim_down;
+mod spec_changes;
 mod status;
 mod suggestions;
 mod tenant;
@@ -41,11 +43,12 @@ mod verify;
 mod vet;
 mod wait;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
 use self::completion::CompletedShell;
@@ -60,7 +63,7 @@ use crate::{gpu as host_gpu, http, sim};
 #[derive(Debug, Parser)]
 #[command(name = "mps-manager", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// When to colour results
+    /// When to colour results and help: auto, always or never
     #[arg(
         long,
         global = true,
@@ -68,7 +71,7 @@ pub struct Cli {
         value_enum,
         default_value_t,
         hide_default_value = true,
-        help_heading = "Global options"
+        hide_possible_values = true
     )]
     color: ColourChoice,
     #[command(subcommand)]
@@ -78,37 +81,47 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Serve this host, or a simulated one
+    #[command(after_help = "Examples:
+  mps-manager serve --sim h200x2 --rm                 a simulated host, removed at the end
+  mps-manager serve --config /etc/mps-manager/config.toml
+  mps-manager serve --listen 0.0.0.0:8640 --apply host.yaml")]
     Serve(Serve),
     /// Show the host, its daemons, its tenants and incidents; exit 1 when something is not ready or an incident is open
     Status(status::StatusArgs),
     /// Watch GPUs, tenants and clients in the terminal
     Top(top::TopArgs),
     /// Work with control daemons
+    #[command(alias = "daemons")]
     Daemon {
         #[command(subcommand)]
         command: daemon::DaemonCommand,
     },
     /// Work with tenants: named consumers with limits
+    #[command(alias = "tenants")]
     Tenant {
         #[command(subcommand)]
         command: tenant::TenantCommand,
     },
     /// Work with GPUs
+    #[command(alias = "gpus")]
     Gpu {
         #[command(subcommand)]
         command: gpu::GpuCommand,
     },
     /// Show the host, and confirm a database that came from another machine
+    #[command(alias = "hosts")]
     Host {
         #[command(subcommand)]
         command: host::HostCommand,
     },
     /// List incidents, show one, and acknowledge it
+    #[command(alias = "incidents")]
     Incident {
         #[command(subcommand)]
         command: incident::IncidentCommand,
     },
     /// Work with partition layouts
+    #[command(alias = "layouts")]
     Layout {
         #[command(subcommand)]
         command: layout::LayoutCommand,
@@ -120,11 +133,13 @@ enum CliCommand {
     /// Print the host as a file that `apply` takes: its daemons, tenants and layouts
     Export(host_file::ExportArgs),
     /// Show replays of layouts
+    #[command(alias = "replays")]
     Replay {
         #[command(subcommand)]
         command: replay::ReplayCommand,
     },
     /// Work with operations: actions that take time
+    #[command(alias = "operations")]
     Operation {
         #[command(subcommand)]
         command: operation::OperationCommand,
@@ -135,16 +150,29 @@ enum CliCommand {
         command: clients::ClientCommand,
     },
     /// List clients: short for `client list`
-    #[command(visible_alias = "ps")]
+    #[command(
+        visible_alias = "ps",
+        after_help = "Examples:
+  mps-manager clients
+  mps-manager ps --tenant web"
+    )]
     Clients(clients::ClientListArgs),
     /// Terminate clients: short for `client terminate`
-    #[command(visible_alias = "kill")]
+    #[command(
+        visible_alias = "kill",
+        after_help = "Examples:
+  mps-manager terminate 19080
+  mps-manager kill --tenant web --yes"
+    )]
     Terminate(clients::TerminateArgs),
     /// Start a command with a tenant's environment, as the tenant's user
     Run(run::RunArgs),
     /// Print the environment of a tenant's processes
     Env(environment::EnvironmentArgs),
     /// Verify a tenant's limits with a CUDA client; exit 1 if one differs, 2 if the client could not run
+    #[command(after_help = "Examples:
+  mps-manager verify web
+  mps-manager verify web -o json")]
     Verify {
         /// The tenant
         #[arg(add = ArgValueCandidates::new(completion::tenants))]
@@ -155,6 +183,7 @@ enum CliCommand {
     /// List events, and follow new ones
     Events(events::EventsArgs),
     /// Work with leases: permissions for one process to run as a tenant's client
+    #[command(alias = "leases")]
     Lease {
         #[command(subcommand)]
         command: lease::LeaseCommand,
@@ -170,21 +199,28 @@ enum CliCommand {
         command: maintenance::MaintenanceCommand,
     },
     /// Work with tokens
+    #[command(alias = "tokens")]
     Token {
         #[command(subcommand)]
         command: token::TokenCommand,
     },
     /// Work with sessions of browsers
+    #[command(alias = "sessions")]
     Session {
         #[command(subcommand)]
         command: session::SessionCommand,
     },
     /// Print a link that logs a browser in once, within 15 minutes
+    #[command(after_help = "Examples:
+  mps-manager login-url")]
     LoginUrl {
         #[command(flatten)]
         call: CallArgs,
     },
-    /// Show your identity and role
+    /// Show who you are, and what you may do
+    #[command(after_help = "Examples:
+  mps-manager whoami
+  mps-manager whoami --context lab")]
     Whoami {
         #[command(flatten)]
         call: CallArgs,
@@ -195,22 +231,37 @@ enum CliCommand {
         command: audit::AuditCommand,
     },
     /// Save how to reach servers, and choose one
+    #[command(alias = "contexts")]
     Context {
         #[command(subcommand)]
         command: context::ContextCommand,
     },
     /// Check whether this host is ready for a manager; exit 1 on warnings or failures
+    #[command(after_help = "Examples:
+  mps-manager doctor
+  mps-manager doctor --sim h200x2")]
     Doctor(doctor::Doctor),
     /// Copy the database to a file, also while the manager is running
+    #[command(after_help = "Examples:
+  mps-manager backup /var/backups/mps-manager.db")]
     Backup(backup::BackupArgs),
     /// Replace the database with a backup, while no manager is running
+    #[command(after_help = "Examples:
+  mps-manager restore /var/backups/mps-manager.db")]
     Restore(backup::Restore),
     /// Work with configuration files
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Print the version
+    #[command(after_help = "Examples:
+  mps-manager version")]
+    Version,
     /// Print the OpenAPI document
+    #[command(after_help = "Examples:
+  mps-manager openapi > openapi.json
+  mps-manager openapi --as 3.0 > openapi-3.0.json")]
     Openapi {
         /// The version of OpenAPI
         #[arg(long = "as", value_name = "VERSION", default_value = "3.1", value_parser = ["3.1", "3.0"])]
@@ -231,6 +282,8 @@ enum CliCommand {
         directory: PathBuf,
     },
     /// Report what a CUDA client sees, from a child process; prints JSON
+    #[command(after_help = "Examples:
+  mps-manager run --tenant web -- mps-manager cuda-probe")]
     CudaProbe(host_gpu::probe::ProbeArgs),
     /// Parts of the simulated host
     Sim {
@@ -242,6 +295,8 @@ enum CliCommand {
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Print the effective configuration, or what is wrong with it
+    #[command(after_help = "Examples:
+  mps-manager config check --config /etc/mps-manager/config.toml")]
     Check {
         /// The configuration file
         #[arg(long)]
@@ -252,15 +307,24 @@ enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 enum SimCommand {
     /// A client of the simulated GPUs that behaves like a recorded real one
+    #[command(after_help = "Examples:
+  mps-manager run --tenant demo -- mps-manager sim client --spin 60")]
     Client(sim::client::ClientArgs),
     /// End a trial: the manager of a simulated host if it runs, its MPS processes and clients, and its directories
+    #[command(after_help = "Examples:
+  mps-manager sim down
+  mps-manager sim down --runtime-dir /tmp/mps/run --state-dir /tmp/mps/state")]
     Down(sim_down::SimDown),
 }
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
     completion::answer_shell::<Cli>();
-    let cli = Cli::try_parse().unwrap_or_else(|error| match error.kind() {
+    let mut command = Cli::command().color(help_colour(std::env::args_os()));
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed =
+        parsed.and_then(|found| Cli::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
+    let cli = parsed.unwrap_or_else(|error| match error.kind() {
         ErrorKind::InvalidSubcommand => suggestions::with_safe_ones(error, &Cli::command()).exit(),
         _ => error.exit(),
     });
@@ -269,6 +333,24 @@ pub fn main() -> ExitCode {
         complain(&message);
         ExitCode::from(ERROR)
     })
+}
+
+/// When help and errors about arguments are coloured, which are printed before the arguments are known.
+fn help_colour(words: impl IntoIterator<Item = OsString>) -> clap::ColorChoice {
+    let words: Vec<String> = words
+        .into_iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .take_while(|word| word != "--")
+        .collect();
+    let given = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
+        "" => words.get(at + 1).map(String::as_str),
+        rest => rest.strip_prefix('='),
+    });
+    match given {
+        Some("always") => clap::ColorChoice::Always,
+        Some("never") => clap::ColorChoice::Never,
+        _ => clap::ColorChoice::Auto,
+    }
 }
 
 fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
@@ -280,6 +362,10 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
             let document =
                 serde_json::from_str(http::DOCUMENT).expect("a test holds that the document is JSON");
             line!("{:#}", if form == "3.0" { http::api::as_openapi_3_0(&document) } else { document });
+            Ok(ExitCode::SUCCESS)
+        }
+        CliCommand::Version => {
+            line!("mps-manager {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)
         }
         CliCommand::Completions { shell } => completion::print_script(shell),
@@ -352,7 +438,7 @@ mod tests {
 
     #[test]
     fn harmful_commands_are_not_suggested() {
-        for word in ["terminat", "restor", "version", "tenan"] {
+        for word in ["terminat", "restor", "versio", "tenan"] {
             for harmful in ["'terminate'", "'restore'"] {
                 assert!(!refusal(word).contains(harmful), "{word}: {}", refusal(word));
             }
@@ -363,6 +449,45 @@ mod tests {
     #[test]
     fn verb_alone_is_shown_with_nouns() {
         assert!(refusal("restart").contains("daemon restart"), "{}", refusal("restart"));
+    }
+
+    #[test]
+    fn plural_nouns_are_accepted() {
+        for words in [["tenants", "list"], ["daemons", "list"], ["tokens", "list"], ["operations", "list"]] {
+            Cli::try_parse_from([&["mps-manager"][..], &words].concat()).expect("a command");
+        }
+    }
+
+    /// Adds the commands without subcommands that `--help` lists.
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
+        for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+            let path = format!("{path} {}", one.get_name());
+            if one.has_subcommands() {
+                leaves(one, &path, found);
+            } else {
+                let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+                found.push((path, after));
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let mut found = Vec::new();
+        leaves(&Cli::command(), "mps-manager", &mut found);
+        assert!(found.len() > 70, "{}", found.len());
+        for (path, after) in found {
+            assert!(after.contains("Examples:\n"), "{path} has no examples");
+            assert!(after.lines().any(|line| line.contains(&path)), "{path} has examples of other commands");
+        }
+    }
+
+    #[test]
+    fn help_takes_the_colour_that_is_chosen() {
+        let of = |words: &[&str]| help_colour(words.iter().map(OsString::from));
+        assert_eq!(of(&["mps-manager", "--color", "never", "--help"]), clap::ColorChoice::Never);
+        assert_eq!(of(&["mps-manager", "status", "--color=always"]), clap::ColorChoice::Always);
+        assert_eq!(of(&["mps-manager", "run", "--", "ls", "--color=always"]), clap::ColorChoice::Auto);
     }
 
     #[test]

@@ -3,16 +3,17 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
-use uuid::Uuid;
 
 use super::completion;
 use super::fetch::{all, filtered, newest, require_daemon};
 use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, TableCell, age, complain};
 use super::server::{CallArgs, ask};
+use super::short_id::{ShortId, resolved};
 use super::wait::ended;
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationState};
 
@@ -22,13 +23,16 @@ const OPERATIONS: &str = "/api/v1/operations";
 #[derive(Debug, Subcommand)]
 pub(super) enum OperationCommand {
     /// List operations, the newest first
+    #[command(after_help = "Examples:
+  mps-manager operation list --daemon gpu0
+  mps-manager operation list --state pending,running")]
     List {
         /// Only those on this daemon
         #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
         daemon: Option<DaemonName>,
         /// Only those in these states, for example pending,running
-        #[arg(long, value_name = "STATES")]
-        state: Option<String>,
+        #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = operation_states())]
+        state: Vec<String>,
         /// The most to list; 0 lists all
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -36,23 +40,33 @@ pub(super) enum OperationCommand {
         call: CallArgs,
     },
     /// Show an operation and its steps
+    #[command(after_help = "Examples:
+  mps-manager operation get 019a5b21")]
     Get {
-        /// The operation's ID
-        id: Uuid,
+        /// The operation's ID, or its first characters
+        #[arg(add = ArgValueCandidates::new(completion::operations))]
+        id: ShortId,
         #[command(flatten)]
         call: CallArgs,
     },
     /// Wait until an operation has ended; exit 1 if it did not succeed
+    #[command(after_help = "Examples:
+  id=$(mps-manager daemon restart gpu0 --no-wait -o name)
+  mps-manager operation wait $id")]
     Wait {
-        /// The operation's ID
-        id: Uuid,
+        /// The operation's ID, or its first characters
+        #[arg(add = ArgValueCandidates::new(completion::operations))]
+        id: ShortId,
         #[command(flatten)]
         call: CallArgs,
     },
     /// Cancel an operation; exit 1 if it cannot be cancelled any more
+    #[command(after_help = "Examples:
+  mps-manager operation cancel 019a5b21")]
     Cancel {
-        /// The operation's ID
-        id: Uuid,
+        /// The operation's ID, or its first characters
+        #[arg(add = ArgValueCandidates::new(completion::operations))]
+        id: ShortId,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -63,11 +77,14 @@ const LAYOUT: ListLayout<Operation> = ListLayout {
     name: |operation| operation.id.to_string(),
     columns: &[
         ListColumn::new("OPERATION", |operation| operation.id.to_string().into()),
-        ListColumn::new("KIND", |operation| operation.request.kind().into()),
-        ListColumn::cut("DAEMONS", |operation| TableCell::joined(&operation.daemons)),
+        ListColumn::ranked(1, ListColumn::new("KIND", |operation| operation.request.kind().into())),
+        ListColumn::ranked(2, ListColumn::cut("DAEMONS", |operation| TableCell::joined(&operation.daemons))),
         ListColumn::new("STATE", |operation| TableCell::state(operation.state.as_str())),
-        ListColumn::new("AGE", |operation| age(operation.created_at).into()),
-        ListColumn::cut("ERROR", |operation| TableCell::optional(operation.error.as_deref())),
+        ListColumn::ranked(4, ListColumn::new("AGE", |operation| age(operation.created_at).into())),
+        ListColumn::ranked(
+            3,
+            ListColumn::cut("ERROR", |operation| TableCell::optional(operation.error.as_deref())),
+        ),
     ],
 };
 
@@ -77,6 +94,7 @@ pub(super) fn run(command: OperationCommand) -> Result<ExitCode, String> {
             OperationCommand::List { daemon, state, limit, call } => {
                 let client = call.client()?;
                 require_daemon(&client, daemon.as_ref()).await?;
+                let state = (!state.is_empty()).then(|| state.join(","));
                 let filters = [("daemon", daemon.map(String::from)), ("state", state)];
                 let path = filtered(OPERATIONS, &filters);
                 let operations = match limit {
@@ -87,12 +105,11 @@ pub(super) fn run(command: OperationCommand) -> Result<ExitCode, String> {
                 Ok(ExitCode::SUCCESS)
             }
             OperationCommand::Get { id, call } => {
-                let operation: Operation = call.client()?.get(&format!("{OPERATIONS}/{id}")).await?;
-                print(&call, &operation);
+                print(&call, &named(&call.client()?, &id).await?);
                 Ok(ExitCode::SUCCESS)
             }
-            OperationCommand::Wait { id, call } => wait(&call, id).await,
-            OperationCommand::Cancel { id, call } => cancel(&call, id).await,
+            OperationCommand::Wait { id, call } => wait(&call, &id).await,
+            OperationCommand::Cancel { id, call } => cancel(&call, &id).await,
         }
     })
 }
@@ -114,12 +131,24 @@ fn print(call: &CallArgs, operation: &Operation) {
     details.print(call.format(), &operation.id.to_string(), operation);
 }
 
-async fn wait(call: &CallArgs, id: Uuid) -> Result<ExitCode, ClientError> {
+/// The states of operations, for arguments and completions.
+fn operation_states() -> PossibleValuesParser {
+    PossibleValuesParser::new(OperationState::ALL.map(OperationState::as_str))
+}
+
+/// The operation with this ID, or the only one whose ID begins so.
+async fn named(client: &Client, id: &ShortId) -> Result<Operation, ClientError> {
+    let id = resolved(client, OPERATIONS, "operation", id, |operation: &Operation| operation.id).await?;
+    client.get(&format!("{OPERATIONS}/{id}")).await
+}
+
+async fn wait(call: &CallArgs, id: &ShortId) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
-    let operation: Operation = client.get(&format!("{OPERATIONS}/{id}")).await?;
+    let operation = named(&client, id).await?;
     let doing = operation.request.kind();
     let operation = ended(&client, operation, doing).await?;
-    let sentence = format!("operation {id} ({}) {}", operation.request.kind(), operation.state.as_str());
+    let id = operation.id;
+    let sentence = format!("operation {id} ({doing}) {}", operation.state.as_str());
     call.format().announce(&sentence, &id.to_string(), &operation);
     if operation.state == OperationState::Succeeded {
         return Ok(ExitCode::SUCCESS);
@@ -130,8 +159,9 @@ async fn wait(call: &CallArgs, id: Uuid) -> Result<ExitCode, ClientError> {
     Ok(ExitCode::from(DIFFERS))
 }
 
-async fn cancel(call: &CallArgs, id: Uuid) -> Result<ExitCode, ClientError> {
+async fn cancel(call: &CallArgs, id: &ShortId) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
+    let id = named(&client, id).await?.id;
     let operation: Operation = client.post(&format!("{OPERATIONS}/{id}/cancel"), &json!({})).await?;
     let operation = ended(&client, operation, "cancelling").await?;
     let sentence = format!("operation {id} {}", operation.state.as_str());

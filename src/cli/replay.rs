@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use uuid::Uuid;
+use clap_complete::engine::ArgValueCandidates;
 
+use super::completion;
 use super::fetch::newest;
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, age, word};
 use super::server::{CallArgs, ask};
+use super::short_id::{ShortId, resolved};
 use crate::domain::layout::replay::{Replay, Verdict};
 
 const REPLAYS: &str = "/api/v1/replays";
@@ -16,6 +18,9 @@ const REPLAYS: &str = "/api/v1/replays";
 #[derive(Debug, Subcommand)]
 pub(super) enum ReplayCommand {
     /// List replays of layouts, the newest first
+    #[command(after_help = "Examples:
+  mps-manager replay list
+  mps-manager replay list -n 5 -o json")]
     List {
         /// The most to list
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
@@ -24,9 +29,12 @@ pub(super) enum ReplayCommand {
         call: CallArgs,
     },
     /// Show a replay and its steps
+    #[command(after_help = "Examples:
+  mps-manager replay get 019a5b21")]
     Get {
-        /// The replay's ID
-        id: Uuid,
+        /// The replay's ID, or its first characters
+        #[arg(add = ArgValueCandidates::new(completion::replays))]
+        id: ShortId,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -38,12 +46,15 @@ const LAYOUT: ListLayout<Replay> = ListLayout {
     columns: &[
         ListColumn::new("REPLAY", |replay| replay.id.to_string().into()),
         ListColumn::new("LAYOUT", |replay| format!("{} v{}", replay.layout, replay.version).into()),
-        ListColumn::new("DAEMON", |replay| replay.daemon.as_str().into()),
-        ListColumn::new("CAUSE", |replay| word(replay.cause).into()),
+        ListColumn::ranked(2, ListColumn::new("DAEMON", |replay| replay.daemon.as_str().into())),
+        ListColumn::ranked(5, ListColumn::new("CAUSE", |replay| word(replay.cause).into())),
         ListColumn::new("RESULT", |replay| TableCell::state(replay.verdict.as_str())),
-        ListColumn::new("IDS", |replay| ids(replay).into()),
-        ListColumn::new("AGE", |replay| age(replay.created_at).into()),
-        ListColumn::cut("ERROR", |replay| TableCell::optional(replay.error.as_deref())),
+        ListColumn::ranked(1, ListColumn::new("IDS", |replay| ids(replay).into())),
+        ListColumn::ranked(4, ListColumn::new("AGE", |replay| age(replay.created_at).into())),
+        ListColumn::ranked(
+            3,
+            ListColumn::cut("ERROR", |replay| TableCell::optional(replay.error.as_deref())),
+        ),
     ],
 };
 
@@ -65,7 +76,9 @@ pub(super) fn run(command: ReplayCommand) -> Result<ExitCode, String> {
                 LAYOUT.print(&newest(&call.client()?, REPLAYS, limit.max(1)).await?, call.format());
             }
             ReplayCommand::Get { id, call } => {
-                let replay: Replay = call.client()?.get(&format!("{REPLAYS}/{id}")).await?;
+                let client = call.client()?;
+                let id = resolved(&client, REPLAYS, "replay", &id, |replay: &Replay| replay.id).await?;
+                let replay: Replay = client.get(&format!("{REPLAYS}/{id}")).await?;
                 let mut details = DetailsTable::default()
                     .row("Replay", replay.id.to_string())
                     .row("Layout", format!("{} version {}", replay.layout, replay.version))

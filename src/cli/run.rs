@@ -25,8 +25,8 @@ use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   mps-manager run --tenant web -- python train.py
-  mps-manager run --tenant web --wait=10m -- ./job
-Exits with the code of the command, or 126 or 127 if it cannot be run.")]
+  mps-manager run --tenant web --wait 10m -- ./job
+Exits with the code of the command, with 126 or 127 if that cannot be run, or with 2 if it got no lease.")]
 pub(super) struct RunArgs {
     /// The tenant
     #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
@@ -35,7 +35,7 @@ pub(super) struct RunArgs {
     #[arg(short, long)]
     uid: Option<u32>,
     /// Wait for a slot if there is none, for at most this time (for example 90s, 15m or 24h), or for as long as it takes
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = FOREVER, value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = FOREVER, value_parser = parse_duration)]
     wait: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true)]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap_complete::engine::ArgValueCandidates;
 
+use super::completion;
 use crate::app::ServeOptions;
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::{app, telemetry};
@@ -14,35 +16,35 @@ use crate::{app, telemetry};
 #[derive(Debug, Parser)]
 pub(super) struct Serve {
     /// The configuration file
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The address of the API
-    #[arg(long)]
+    #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Listen beyond loopback without TLS: anyone on the network can read what is sent, tokens included
     #[arg(long)]
     insecure_listen: bool,
     /// The directory of the database and the admin token
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// The directory of sockets, pipe directories and logs
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
     /// Run on a simulated host of this profile, for example h200x2
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(long, value_name = "PROFILE", add = ArgValueCandidates::new(completion::profiles))]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     mps_dir: Option<PathBuf>,
     /// The format of log lines
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "FORMAT", value_enum)]
     log_format: Option<LogFormat>,
     /// Apply this host file at the start, and stop if it is refused
     #[arg(long, value_name = "HOST.yaml")]
     apply: Option<PathBuf>,
     #[command(flatten)]
     options: ServeOptions,
-    /// On a terminal: log what goes on, and not only warnings
+    /// On a terminal: log everything that `log_filter` lets through, and not only warnings
     #[arg(short, long)]
     verbose: bool,
 }

@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
+use super::completion;
 use super::fetch::filtered;
 use super::output::{ListColumn, ListLayout, age};
 use super::server::{CallArgs, ask};
@@ -16,6 +18,8 @@ use crate::service::access::sessions::SessionView;
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
     /// List the sessions of browsers, the last used first
+    #[command(after_help = "Examples:
+  mps-manager session list")]
     List {
         #[command(flatten)]
         call: CallArgs,
@@ -27,7 +31,7 @@ pub(super) enum SessionCommand {
   mps-manager session end --uid 1000")]
     End {
         /// The sessions of the token with this ID, or of the admin token with `admin`
-        #[arg(long, value_name = "ID", conflicts_with = "uid")]
+        #[arg(long, value_name = "ID", conflicts_with = "uid", add = ArgValueCandidates::new(completion::tokens))]
         token: Option<String>,
         /// The sessions of this user of the host
         #[arg(long)]
@@ -45,9 +49,15 @@ const LAYOUT: ListLayout<SessionView> = ListLayout {
     columns: &[
         ListColumn::cut("USER", |session| session.subject.as_str().into()),
         ListColumn::new("GRANT", |session| session.grant.to_string().into()),
-        ListColumn::new("AGE", |session| age(session.created_at).into()),
-        ListColumn::new("LAST USED", |session| format!("{} ago", age(session.last_used_at)).into()),
-        ListColumn::new("ENDS UNUSED", |session| rfc3339::format(session.ends_at).into()),
+        ListColumn::ranked(3, ListColumn::new("AGE", |session| age(session.created_at).into())),
+        ListColumn::ranked(
+            1,
+            ListColumn::new("LAST USED", |session| format!("{} ago", age(session.last_used_at)).into()),
+        ),
+        ListColumn::ranked(
+            2,
+            ListColumn::new("ENDS UNUSED", |session| rfc3339::format(session.ends_at).into()),
+        ),
     ],
 };
 

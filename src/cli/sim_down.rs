@@ -15,10 +15,10 @@ use crate::domain::count::counted;
 #[derive(Debug, Args)]
 pub(super) struct SimDown {
     /// The runtime directory of the simulated host [env: `MPS_MANAGER_RUNTIME_DIR`]
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
     /// Remove its state directory too
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
 

@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use serde_json::json;
 
+use super::completion;
 use super::fetch::all;
 use super::output::{ListColumn, ListLayout, OutputFormat, TableCell, age, line, remark};
 use super::server::{CallArgs, ask};
@@ -29,7 +31,7 @@ pub(super) enum TokenCommand {
         /// What it is for
         name: TokenName,
         /// What it grants: viewer, operator, admin, or tenant:NAME
-        #[arg(long)]
+        #[arg(long, add = ArgValueCandidates::new(grants))]
         grant: Grant,
         /// When it expires, for example 24h or 7d; by default it is valid until revoked
         #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u64>)]
@@ -38,6 +40,8 @@ pub(super) enum TokenCommand {
         call: CallArgs,
     },
     /// List tokens
+    #[command(after_help = "Examples:
+  mps-manager token list")]
     List {
         #[command(flatten)]
         call: CallArgs,
@@ -48,10 +52,17 @@ pub(super) enum TokenCommand {
   mps-manager token revoke 0123456789abcdef")]
     Revoke {
         /// The token, by ID, or by name where one active token has it
+        #[arg(add = ArgValueCandidates::new(completion::tokens))]
         token: String,
         #[command(flatten)]
         call: CallArgs,
     },
+}
+
+/// What a token can grant, for completions.
+fn grants() -> Vec<CompletionCandidate> {
+    let of_tenants = completion::tenants().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
+    ["viewer", "operator", "admin"].into_iter().map(CompletionCandidate::new).chain(of_tenants).collect()
 }
 
 const LAYOUT: ListLayout<TokenView> = ListLayout {
@@ -60,7 +71,7 @@ const LAYOUT: ListLayout<TokenView> = ListLayout {
     columns: &[
         ListColumn::new("TOKEN", |token| token.id.to_string().into()),
         ListColumn::new("NAME", |token| token.name.as_str().into()),
-        ListColumn::new("GRANT", |token| token.grant.to_string().into()),
+        ListColumn::ranked(1, ListColumn::new("GRANT", |token| token.grant.to_string().into())),
         ListColumn::new("STATE", |token| {
             TableCell::state(match token.state {
                 TokenState::Active => "active",
@@ -68,12 +79,18 @@ const LAYOUT: ListLayout<TokenView> = ListLayout {
                 TokenState::Revoked => "revoked",
             })
         }),
-        ListColumn::new("EXPIRES", |token| TableCell::optional(token.expires_at.map(rfc3339::format))),
-        ListColumn::new("LAST USED", |token| {
-            TableCell::optional(token.last_used_at.map(|at| format!("{} ago", age(at))))
-        }),
-        ListColumn::new("AGE", |token| age(token.created_at).into()),
-        ListColumn::cut("CREATED BY", |token| token.created_by.as_str().into()),
+        ListColumn::ranked(
+            2,
+            ListColumn::new("EXPIRES", |token| TableCell::optional(token.expires_at.map(rfc3339::format))),
+        ),
+        ListColumn::ranked(
+            3,
+            ListColumn::new("LAST USED", |token| {
+                TableCell::optional(token.last_used_at.map(|at| format!("{} ago", age(at))))
+            }),
+        ),
+        ListColumn::ranked(5, ListColumn::new("AGE", |token| age(token.created_at).into())),
+        ListColumn::ranked(4, ListColumn::cut("CREATED BY", |token| token.created_by.as_str().into())),
     ],
 };
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::output::{DIFFERS, OutputFormat, complain, line, remark};
 use crate::client::{Client, ClientError};
@@ -14,8 +16,12 @@ use crate::domain::printable::printable;
 
 /// How often something that runs is polled.
 pub(super) const POLL: Duration = Duration::from_millis(100);
+/// How often a manager that is gone is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long it may be gone, as for a restart.
+const AWAY: Duration = Duration::from_secs(30);
 /// Exit code of a program that SIGINT ended, as shells report it.
-const INTERRUPTED: i32 = 130;
+pub(super) const INTERRUPTED: u8 = 130;
 
 /// Whether to wait.
 #[derive(Debug, Clone, Copy, Args)]
@@ -122,7 +128,7 @@ pub(super) async fn ended(
         ended = polled_to_its_end(client, operation, doing) => ended,
         _ = tokio::signal::ctrl_c() => {
             remark(&format!("\noperation {id} goes on without this command: `mps-manager operation wait {id}`"));
-            std::process::exit(INTERRUPTED);
+            std::process::exit(INTERRUPTED.into());
         }
     }
 }
@@ -135,7 +141,7 @@ async fn polled_to_its_end(
     let progress = ProgressLine::new(doing);
     while !operation.state.is_final() {
         tokio::time::sleep(POLL).await;
-        operation = client.get(&format!("/api/v1/operations/{}", operation.id)).await?;
+        operation = read_again(client, operation.id, doing, &progress).await?;
         let step = operation.steps.last().map(|step| match &step.outcome {
             Some(outcome) => format!("{doing}: {} ({outcome})", step.name),
             None => format!("{doing}: {}", step.name),
@@ -143,4 +149,45 @@ async fn polled_to_its_end(
         progress.say(step.as_deref().unwrap_or(doing));
     }
     Ok(operation)
+}
+
+/// The operation as it is now. A manager that is gone is waited for: it resumes the operation when it is back.
+async fn read_again(
+    client: &Client,
+    id: Uuid,
+    doing: &str,
+    progress: &ProgressLine,
+) -> Result<Operation, ClientError> {
+    let path = format!("/api/v1/operations/{id}");
+    let until = Instant::now() + AWAY;
+    loop {
+        match client.get(&path).await {
+            Err(ClientError::Unreachable { .. }) if Instant::now() < until => {
+                progress.say(&format!("{doing}: waiting for the manager"));
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(error @ ClientError::Unreachable { .. }) => {
+                return Err(ClientError::Address(format!(
+                    "{error}\nOperation {id} is resumed when the manager is back: `mps-manager operation wait {id}` waits for it"
+                )));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_manager_leaves_the_operations_id() {
+        let client = Client::over_url("http://127.0.0.1:1", None, None).expect("a URL");
+        let (began, id) = (Instant::now(), Uuid::nil());
+        let progress = ProgressLine::new("restarting");
+        let read = read_again(&client, id, "restarting", &progress).await;
+        let error = read.expect_err("nobody listens").to_string();
+        assert!(error.contains(&format!("`mps-manager operation wait {id}`")), "{error}");
+        assert!(began.elapsed() >= AWAY);
+    }
 }

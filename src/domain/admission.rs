@@ -42,20 +42,7 @@ pub fn admit(
     ceiling: u32,
 ) -> Result<(), AdmissionError> {
     for (name, tenant) in tenants {
-        let beyond =
-            tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)).map(|gpu| ("gpus", "names", gpu));
-        let limit = tenant.device_memory_limit.as_ref();
-        let limited = || Some(("device_memory_limit", "limits", limit?.names_beyond(&daemon.gpus)?));
-        if let Some((field, does, foreign)) = beyond.or_else(limited) {
-            let offered: Vec<&str> = daemon.gpus.iter().map(GpuUuid::as_str).collect();
-            return Err(AdmissionError {
-                field,
-                detail: format!(
-                    "tenant {name} {does} {foreign}, which daemon {daemon_name} does not offer: choose among {}",
-                    offered.join(", ")
-                ),
-            });
-        }
+        on_gpus_of(daemon_name, daemon, name, tenant, gpus)?;
         resolve(tenant, daemon, None, gpus)
             .map_err(|error| AdmissionError { field: "sms", detail: error.to_string() })?;
     }
@@ -73,6 +60,34 @@ pub fn admit(
         }
     }
     Ok(())
+}
+
+/// Refuses a tenant that names a GPU which its daemon does not have.
+pub fn on_gpus_of(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    name: &TenantName,
+    tenant: &TenantSpec,
+    gpus: &[Gpu],
+) -> Result<(), AdmissionError> {
+    let beyond =
+        tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)).map(|gpu| ("gpus", "names", gpu));
+    let limit = tenant.device_memory_limit.as_ref();
+    let limited = || Some(("device_memory_limit", "limits", limit?.names_beyond(&daemon.gpus)?));
+    let Some((field, does, foreign)) = beyond.or_else(limited) else { return Ok(()) };
+    let shown = |uuid: &GpuUuid| {
+        let known = gpus.iter().find(|known| known.uuid == *uuid && known.present);
+        known.map_or_else(|| uuid.to_string(), |known| format!("GPU {} ({uuid})", known.index))
+    };
+    let offered: Vec<String> = daemon.gpus.iter().map(shown).collect();
+    Err(AdmissionError {
+        field,
+        detail: format!(
+            "tenant {name} {does} {}, which daemon {daemon_name} does not offer: choose among {}",
+            shown(foreign),
+            offered.join(", ")
+        ),
+    })
 }
 
 /// Tenants that are named in a refusal; of more, the others are counted.
@@ -378,7 +393,7 @@ mod tests {
         let tenant = format!(r#"{{"daemon":"gpu0","device_memory_limit":{{"{}":"1G"}}}}"#, h200(1).uuid);
         let error = check(&daemon(""), &[&tenant]).expect_err("not offered");
         assert_eq!(error.field, "device_memory_limit");
-        assert!(error.detail.contains(&format!("choose among {}", h200(0).uuid)), "{}", error.detail);
+        assert!(error.detail.contains(&format!("choose among GPU 0 ({})", h200(0).uuid)), "{}", error.detail);
     }
 
     #[test]

@@ -160,6 +160,7 @@ mod tests {
             sm_partition: None,
             connections: 2,
             active_thread_percentage: None,
+            memory_limits: None,
         }
     }
 

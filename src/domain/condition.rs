@@ -153,6 +153,8 @@ words! {
         ForeignDaemon,
         /// A GPU of the daemon is missing.
         GpuMissing,
+        /// Another daemon of this manager still serves a GPU that is this one's now.
+        GpuNotReleased,
         /// A daemon that is not managed serves a GPU of this one.
         GpuSharedWithForeignDaemon,
         /// The file that remembers the end of the audit log cannot be read.

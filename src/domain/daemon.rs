@@ -164,7 +164,7 @@ pub struct Incarnation {
     pub token: String,
     /// The boot in which it was started.
     pub boot_id: String,
-    /// Its process and start time; `None` between the writing of the token and the start.
+    /// Its process and start time; `None` between the writing of the token and the start, and once the manager has stopped it.
     pub process: Option<(u32, u64)>,
     /// Its pipe directory, distinguished from a later one.
     pub pipe_inode: Option<Inode>,

@@ -73,7 +73,7 @@ impl DeviceMemoryLimit<GpuRef> {
         for (named, limit) in limits {
             let gpu = named.resolve(known)?;
             if found.iter().any(|(other, _)| other.uuid == gpu.uuid) {
-                return Err(InvalidValue(format!("GPU {} has two limits: give it one", gpu.uuid)));
+                return Err(InvalidValue(format!("GPU {} has two limits: give it one", gpu.index)));
             }
             found.push((gpu, limit));
         }

@@ -379,7 +379,7 @@ mod tests {
         );
         let AdoptedSpec { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
         assert!(spec.multi_user);
-        assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1536 MiB that"), "{notes:?}");
+        assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1.5 GiB that"), "{notes:?}");
         let limit = MemoryLimit::from_mib(1536).expect("a limit");
         assert_eq!(spec.defaults.device_memory_limit, Some(limit.into()), "as the server logged it");
         assert_eq!(spec.defaults.active_thread_percentage.map(ThreadPercentage::tenths), Some(400));

@@ -130,12 +130,12 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Writes bytes for people: `4 GiB`, `3.5 GiB`, `512 MiB`, `12 bytes`.
+/// Writes bytes for people: `4 GiB`, `1.5 GiB`, `512 MiB`, `12 bytes`; whole MiB are never rounded.
 fn display_bytes(bytes: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    #[allow(clippy::cast_precision_loss, reason = "rounded to one decimal for a reader")]
+    #[allow(clippy::cast_precision_loss, reason = "rounded for a reader; quarters of a GiB are exact")]
     let gib = bytes as f64 / (1u64 << 30) as f64;
-    if bytes >= 1 << 30 && bytes.is_multiple_of(1 << 30) {
-        write!(f, "{} GiB", bytes >> 30)
+    if bytes >= 1 << 30 && bytes.is_multiple_of(1 << 28) {
+        write!(f, "{gib} GiB")
     } else if bytes >= 1 << 30 && !bytes.is_multiple_of(MIB) {
         write!(f, "{gib:.1} GiB")
     } else if bytes >= MIB {
@@ -298,6 +298,22 @@ mod tests {
         }
         let refused = MemoryLimit::parse("1.3G").expect_err("it is 1331.2 MiB").to_string();
         assert!(refused.contains("the nearest are 1331M and 1332M"), "{refused}");
+    }
+
+    #[test]
+    fn sizes_are_shown_as_people_write_them() {
+        for (text, shown) in [
+            ("4G", "4 GiB"),
+            ("1.5G", "1.5 GiB"),
+            ("38400M", "37.5 GiB"),
+            ("1.25G", "1.25 GiB"),
+            ("1T", "1024 GiB"),
+            ("1025M", "1025 MiB"),
+            ("512M", "512 MiB"),
+        ] {
+            assert_eq!(MemoryLimit::parse(text).expect(text).to_string(), shown);
+        }
+        assert_eq!(Bytes(4_142_000_000).to_string(), "3.9 GiB");
     }
 
     #[test]

@@ -18,6 +18,18 @@ pub fn weakening(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<Te
     opposite(tenant, daemon, tenants, true)
 }
 
+/// The GPUs on which the limit of `tenant` is left to its environment by tenants that have none there.
+pub fn weakened_gpus(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<GpuUuid> {
+    let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
+    gpus.retain(|gpu| {
+        let without = |other: &Tenant| {
+            other.spec.daemon == daemon.name && other.spec.sees(gpu) && !is_limited(other, daemon, gpu)
+        };
+        is_limited(tenant, daemon, gpu) && tenants.iter().any(without)
+    });
+    gpus
+}
+
 fn is_limited(tenant: &Tenant, daemon: &Daemon, gpu: &GpuUuid) -> bool {
     tenant.spec.memory_limit(&daemon.spec, gpu).is_some()
 }
@@ -80,6 +92,8 @@ mod tests {
         assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["c"], "on the first GPU");
         assert_eq!(names(weakened_by(&all[0], &daemon(""), &all)), ["c"], "on the second");
         assert!(weakening(&all[0], &daemon(""), &all[..2]).is_empty());
+        assert_eq!(weakened_gpus(&all[0], &daemon(""), &all), [h200(0).uuid]);
+        assert_eq!(weakened_gpus(&all[2], &daemon(""), &all), [h200(1).uuid]);
     }
 
     #[test]

@@ -150,6 +150,7 @@ mod tests {
             sm_partition: sm_partition.map(str::to_owned),
             connections: 2,
             active_thread_percentage: None,
+            memory_limits: None,
         }
     }
 

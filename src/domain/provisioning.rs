@@ -245,6 +245,14 @@ impl ProvisioningStatus {
         self.strategy == ProvisioningStrategy::Weighted
     }
 
+    /// What each client of a tenant gets, and how that is computed, in words; `None` for a tenant that states its own share.
+    pub fn share_of(&self, tenant: &TenantName) -> Option<String> {
+        let share = self.shares.iter().find(|share| share.tenant == *tenant && !share.stated)?;
+        let weight = if self.is_weighted() { format!(" (weight {})", share.weight) } else { String::new() };
+        let percentage = share.active_thread_percentage;
+        Some(format!("Each client of {tenant} gets {percentage} %{weight}. {}", self.meaning()))
+    }
+
     /// What is divided among how many clients, in words.
     pub fn meaning(&self) -> String {
         let clients = counted(self.clients, "client");

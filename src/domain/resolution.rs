@@ -179,6 +179,8 @@ pub fn effective(
                 Priority::BelowNormal => EnforcedBy::Environment,
             },
         },
+        // Of clients nothing is known here.
+        clients_with_other_limits: 0,
     })
 }
 

@@ -94,6 +94,11 @@ mod tests {
         let [share, ..] = &status.shares[..] else { panic!("no share") };
         assert_eq!((share.active_thread_percentage.tenths(), share.stated), (250, false));
         assert_eq!((share.gpus[0].predicted_sms, share.gpus[0].below_minimum), (Some(32), false));
+        let words = status.share_of(&share.tenant).expect("it is the strategy's");
+        assert!(
+            words.starts_with("Each client of t0 gets 25 %. The GPU is divided equally among 4 clients"),
+            "{words}"
+        );
     }
 
     #[test]

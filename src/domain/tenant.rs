@@ -87,7 +87,7 @@ impl TenantSpec<GpuRef> {
         let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
         gpus.sort_by_key(|gpu| gpu.index);
-        let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        let gpus: Vec<GpuUuid> = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
         let Self {
             daemon,
             uid,
@@ -102,6 +102,12 @@ impl TenantSpec<GpuRef> {
         } = self;
         let limit = device_memory_limit.map(|limit| limit.resolve_gpus(known)).transpose();
         let device_memory_limit = limit.map_err(|error| ("device_memory_limit", error))?;
+        let unseen = device_memory_limit.as_ref().filter(|_| !gpus.is_empty());
+        if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&gpus)) {
+            let index = known.iter().find(|gpu| gpu.uuid == *unseen && gpu.present).map(|gpu| gpu.index);
+            let called = index.map_or_else(|| unseen.to_string(), |index| index.to_string());
+            return Err(("device_memory_limit", unseen_limit(&called)));
+        }
         Ok(TenantSpec {
             daemon,
             uid,
@@ -161,10 +167,7 @@ impl TenantSpec {
         }
         let unseen = self.device_memory_limit.as_ref().filter(|_| !self.gpus.is_empty());
         if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&self.gpus)) {
-            let text = format!(
-                "{unseen} has a limit, and the tenant does not see it: add it to gpus, or take its limit out"
-            );
-            return Err(("device_memory_limit", InvalidValue(text)));
+            return Err(("device_memory_limit", unseen_limit(unseen.as_str())));
         }
         let too_long = |text: &str| {
             text.is_empty() || text.chars().count() > MAX_LABEL_LEN || text.chars().any(char::is_control)
@@ -181,6 +184,12 @@ impl TenantSpec {
         }
         Ok(())
     }
+}
+
+fn unseen_limit(gpu: &str) -> InvalidValue {
+    InvalidValue(format!(
+        "GPU {gpu} has a limit, and the tenant does not see it: add it to gpus, or take its limit out"
+    ))
 }
 
 /// A tenant as it is remembered.
@@ -283,6 +292,22 @@ pub struct TenantEffective {
     pub threads: EffectiveThreads,
     /// Its priority.
     pub priority: EffectivePriority,
+    /// Its connected clients that were started with another memory limit or share of the SMs, which they keep until they end.
+    #[serde(default)]
+    pub clients_with_other_limits: u64,
+}
+
+impl TenantEffective {
+    /// Its clients that have other limits, in words.
+    pub fn other_limits(&self) -> Option<String> {
+        match self.clients_with_other_limits {
+            0 => None,
+            1 => Some("1 client was started with other limits, which it keeps until it ends".to_owned()),
+            several => Some(format!(
+                "{several} clients were started with other limits, which they keep until they end"
+            )),
+        }
+    }
 }
 
 /// What the manager saw of a tenant.
@@ -301,6 +326,9 @@ pub struct TenantStatus {
     /// Its processes that came while its daemon may not be used, and wait to be admitted.
     #[serde(default)]
     pub waiting: Vec<WaitingProcess>,
+    /// Its processes that wait for a slot, as `mps-manager run --wait` does.
+    #[serde(default)]
+    pub queued: u64,
     /// Tenants whose memory limit only their environment holds, because this tenant has none: the server of all of them has no limit
     /// then. Left out where there are none, and for users who see one tenant only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -23,6 +23,8 @@ pub struct MetricsSnapshot {
     pub present: Option<BTreeSet<GpuUuid>>,
     /// How many processes of each tenant wait for its daemon, where there are any.
     pub waiting: BTreeMap<TenantName, u64>,
+    /// How many processes of each tenant wait for a slot, where there are any.
+    pub queued: BTreeMap<TenantName, u64>,
     /// Jobs that wait for the database's writer.
     pub queue: usize,
     /// How the API is reached.

@@ -86,6 +86,13 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
             .map(|tenant| (labels(tenant), number(snapshot.waiting.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
+        "tenant_queued_processes",
+        "Processes of the tenant that wait for a slot, as mps-manager run --wait does",
+        None,
+        tenants()
+            .map(|tenant| (labels(tenant), number(snapshot.queued.get(&tenant.name).copied().unwrap_or(0)))),
+    )?;
+    families.gauges(
         "tenant_clients_limit",
         "Processes of the tenant that may be connected at once; missing where it states none",
         None,

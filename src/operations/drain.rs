@@ -458,7 +458,7 @@ impl std::fmt::Display for DaemonOccupants {
         for (daemon, why) in &self.unread {
             write!(
                 f,
-                "; daemon {daemon} cannot be read: {why} (POST /api/v1/daemons/{daemon}/stop ends it with all its clients)"
+                "; daemon {daemon} cannot be read: {why} (`mps-manager daemon stop {daemon}` ends it with all its clients)"
             )?;
         }
         Ok(())

@@ -37,10 +37,12 @@ pub enum ServiceError {
     #[error("{0}")]
     Conflict(String),
     /// There is no slot for another process.
-    #[error("{detail}")]
+    #[error("{full}: {remedy}")]
     AtCapacity {
-        /// What is full, and what to do.
-        detail: String,
+        /// What is full.
+        full: String,
+        /// What to do, or what happens next.
+        remedy: &'static str,
         /// What the process lacks.
         lacking: Lacking,
         /// Whether it waits, and is expected to repeat its request.
@@ -78,7 +80,7 @@ pub enum ServiceError {
     /// A host file is refused as a whole.
     #[error("{detail}")]
     HostFileRefused {
-        /// The first fault.
+        /// The fault, or how many there are.
         detail: String,
         /// All faults, each with its place in the file.
         errors: Vec<FieldError>,

@@ -9,7 +9,7 @@ use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
 use crate::domain::incident::{
     Acknowledgement, Incident, IncidentFilter, IncidentKind, IncidentState, MEMORY_MS, Occurrence,
-    StoredIncident, Transition, group, may_concern_incidents,
+    StoredIncident, Transition, counts_unaffected, group, may_concern_incidents,
 };
 use crate::domain::{DaemonName, GpuUuid};
 
@@ -25,9 +25,9 @@ pub async fn record(
 ) -> Result<Vec<DomainEvent>, StoreError> {
     let Some(daemon) = may_concern_incidents(&event.event) else { return Ok(Vec::new()) };
     let known = of_daemon(&mut *db, daemon, now).await?;
-    let loses_work = !event.event.affected_clients().is_empty();
     let gpus = gpus(&mut *db, daemon).await?;
-    let connected = if loses_work { connected(&mut *db, daemon).await? } else { Vec::new() };
+    let connected =
+        if counts_unaffected(&event.event) { connected(&mut *db, daemon).await? } else { Vec::new() };
     let because = match event.cause {
         EventTrigger::Latest(kind) => Some(kind),
         EventTrigger::Known(_) => None,
@@ -44,7 +44,7 @@ pub async fn record(
         };
         let notice = change.incident.notice(number);
         match change.transition {
-            Transition::Opened => events.push(DomainEvent::IncidentOpened(notice)),
+            Transition::Opened | Transition::Worsened => events.push(DomainEvent::IncidentOpened(notice)),
             Transition::Ended => events.push(DomainEvent::IncidentRecovered(notice)),
             Transition::OpenedAndEnded => {
                 events.push(DomainEvent::IncidentOpened(notice.clone()));
@@ -189,6 +189,37 @@ pub async fn page(
     if let Some(before) = before {
         query.push(" AND id < ").push_bind(before);
     }
+    push_conditions(&mut query, filter);
+    query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
+    let rows = query.build().fetch_all(db).await?;
+    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
+}
+
+/// Up to `limit` incidents that are requested, those that matter most first: open ones, then by severity, then the newest.
+pub async fn worst(
+    db: &mut SqliteConnection,
+    filter: &IncidentFilter,
+    limit: i64,
+) -> Result<Vec<StoredIncident>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
+    push_conditions(&mut query, filter);
+    query.push(" ORDER BY recovered_at IS NOT NULL, severity DESC, id DESC LIMIT ").push_bind(limit);
+    let rows = query.build().fetch_all(db).await?;
+    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
+}
+
+/// How many incidents are requested, and how many of these are open.
+pub async fn count(db: &mut SqliteConnection, filter: &IncidentFilter) -> Result<(u64, u64), StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT count(*) AS total, count(*) FILTER (WHERE recovered_at IS NULL) AS open FROM incidents WHERE true",
+    );
+    push_conditions(&mut query, filter);
+    let row = query.build().fetch_one(db).await?;
+    let (total, open): (i64, i64) = (row.try_get("total")?, row.try_get("open")?);
+    Ok((total.cast_unsigned(), open.cast_unsigned()))
+}
+
+fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
     match filter.state {
         Some(IncidentState::Open) => {
             query.push(" AND recovered_at IS NULL");
@@ -235,9 +266,6 @@ pub async fn page(
     if let Some(from) = filter.from_event {
         query.push(" AND first_event >= ").push_bind(from);
     }
-    query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
-    let rows = query.build().fetch_all(db).await?;
-    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
 }
 
 /// How many incidents are open, by kind.

@@ -90,19 +90,29 @@ impl Examination {
             token.is_some_and(|token| contents.tokens.contains(token))
                 || contents.processes.contains(&identity)
         };
-        let foreign: Vec<String> = running(self.world.as_deref())
-            .iter()
-            .filter(|daemon| !ours(daemon))
-            .map(|daemon| self.described(daemon))
-            .collect();
+        // Started from this runtime directory by a manager, whose database does not know it.
+        let is_lost = |daemon: &Running| {
+            let seen = daemon.environment.as_ref().ok();
+            seen.is_some_and(|seen| {
+                seen.token.is_some() && seen.pipe_directory.starts_with(&self.config.runtime_dir)
+            })
+        };
+        let running = running(self.world.as_deref());
+        let found: Vec<&Running> = running.iter().filter(|daemon| !ours(daemon)).collect();
+        let lost = found.iter().filter(|daemon| is_lost(daemon)).count();
+        let others =
+            "quit them, or adopt them once the manager serves: `mps-manager status` says which can be";
+        let back = "take this manager's own back once it serves: `mps-manager daemon adopt --all-ours`";
+        let remedy = match lost {
+            0 => others.to_owned(),
+            all if all == found.len() => back.to_owned(),
+            _ => format!("{back}; as to the others, {others}"),
+        };
+        let foreign: Vec<String> = found.into_iter().map(|daemon| self.described(daemon)).collect();
         self.add(if foreign.is_empty() {
             Check::ok("foreign_daemons", "no MPS control daemon runs that is not this manager's")
         } else {
-            Check::warn(
-                "foreign_daemons",
-                foreign.join("; "),
-                "quit them, or adopt them once the manager serves: `mps-manager status` says which can be",
-            )
+            Check::warn("foreign_daemons", foreign.join("; "), remedy)
         });
     }
 

@@ -27,6 +27,8 @@ pub(super) enum ClientCommand {
   mps-manager client list --gpu 0 -o name")]
     List(ClientListArgs),
     /// Show a client
+    #[command(after_help = "Examples:
+  mps-manager client get 19080")]
     Get {
         /// The client, by ID or PID
         #[arg(add = ArgValueCandidates::new(completion::clients))]
@@ -53,12 +55,12 @@ const LAYOUT: ListLayout<ClientView> = ListLayout {
     columns: &[
         ListColumn::new("CLIENT", |client| client.id.to_string().into()),
         ListColumn::new("TENANT", |client| TableCell::optional(client.tenant.as_ref())),
-        ListColumn::new("BY", |client| word(client.attributed_by).into()),
-        ListColumn::new("DAEMON", |client| client.daemon.as_str().into()),
-        ListColumn::new("UID", |client| TableCell::optional(client.uid)),
-        ListColumn::new("MEMORY", |client| memory(client).into()),
-        ListColumn::new("AGE", |client| age(client.since).into()),
-        ListColumn::cut("COMMAND", |client| client.command.as_str().into()),
+        ListColumn::ranked(6, ListColumn::new("BY", |client| word(client.attributed_by).into())),
+        ListColumn::ranked(3, ListColumn::new("DAEMON", |client| client.daemon.as_str().into())),
+        ListColumn::ranked(4, ListColumn::new("UID", |client| TableCell::optional(client.uid))),
+        ListColumn::ranked(1, ListColumn::new("MEMORY", |client| memory(client).into())),
+        ListColumn::ranked(5, ListColumn::new("AGE", |client| age(client.since).into())),
+        ListColumn::ranked(2, ListColumn::cut("COMMAND", |client| client.command.as_str().into())),
         ListColumn::wide("SERVER", |client| client.server.to_string().into()),
         ListColumn::wide("GPUS", |client| TableCell::joined(client.memory.iter().map(|memory| &memory.gpu))),
     ],

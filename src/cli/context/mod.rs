@@ -11,6 +11,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 pub(super) use self::file::SavedContexts;
 use self::file::{SavedContext, shown_path};
 use super::output::{ListColumn, ListLayout, OutputArgs, TableCell, line};
+use crate::client::Client;
 use crate::domain::ContextName;
 
 /// Commands on saved contexts.
@@ -41,17 +42,23 @@ pub(super) enum ContextCommand {
         runtime_dir: Option<PathBuf>,
     },
     /// Use a saved context from now on
+    #[command(after_help = "Examples:
+  mps-manager context use lab")]
     Use {
         /// Its name
         #[arg(add = ArgValueCandidates::new(context_names))]
         name: String,
     },
     /// List the saved contexts
+    #[command(after_help = "Examples:
+  mps-manager context list")]
     List {
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Remove a saved context
+    #[command(after_help = "Examples:
+  mps-manager context remove lab")]
     Remove {
         /// Its name
         #[arg(add = ArgValueCandidates::new(context_names))]
@@ -109,11 +116,17 @@ pub(super) fn run(command: ContextCommand) -> Result<ExitCode, String> {
                 token_file: absolute(token_file).map_err(refused)?,
                 runtime_dir: absolute(runtime_dir).map_err(refused)?,
             };
-            context.token()?;
-            saved.contexts.insert(name.clone(), context);
+            let token = context.token()?;
+            if let Some(url) = &context.url {
+                // What cannot be a server is refused here, and not at the next command.
+                Client::over_url(url, token, context.ca_file.as_deref())
+                    .map_err(|error| error.to_string())?;
+            }
+            let is_replaced = saved.contexts.insert(name.clone(), context).is_some();
             saved.current = Some(name.clone());
             saved.write()?;
-            line!("context {name} was saved in {} and is in use", shown_path());
+            let words = if is_replaced { "replaced" } else { "saved" };
+            line!("context {name} was {words} in {} and is in use", shown_path());
         }
         ContextCommand::Use { name } => {
             saved.find(Some(&name))?;

@@ -111,7 +111,7 @@ pub(super) async fn adopt(args: AdoptArgs) -> Result<ExitCode, ClientError> {
     let AdoptArgs { name, process, observe, yes, call, .. } = args;
     let client = call.client()?;
     let (Some(name), Some(process)) = (name, process) else {
-        return adopt_ours::run(&client, yes).await;
+        return adopt_ours::run(&client, yes, call.format()).await;
     };
     let foreign: List<ForeignDaemonView> = client.get("/api/v1/foreign-daemons").await?;
     let process = match foreign.items.iter().find(|daemon| is_process(&daemon.id, &process)) {

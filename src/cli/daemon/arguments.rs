@@ -56,7 +56,7 @@ pub(in crate::cli) struct AdoptArgs {
     #[arg(required_unless_present = "all_ours", conflicts_with = "all_ours", requires = "process")]
     pub(super) name: Option<DaemonName>,
     /// Its process, by ID as `foreign list` prints it, or by PID
-    #[arg(long, requires = "name")]
+    #[arg(long, value_name = "PROCESS", requires = "name", add = ArgValueCandidates::new(completion::foreign_daemons))]
     pub(super) process: Option<String>,
     /// Only show and measure it, and never write to it
     #[arg(long, requires = "process")]

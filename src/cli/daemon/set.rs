@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
-use super::super::change::{SpecFields, change, some_list};
+use super::super::change::{SpecChange, SpecFields, change, memory_limit, some_list};
 use super::super::completion;
-use super::super::output::{DIFFERS, complain, word};
+use super::super::output::{DIFFERS, complain, remark, word};
 use super::super::server::CallArgs;
 use super::super::wait::{POLL, ProgressLine, WaitArgs};
 use super::arguments::{DAEMONS, NamedDaemon, phase as phase_word};
@@ -31,10 +31,10 @@ pub(in crate::cli) struct DaemonSetArgs {
     #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
     gpus: Vec<String>,
     /// How its clients share the SMs: shared or static
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["shared", "static"])]
     mode: Option<String>,
     /// Whether it should run: running or stopped
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", hide_possible_values = true, value_parser = ["running", "stopped"])]
     desired_state: Option<String>,
     /// Whether clients of several users may be connected at once
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -43,34 +43,34 @@ pub(in crate::cli) struct DaemonSetArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     share_gpus: Option<bool>,
     /// The compute mode of its GPUs while it runs: default or `exclusive_process`
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["default", "exclusive_process"])]
     compute_mode: Option<String>,
     /// How it gives thread percentages to tenants that state none: none, uniform, relaxed or weighted
-    #[arg(long, value_name = "STRATEGY")]
+    #[arg(long, value_name = "STRATEGY", hide_possible_values = true, value_parser = ["none", "uniform", "relaxed", "weighted"])]
     provisioning: Option<String>,
     /// Clients that provisioning divides a GPU among
     #[arg(long, value_name = "N")]
     expected_clients: Option<u32>,
     /// Memory limit of tenants that state none, for example 8G, or for each GPU, for example 0=8G,1=4G
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
     memory_limit: Option<String>,
     /// Thread percentage of tenants that state none
     #[arg(long, value_name = "PERCENT")]
     thread_percentage: Option<f64>,
     /// Priority of tenants that state none: normal or `below_normal`
-    #[arg(long, value_name = "PRIORITY")]
+    #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
     priority: Option<String>,
     /// Whether tenants reserve what they may use: open or reserved
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["open", "reserved"])]
     admission: Option<String>,
     /// With reserved admission, how many times the memory may be reserved
     #[arg(long, value_name = "RATIO")]
     memory_overcommit: Option<f64>,
     /// What to do about settings that others change: report or repair
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["report", "repair"])]
     drift_policy: Option<String>,
     /// What to do about clients of a server that hangs: replace it or wait for them
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["replace", "wait"])]
     wedge_policy: Option<String>,
     /// How long they are waited for before it is replaced, for example 1m
     #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u32>)]
@@ -152,21 +152,25 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
         }
         Ok(json!({}))
     };
-    let (made, view) = change(&client, &path, &args.fields(), new, args.dry_run).await?;
+    let answer = change(&client, &path, &args.fields(), new, args.dry_run).await?;
+    let (sentence, made) = (format!("daemon {name} {}", answer.words(args.dry_run)), answer.made);
     let written: DaemonView =
-        serde_json::from_value(view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
     let format = args.call.format();
-    let sentence = format!("daemon {name} {}", made.words(args.dry_run));
     if args.dry_run || args.wait.no_wait {
         format.announce(&sentence, name.as_str(), &written);
         return Ok(ExitCode::SUCCESS);
     }
     let daemon = reconciled(&client, &path, written).await?;
     let status = daemon.status.as_ref();
+    let provisioning = status.and_then(|status| status.provisioning.as_ref());
+    if let Some(provisioning) = provisioning.filter(|_| made != SpecChange::Unchanged) {
+        remark(&provisioning.meaning());
+    }
     let phase = status.map_or(Phase::Unknown, |status| status.phase);
     match phase {
         Phase::Ready | Phase::Stopped | Phase::Observed => {
-            format.announce(&format!("{sentence} and is {}", word(phase)), name.as_str(), &daemon);
+            format.announce(&format!("{sentence}; it is {}", word(phase)), name.as_str(), &daemon);
             Ok(ExitCode::SUCCESS)
         }
         _ => {

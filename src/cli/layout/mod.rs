@@ -22,12 +22,19 @@ use crate::http::api::layout_schema::layout_document_schema;
 #[derive(Debug, Subcommand)]
 pub(super) enum LayoutCommand {
     /// List layouts
+    #[command(after_help = "Examples:
+  mps-manager layout list")]
     List {
         #[command(flatten)]
         call: CallArgs,
     },
     /// Print a layout as a document
-    #[command(visible_alias = "show")]
+    #[command(
+        visible_alias = "show",
+        after_help = "Examples:
+  mps-manager layout get web_prod
+  mps-manager layout get web_prod --layout-version 2 -o json"
+    )]
     Get {
         /// The layout
         #[arg(add = ArgValueCandidates::new(completion::layouts))]
@@ -79,11 +86,15 @@ pub(super) enum LayoutCommand {
         wait: WaitArgs,
     },
     /// Compare a daemon with a layout; exit 1 if it differs
+    #[command(after_help = "Examples:
+  mps-manager layout assert web_prod --daemon gpu1")]
     Assert {
         #[command(flatten)]
         target: LayoutTargetArgs,
     },
     /// Export a layout with the results of its steps on a daemon, as a document that other hosts can replay
+    #[command(after_help = "Examples:
+  mps-manager layout export web_prod > web_prod.yaml")]
     Export {
         /// The layout
         #[arg(add = ArgValueCandidates::new(completion::layouts))]
@@ -102,6 +113,8 @@ pub(super) enum LayoutCommand {
   mps-manager layout replay web_prod -f web_prod.yaml --daemon gpu1")]
     Replay(replay::ReplayArgs),
     /// Delete a layout that no daemon has
+    #[command(after_help = "Examples:
+  mps-manager layout delete web_prod")]
     Delete {
         /// The layout
         #[arg(add = ArgValueCandidates::new(completion::layouts))]
@@ -110,6 +123,8 @@ pub(super) enum LayoutCommand {
         call: CallArgs,
     },
     /// Print the JSON Schema of layout documents
+    #[command(after_help = "Examples:
+  mps-manager layout schema > layout.schema.json")]
     Schema,
 }
 

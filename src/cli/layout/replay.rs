@@ -221,8 +221,8 @@ const LAYOUT: ListLayout<ReplayRow> = ListLayout {
         ListColumn::new("HOST", |row| row.host.as_str().into()),
         ListColumn::new("RESULT", |row| TableCell::state(&row.result)),
         ListColumn::new("IDS", |row| row.ids.as_str().into()),
-        ListColumn::new("MS", |row| TableCell::optional(row.duration_ms)),
-        ListColumn::cut("DETAIL", |row| row.detail.as_str().into()),
+        ListColumn::ranked(2, ListColumn::new("MS", |row| TableCell::optional(row.duration_ms))),
+        ListColumn::ranked(1, ListColumn::cut("DETAIL", |row| row.detail.as_str().into())),
     ],
 };
 

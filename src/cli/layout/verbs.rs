@@ -31,13 +31,24 @@ const LAYOUT: ListLayout<LayoutView> = ListLayout {
     columns: &[
         ListColumn::new("LAYOUT", |layout| layout.newest.name.as_str().into()),
         ListColumn::new("VERSION", |layout| layout.newest.version.to_string().into()),
-        ListColumn::new("ENFORCEMENT", |layout| layout.newest.layout.enforcement.as_str().into()),
-        ListColumn::new("PARTITIONS", |layout| layout.newest.layout.partitions().count().to_string().into()),
-        ListColumn::new("DAEMONS", |layout| TableCell::joined(&layout.daemons)),
-        ListColumn::new("AGE", |layout| age(layout.newest.created_at).into()),
-        ListColumn::cut("NOTE", |layout| {
-            TableCell::optional(layout.newest.note.as_ref().map(|note| note.replace('\n', " ")))
-        }),
+        ListColumn::ranked(
+            3,
+            ListColumn::new("ENFORCEMENT", |layout| layout.newest.layout.enforcement.as_str().into()),
+        ),
+        ListColumn::ranked(
+            2,
+            ListColumn::new("PARTITIONS", |layout| {
+                layout.newest.layout.partitions().count().to_string().into()
+            }),
+        ),
+        ListColumn::ranked(1, ListColumn::new("DAEMONS", |layout| TableCell::joined(&layout.daemons))),
+        ListColumn::ranked(5, ListColumn::new("AGE", |layout| age(layout.newest.created_at).into())),
+        ListColumn::ranked(
+            4,
+            ListColumn::cut("NOTE", |layout| {
+                TableCell::optional(layout.newest.note.as_ref().map(|note| note.replace('\n', " ")))
+            }),
+        ),
         ListColumn::wide("AUTHOR", |layout| layout.newest.author.as_str().into()),
     ],
 };

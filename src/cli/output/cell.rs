@@ -38,7 +38,8 @@ pub(in crate::cli) struct TableCell {
 }
 
 impl TableCell {
-    fn new(text: &str, colour: CellColour) -> Self {
+    /// A text with a colour.
+    pub(in crate::cli) fn new(text: &str, colour: CellColour) -> Self {
         Self { text: printable(text).into_owned(), colour }
     }
 

@@ -6,13 +6,28 @@ use super::cell::TableCell;
 use super::colour::is_coloured;
 use super::format::OutputFormat;
 use super::print::{emit_styled, line};
-use crate::domain::condition::Condition;
+use crate::domain::condition::{Condition, ConditionType};
+use crate::domain::printable::printable_lines;
 
 /// What is shown of one thing.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct DetailsTable {
     rows: Vec<(&'static str, TableCell)>,
-    notes: Vec<String>,
+    conditions: Vec<Condition>,
+}
+
+/// A condition that needs attention as a sentence; its codes, for those who look them up, only with `-o wide`.
+pub(in crate::cli) fn condition_sentence(
+    condition: &Condition,
+    message: &str,
+    format: OutputFormat,
+) -> String {
+    let state = if condition.kind == ConditionType::Ready { "not ready: " } else { "" };
+    let codes = match format {
+        OutputFormat::Wide => format!(" ({}: {})", condition.kind, condition.reason),
+        _ => String::new(),
+    };
+    printable_lines(&format!("{state}{message}{codes}")).replace('\n', "\n    ")
 }
 
 impl DetailsTable {
@@ -25,7 +40,7 @@ impl DetailsTable {
     /// Adds the conditions that need attention, below the lines.
     pub(in crate::cli) fn conditions(mut self, conditions: &[Condition]) -> Self {
         let attention = conditions.iter().filter(|condition| condition.needs_attention());
-        self.notes.extend(attention.map(|one| format!("{} ({}): {}", one.kind, one.reason, one.message)));
+        self.conditions.extend(attention.cloned());
         self
     }
 
@@ -42,11 +57,26 @@ impl DetailsTable {
             let label = format!("{label}:");
             emit_styled(&format!("{label:width$}  {}", cell.styled(cell.text(), is_coloured())));
         }
-        if !self.notes.is_empty() {
+        if !self.conditions.is_empty() {
             line!("\nAttention:");
         }
-        for note in &self.notes {
-            line!("  {}", note.replace('\n', "\n    "));
+        for one in &self.conditions {
+            line!("  {}", condition_sentence(one, &one.message, format));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::condition::ConditionReason;
+
+    #[test]
+    fn conditions_read_as_sentences() {
+        let condition =
+            Condition::new(ConditionType::Ready, false, ConditionReason::Wedged, "it did not answer");
+        let shown = |format| condition_sentence(&condition, &condition.message, format);
+        assert_eq!(shown(OutputFormat::Table), "not ready: it did not answer");
+        assert_eq!(shown(OutputFormat::Wide), "not ready: it did not answer (Ready: Wedged)");
     }
 }

@@ -12,4 +12,6 @@ Exit codes:
   0  done, or the answer is yes
   1  the answer is no: something differs or is not ready, or the state of the host refused or undid it
   2  an error: wrong arguments, an unknown name, no permission, or no answer
-  `run` exits with the code of the command that it became, or 126 or 127 if that cannot be run";
+  Ctrl-C ends a wait with 130, and a closed pipe, as of `| head`, any command with 141
+  `run` exits with the code of the command that it became, with 126 or 127 if that cannot be run,
+  or with 2 if it got no lease, whatever the reason";

@@ -8,12 +8,49 @@ use super::cell::TableCell;
 const GAP: usize = 2;
 /// The least that is left of a column that is cut.
 const LEAST: usize = 8;
+/// What a column that may be cut needs before another one is shown beside it.
+const LEGIBLE: usize = 16;
 
-/// A heading, and whether the column may be cut: one with names and IDs may not.
+/// A heading, whether the column may be cut (one with names and IDs may not), and how dispensable it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableHeading {
     pub(super) text: &'static str,
     pub(super) may_be_cut: bool,
+    /// 0 is always shown; of the others, those with a low rank come first where a terminal has room for a part of them.
+    pub(super) rank: u8,
+}
+
+/// Which columns a terminal of this width has room for, in their order.
+pub(super) fn shown_columns(
+    headings: &[TableHeading],
+    rows: &[Vec<TableCell>],
+    width: Option<usize>,
+) -> Vec<usize> {
+    let all = 0..headings.len();
+    let Some(width) = width else { return all.collect() };
+    let needed = |at: usize| {
+        let natural = natural_width(at, headings, rows);
+        let legible = LEGIBLE.max(headings[at].text.width());
+        if headings[at].may_be_cut { natural.min(legible) } else { natural }
+    };
+    let mut shown: Vec<usize> = all.clone().filter(|at| headings[*at].rank == 0).collect();
+    let mut others: Vec<usize> = all.filter(|at| headings[*at].rank > 0).collect();
+    others.sort_by_key(|at| headings[*at].rank);
+    let mut taken: usize = shown.iter().map(|at| needed(*at) + GAP).sum();
+    for at in others {
+        let more = needed(at) + GAP;
+        if taken + more <= width + GAP {
+            taken += more;
+            shown.push(at);
+        }
+    }
+    shown.sort_unstable();
+    shown
+}
+
+/// As wide as the widest cell of a column.
+fn natural_width(at: usize, headings: &[TableHeading], rows: &[Vec<TableCell>]) -> usize {
+    rows.iter().map(|row| row[at].width()).chain([headings[at].text.width()]).max().unwrap_or(0)
 }
 
 /// One line for the headings and one for each row, at most `width` wide as far as columns may be cut.
@@ -46,11 +83,7 @@ pub(super) fn fitted_widths(
     rows: &[Vec<TableCell>],
     width: Option<usize>,
 ) -> Vec<usize> {
-    let natural = |(at, heading): (usize, &TableHeading)| {
-        let cells = rows.iter().map(|row| row[at].width());
-        cells.chain([heading.text.width()]).max().unwrap_or(0)
-    };
-    let mut widths: Vec<usize> = headings.iter().enumerate().map(natural).collect();
+    let mut widths: Vec<usize> = (0..headings.len()).map(|at| natural_width(at, headings, rows)).collect();
     let Some(width) = width else { return widths };
     let gaps = GAP * widths.len().saturating_sub(1);
     // Always the widest column, so that short ones stay whole.
@@ -68,7 +101,7 @@ mod tests {
     use super::*;
 
     fn table(width: Option<usize>) -> Vec<String> {
-        let heading = |text, may_be_cut| TableHeading { text, may_be_cut };
+        let heading = |text, may_be_cut| TableHeading { text, may_be_cut, rank: 0 };
         let headings = [heading("ID", false), heading("TENANT", false), heading("COMMAND", true)];
         let rows = [
             vec!["1234567-890".into(), "demo".into(), "python train.py --epochs 100".into()],
@@ -99,10 +132,24 @@ mod tests {
     }
 
     #[test]
+    fn dispensable_columns_are_left_out_first() {
+        let heading = |text, rank| TableHeading { text, may_be_cut: text == "COMMAND", rank };
+        let headings = [heading("ID", 0), heading("TENANT", 1), heading("AGE", 3), heading("COMMAND", 2)];
+        let rows =
+            [vec!["1234567-890".into(), "demo".into(), "5h12m".into(), "python train.py --epochs".into()]];
+        let shown = |width| shown_columns(&headings, &rows, width);
+        assert_eq!(shown(None), [0, 1, 2, 3]);
+        assert_eq!(shown(Some(44)), [0, 1, 2, 3], "11 + 6 + 5 + 16 and three gaps");
+        assert_eq!(shown(Some(43)), [0, 1, 3]);
+        assert_eq!(shown(Some(36)), [0, 1, 2], "what has a high rank still gets the room that is left");
+        assert_eq!(shown(Some(5)), [0]);
+    }
+
+    #[test]
     fn colour_takes_no_width() {
         let headings = [
-            TableHeading { text: "READY", may_be_cut: false },
-            TableHeading { text: "N", may_be_cut: false },
+            TableHeading { text: "READY", may_be_cut: false, rank: 0 },
+            TableHeading { text: "N", may_be_cut: false, rank: 0 },
         ];
         let rows = [vec![TableCell::state("yes"), "1".into()]];
         assert_eq!(lines(&headings, &rows, None, true)[1], "\u{1b}[32myes\u{1b}[0m    1");
@@ -111,8 +158,8 @@ mod tests {
     #[test]
     fn a_command_line_cannot_forge_a_row() {
         let headings = [
-            TableHeading { text: "ID", may_be_cut: false },
-            TableHeading { text: "COMMAND", may_be_cut: true },
+            TableHeading { text: "ID", may_be_cut: false, rank: 0 },
+            TableHeading { text: "COMMAND", may_be_cut: true, rank: 0 },
         ];
         let rows = [vec!["7-1".into(), "\u{1b}[31mtrain\r\n8-1  demo".into()]];
         let lines = lines(&headings, &rows, None, true);

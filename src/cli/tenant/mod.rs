@@ -11,13 +11,14 @@ use serde_json::json;
 use self::set::{TENANTS, TenantSetArgs};
 use super::completion;
 use super::confirm::{ConfirmArgs, owners};
-use super::fetch::{all, filtered, require_daemon};
-use super::output::{DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age};
+use super::fetch::{GpuNames, all, filtered, require_daemon};
+use super::output::{DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, remark};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
+use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
-use crate::domain::tenant::{EffectiveMemory, EffectiveThreads, EnforcedBy, TenantEffective};
+use crate::domain::tenant::{EffectiveMemory, EnforcedBy, TenantEffective};
 use crate::domain::{DaemonName, TenantName};
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
@@ -26,6 +27,9 @@ use crate::service::tenants::clients::ClientView;
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
     /// List tenants
+    #[command(after_help = "Examples:
+  mps-manager tenant list
+  mps-manager tenant list --daemon gpu0 -o name")]
     List {
         /// Only those of this daemon
         #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
@@ -34,6 +38,9 @@ pub(super) enum TenantCommand {
         call: CallArgs,
     },
     /// Show a tenant
+    #[command(after_help = "Examples:
+  mps-manager tenant get web
+  mps-manager tenant get web -o yaml")]
     Get {
         /// The tenant
         #[arg(add = ArgValueCandidates::new(completion::tenants))]
@@ -49,6 +56,9 @@ pub(super) enum TenantCommand {
   mps-manager tenant set web --unset sms --dry-run")]
     Set(Box<TenantSetArgs>),
     /// Delete a tenant; exit 1 if it still has clients
+    #[command(after_help = "Examples:
+  mps-manager tenant delete web --dry-run
+  mps-manager tenant delete web --yes")]
     Delete {
         /// The tenant
         #[arg(add = ArgValueCandidates::new(completion::tenants))]
@@ -69,17 +79,23 @@ pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
     name: |tenant| tenant.name.to_string(),
     columns: &[
         ListColumn::new("TENANT", |tenant| tenant.name.as_str().into()),
-        ListColumn::new("DAEMON", |tenant| tenant.spec.daemon.as_str().into()),
+        ListColumn::ranked(3, ListColumn::new("DAEMON", |tenant| tenant.spec.daemon.as_str().into())),
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
-        ListColumn::new("MEMORY", |tenant| TableCell::optional(tenant.status.effective.as_ref().map(memory))),
-        ListColumn::new("SMS", |tenant| {
-            TableCell::optional(tenant.status.effective.as_ref().map(|effective| share(&effective.threads)))
-        }),
-        ListColumn::new("PRIORITY", |tenant| {
-            TableCell::optional(tenant.status.effective.as_ref().map(priority))
-        }),
-        ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
-        ListColumn::new("AGE", |tenant| age(tenant.created_at).into()),
+        ListColumn::ranked(
+            1,
+            ListColumn::new("MEMORY", |tenant| {
+                TableCell::optional(tenant.status.effective.as_ref().map(memory))
+            }),
+        ),
+        ListColumn::ranked(2, ListColumn::new("SMS", |tenant| TableCell::optional(share(tenant)))),
+        ListColumn::ranked(
+            5,
+            ListColumn::new("PRIORITY", |tenant| {
+                TableCell::optional(tenant.status.effective.as_ref().map(priority))
+            }),
+        ),
+        ListColumn::ranked(4, ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into())),
+        ListColumn::ranked(6, ListColumn::new("AGE", |tenant| age(tenant.created_at).into())),
         ListColumn::wide("UID", |tenant| tenant.spec.uid.to_string().into()),
         ListColumn::wide("GENERATION", |tenant| {
             format!("{}/{}", tenant.status.observed_generation, tenant.generation).into()
@@ -112,13 +128,26 @@ pub(super) const MARK: &str =
 
 /// The memory limit of each GPU, once where all have the same.
 pub(super) fn memory(effective: &TenantEffective) -> String {
-    let shown = |limit: &EffectiveMemory| match limit.bytes {
-        Some(bytes) => format!("{}{}", Bytes(bytes), held(limit.enforced_by)),
-        None => "whole GPU".into(),
-    };
-    let mut limits: Vec<String> = effective.device_memory_limits.iter().map(shown).collect();
+    let mut limits: Vec<String> = effective.device_memory_limits.iter().map(limit_words).collect();
     limits.dedup();
     limits.join(", ")
+}
+
+fn limit_words(limit: &EffectiveMemory) -> String {
+    match limit.bytes {
+        Some(bytes) => format!("{}{}", Bytes(bytes), held(limit.enforced_by)),
+        None => "whole GPU".into(),
+    }
+}
+
+/// The same, with the GPU of each limit where they differ.
+fn memory_by_gpu(effective: &TenantEffective, names: &GpuNames) -> String {
+    let limits = &effective.device_memory_limits;
+    if limits.windows(2).all(|pair| limit_words(&pair[0]) == limit_words(&pair[1])) {
+        return memory(effective);
+    }
+    let limits = limits.iter().map(|limit| format!("{}: {}", names.name(&limit.gpu), limit_words(limit)));
+    limits.collect::<Vec<_>>().join(", ")
 }
 
 fn priority(effective: &TenantEffective) -> String {
@@ -126,13 +155,21 @@ fn priority(effective: &TenantEffective) -> String {
 }
 
 /// The SMs of a tenant: of its partitions, or by its thread percentage.
-pub(super) fn share(threads: &EffectiveThreads) -> String {
-    if threads.partitions.is_empty() {
-        let sms = threads.predicted_sms.map_or_else(|| "?".into(), |sms| sms.to_string());
-        return format!("{sms} ({}%){}", threads.active_thread_percentage, held(threads.enforced_by));
+pub(super) fn share(tenant: &TenantView) -> Option<String> {
+    let threads = &tenant.status.effective.as_ref()?.threads;
+    if !threads.partitions.is_empty() {
+        let partitions = threads.partitions.iter().map(|one| format!("{} in {}", one.sms, one.partition));
+        return Some(partitions.collect::<Vec<_>>().join(", "));
     }
-    let partitions = threads.partitions.iter().map(|one| format!("{} in {}", one.sms, one.partition));
-    partitions.collect::<Vec<_>>().join(", ")
+    let lacks_partition = ready(&tenant.status.conditions)
+        .is_some_and(|ready| ready.reason == ConditionReason::PartitionNotProven);
+    if lacks_partition {
+        return Some("no partition".into());
+    }
+    let percentage = format!("{}%", threads.active_thread_percentage);
+    let words =
+        threads.predicted_sms.map_or_else(|| percentage.clone(), |sms| format!("{sms} ({percentage})"));
+    Some(format!("{words}{}", held(threads.enforced_by)))
 }
 
 fn clients_of(tenant: &TenantView) -> String {
@@ -159,35 +196,53 @@ async fn list(call: &CallArgs, daemon: Option<&DaemonName>) -> Result<ExitCode, 
     let client = call.client()?;
     require_daemon(&client, daemon).await?;
     let path = filtered(TENANTS, &[("daemon", daemon.map(ToString::to_string))]);
-    LAYOUT.print(&all(&client, &path).await?, call.format());
+    let tenants: Vec<TenantView> = all(&client, &path).await?;
+    LAYOUT.print(&tenants, call.format());
+    if matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) && has_mark(&tenants) {
+        remark(MARK);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn get(call: &CallArgs, name: &TenantName) -> Result<ExitCode, ClientError> {
-    let tenant: TenantView = call.client()?.get(&format!("{TENANTS}/{name}")).await?;
-    details(&tenant).print(call.format(), name.as_str(), &tenant);
+    let client = call.client()?;
+    let tenant: TenantView = client.get(&format!("{TENANTS}/{name}")).await?;
+    details(&tenant, &GpuNames::read(&client).await).print(call.format(), name.as_str(), &tenant);
     Ok(ExitCode::SUCCESS)
 }
 
-fn details(tenant: &TenantView) -> DetailsTable {
+fn details(tenant: &TenantView, names: &GpuNames) -> DetailsTable {
     let effective = tenant.status.effective.as_ref();
-    DetailsTable::default()
+    let waiting = tenant.status.waiting.len();
+    let provisioning = tenant.status.provisioning.as_ref();
+    let share_of_strategy = provisioning.and_then(|status| status.share_of(&tenant.name));
+    let mut details = DetailsTable::default()
         .row("Tenant", tenant.name.as_str())
         .row("Daemon", tenant.spec.daemon.as_str())
         .row("Ready", TableCell::ready(&tenant.status.conditions))
         .row("User", format!("uid {}", tenant.spec.uid))
-        .row("GPUs", TableCell::joined(&tenant.status.gpus))
-        .row("Memory limit", TableCell::optional(effective.map(memory)))
-        .row("SMs", TableCell::optional(effective.map(|effective| share(&effective.threads))))
+        .row("GPUs", TableCell::joined(tenant.status.gpus.iter().map(|gpu| names.name(gpu))))
+        .row("Memory limit", TableCell::optional(effective.map(|effective| memory_by_gpu(effective, names))))
+        .row("SMs", TableCell::optional(share(tenant)))
         .row("Priority", TableCell::optional(effective.map(priority)))
         .row("Clients", clients_of(tenant))
-        .row("Waiting", TableCell::optional(Some(tenant.status.waiting.len()).filter(|waiting| *waiting > 0)))
+        .row("Waiting for the daemon", TableCell::optional(Some(waiting).filter(|waiting| *waiting > 0)))
+        .row(
+            "Waiting for a slot",
+            TableCell::optional(Some(tenant.status.queued).filter(|queued| *queued > 0)),
+        )
         .row(
             "Labels",
             TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}"))),
         )
-        .row("Age", age(tenant.created_at))
-        .conditions(&tenant.status.conditions)
+        .row("Age", age(tenant.created_at));
+    if let Some(words) = effective.and_then(TenantEffective::other_limits) {
+        details = details.row("Older clients", words);
+    }
+    if let Some(words) = share_of_strategy {
+        details = details.row("Share", words);
+    }
+    details.conditions(&tenant.status.conditions)
 }
 
 async fn delete(

@@ -7,15 +7,17 @@ use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 
-use super::super::change::{SpecChange, SpecFields, change, some_list};
+use super::super::change::{SpecAnswer, SpecChange, SpecFields, change, memory_limit, some_list};
 use super::super::completion;
-use super::super::fetch::daemon_or_only;
-use super::super::output::{DIFFERS, complain};
+use super::super::fetch::{GpuNames, daemon_or_only};
+use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
 use super::super::wait::{POLL, ProgressLine, WaitArgs};
 use crate::client::{Client, ClientError};
-use crate::domain::condition::ready;
+use crate::domain::condition::{ConditionReason, ready};
+use crate::domain::count::enumerated;
 use crate::domain::daemon::Phase;
+use crate::domain::tenant::TenantEffective;
 use crate::domain::{DaemonName, TenantName};
 use crate::host::user::number_of_user;
 use crate::service::daemons::DaemonView;
@@ -25,6 +27,8 @@ use crate::service::tenants::TenantView;
 pub(super) const TENANTS: &str = "/api/v1/tenants";
 /// How long settings may take to be in force.
 const IN_FORCE: Duration = Duration::from_secs(15);
+/// How long something has to keep a tenant from being ready until it is not waited for: a layout may just be read back.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// A tenant and the fields of its spec.
 #[derive(Debug, Args)]
@@ -42,7 +46,7 @@ pub(in crate::cli) struct TenantSetArgs {
     #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
     gpus: Vec<String>,
     /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
     memory_limit: Option<String>,
     /// How many of its processes may be connected at once
     #[arg(long, value_name = "N")]
@@ -57,7 +61,7 @@ pub(in crate::cli) struct TenantSetArgs {
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
     /// Its priority: normal or `below_normal`
-    #[arg(long, value_name = "PRIORITY")]
+    #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
     priority: Option<String>,
     /// A label; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
@@ -162,25 +166,22 @@ pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
         let daemon = daemon_or_only(&client, args.daemon.as_ref()).await?;
         Ok(json!({ "daemon": daemon, "uid": args.uid.unwrap_or_else(caller) }))
     };
-    let (made, view) = change(&client, &path, &fields, new, args.dry_run).await?;
+    let answer = change(&client, &path, &fields, new, args.dry_run).await?;
     let (name, format) = (args.name.as_str(), args.call.format());
-    let written: TenantView =
-        serde_json::from_value(view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-    let mut parts = vec![format!("tenant {name} {}", made.words(args.dry_run))];
-    if made == SpecChange::Created && args.uid.is_none() {
-        parts.push(format!("its processes run as uid {}", written.spec.uid));
+    let made = answer.made;
+    let (sentence, written) = announced(&client, args, answer).await?;
+    let provisioning = written.status.provisioning.as_ref().filter(|_| made != SpecChange::Unchanged);
+    if let Some(words) = provisioning.and_then(|provisioning| provisioning.share_of(&written.name)) {
+        remark(&words);
     }
-    if !written.status.weakens.is_empty() {
-        let names: Vec<&str> = written.status.weakens.iter().map(TenantName::as_str).collect();
-        let weakened = names.join(", ");
-        parts.push(format!("it has no memory limit, so that of {weakened} is held by the environment alone"));
-    }
-    let sentence = parts.join("; ");
     if args.dry_run || args.wait.no_wait {
         format.announce(&sentence, name, &written);
         return Ok(ExitCode::SUCCESS);
     }
     let tenant = in_force(&client, &path, written).await?;
+    if let Some(words) = tenant.status.effective.as_ref().and_then(TenantEffective::other_limits) {
+        remark(&format!("{words}."));
+    }
     let state = ready(&tenant.status.conditions);
     if state.is_some_and(|ready| ready.status) {
         format.announce(&format!("{sentence}; it is ready"), name, &tenant);
@@ -192,7 +193,44 @@ pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     Ok(ExitCode::from(DIFFERS))
 }
 
-/// The tenant once its settings are in force, or as it is when its daemon is down or that takes too long.
+/// What was done, in a sentence, and the tenant that the server answered.
+async fn announced(
+    client: &Client,
+    args: &TenantSetArgs,
+    answer: SpecAnswer,
+) -> Result<(String, TenantView), ClientError> {
+    let mut parts = vec![format!("tenant {} {}", args.name, answer.words(args.dry_run))];
+    let written: TenantView =
+        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    if answer.made == SpecChange::Created && args.uid.is_none() {
+        parts.push(format!("its processes run as uid {}", written.spec.uid));
+    }
+    if !written.status.weakens.is_empty() {
+        let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
+        let names = GpuNames::read(client).await;
+        let without = written.status.gpus.iter();
+        let without = without.filter(|gpu| written.spec.memory_limit(&daemon.spec, gpu).is_none());
+        let without: Vec<String> = without.map(|gpu| names.name(gpu)).collect();
+        let place = if without.len() == written.status.gpus.len() {
+            String::new()
+        } else {
+            format!(" on {}", enumerated(&without))
+        };
+        let weakened: Vec<&str> = written.status.weakens.iter().map(TenantName::as_str).collect();
+        let (count, weakened) = (weakened.len(), enumerated(&weakened));
+        parts.push(match count {
+            1 => format!(
+                "it has no memory limit{place}, so that of {weakened} is held by the environment alone"
+            ),
+            _ => format!(
+                "it has no memory limit{place}, so those of {weakened} are held by their environments alone"
+            ),
+        });
+    }
+    Ok((parts.join("; "), written))
+}
+
+/// The tenant once its settings are in force, or as it is when something keeps it from being ready or that takes too long.
 async fn in_force(client: &Client, path: &str, written: TenantView) -> Result<TenantView, ClientError> {
     let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
     let is_down = daemon.status.is_none_or(|status| {
@@ -204,14 +242,43 @@ async fn in_force(client: &Client, path: &str, written: TenantView) -> Result<Te
     let progress = ProgressLine::new(&format!("applying the settings of tenant {}", written.name));
     let until = Instant::now() + IN_FORCE;
     let mut tenant = written;
+    let mut kept_since = Instant::now();
     loop {
         let has_arrived = tenant.status.observed_generation >= tenant.generation;
-        let is_ready = ready(&tenant.status.conditions).is_some_and(|ready| ready.status);
-        if (has_arrived && is_ready) || Instant::now() >= until {
+        let state = ready(&tenant.status.conditions).filter(|_| has_arrived);
+        let is_ready = state.is_some_and(|ready| ready.status);
+        if state.is_none_or(|ready| !stays(ready.reason)) {
+            kept_since = Instant::now();
+        }
+        if is_ready || kept_since.elapsed() >= SETTLING || Instant::now() >= until {
             drop(progress);
             return Ok(tenant);
         }
         tokio::time::sleep(POLL).await;
         tenant = client.get(path).await?;
+    }
+}
+
+/// Whether a tenant whose settings are in force is not ready for something that waiting does not change.
+fn stays(reason: ConditionReason) -> bool {
+    matches!(
+        reason,
+        ConditionReason::Cordoned
+            | ConditionReason::Maintenance
+            | ConditionReason::DirectoryUnreachable
+            | ConditionReason::PartitionInUse
+            | ConditionReason::PartitionNotProven
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_partition_is_not_waited_for() {
+        assert!(stays(ConditionReason::PartitionNotProven));
+        assert!(!stays(ConditionReason::AwaitingReadBack));
+        assert!(!stays(ConditionReason::SocketNotHandedOut), "the driver hands it out");
     }
 }

@@ -25,7 +25,11 @@ use crate::domain::duration::parse_duration;
 
 /// The arguments of `top`.
 #[derive(Debug, Args)]
-#[command(after_help = "Keys:
+#[command(after_help = "Examples:
+  mps-manager top
+  mps-manager top --interval 10s
+
+Keys:
   q, Esc, Ctrl-C  quit
   s               sort clients by memory, age, tenant or PID
   ↑ ↓ PgUp PgDn   scroll

@@ -77,6 +77,7 @@ types! {
     ClientWaiting = "client.waiting", Warning, "A process waits until the clients of another user are gone.";
     ClientRefused = "client.refused", Warning, "A server refused a client.";
     BypassAppeared = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limit holds them; at most one such event a minute for each daemon.";
+    BypassChanged = "bypass.changed", Info, "Some of the processes that used a GPU of the daemon outside MPS have ended, and others have not; at most one event a minute about either.";
     BypassEnded = "bypass.ended", Info, "The processes that used a GPU of the daemon outside MPS have ended.";
     BreachDetected = "breach.detected", Warning, "A client holds more device memory than its limit allows.";
     BreachEnded = "breach.ended", Info, "A client that held more device memory than its limit allows has ended, or holds less.";
@@ -94,7 +95,7 @@ types! {
     LayoutFailed = "layout.failed", Error, "A layout could not be applied.";
     LayoutDrifted = "layout.drifted", Warning, "Partitions of a layout were made or removed by another program.";
     LayoutRepaired = "layout.repaired", Info, "Partitions that another program had changed were restored.";
-    IncidentOpened = "incident.opened", Warning, "An incident was opened, or opened again.";
+    IncidentOpened = "incident.opened", Warning, "An incident was opened, opened again, or became a crash loop.";
     IncidentRecovered = "incident.recovered", Info, "An incident has ended.";
     IncidentAcknowledged = "incident.acknowledged", Info, "An incident was acknowledged.";
     OperationRequested = "operation.requested", Info, "An operation was requested.";

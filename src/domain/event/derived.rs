@@ -36,7 +36,7 @@ impl DomainEvent {
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
-            BypassAppeared BypassEnded BreachDetected BreachEnded IncidentOpened IncidentRecovered
+            BypassAppeared BypassChanged BypassEnded BreachDetected BreachEnded IncidentOpened IncidentRecovered
             IncidentAcknowledged TenantCreated TenantChanged TenantDeleted TenantVerified
             TenantVerificationFailed LeaseGranted LeaseRevoked LayoutVersionWritten LayoutDeleted
             LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted LayoutRepaired OperationRequested
@@ -50,7 +50,10 @@ impl DomainEvent {
 
     /// How much it matters.
     pub fn severity(&self) -> Severity {
-        self.kind().severity()
+        match self {
+            Self::IncidentOpened(incident) => incident.kind.severity(),
+            _ => self.kind().severity(),
+        }
     }
 
     /// To what it happened.
@@ -129,7 +132,8 @@ impl DomainEvent {
             Self::ClientTerminated { daemon, server, client, .. } => {
                 EventSubject { client: Some(*client), server: Some(*server), ..EventSubject::daemon(daemon) }
             }
-            Self::BypassAppeared { daemon, processes, .. } => {
+            Self::BypassAppeared { daemon, processes, .. }
+            | Self::BypassChanged { daemon, present: processes } => {
                 let gpu = processes.first().map(|bypass| bypass.gpu.clone());
                 EventSubject { gpu, ..EventSubject::daemon(daemon) }
             }
@@ -231,7 +235,7 @@ impl DomainEvent {
             Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => {
                 Details::Process { pid: *pid, uid: *uid }
             }
-            Self::BypassAppeared { processes, .. } => {
+            Self::BypassAppeared { processes, .. } | Self::BypassChanged { present: processes, .. } => {
                 let first = processes.first()?;
                 Details::Process { pid: first.pid, uid: first.uid }
             }
@@ -319,7 +323,8 @@ impl DomainEvent {
                 EventTrigger::Latest(EventType::DaemonReplaced)
             }
             Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
-            | Self::BypassAppeared { .. } => outsider(&None),
+            | Self::BypassAppeared { .. }
+            | Self::BypassChanged { .. } => outsider(&None),
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
             Self::SettingsRepaired { .. } => EventTrigger::Latest(EventType::SettingsDrifted),
             Self::LayoutRepaired(_) => EventTrigger::Latest(EventType::LayoutDrifted),

@@ -7,7 +7,7 @@ use super::domain_event::{
     HostConfirmation, LostEvents, LostWork, MemoryBreach, NotReadyReason, ObservedClient, OperationFacts,
     ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
-use crate::domain::bypass::describe_bypasses;
+use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
 use crate::domain::maintenance::Maintenance;
@@ -19,12 +19,12 @@ impl DomainEvent {
     #[allow(clippy::too_many_lines, reason = "one arm for each type")]
     pub fn message(&self) -> String {
         match self {
-            Self::DaemonCreated { daemon } | Self::DaemonAdopted { daemon } => {
-                format!("daemon {daemon} was created")
-            }
+            Self::DaemonCreated { daemon } => format!("daemon {daemon} was created"),
+            Self::DaemonAdopted { daemon } => format!("daemon {daemon} was adopted with its running process"),
             Self::DaemonChanged { daemon, .. } => format!("daemon {daemon} was changed"),
-            Self::DaemonDeleted { daemon, .. } | Self::DaemonReleased { daemon } => {
-                format!("daemon {daemon} was deleted")
+            Self::DaemonDeleted { daemon, .. } => format!("daemon {daemon} was deleted"),
+            Self::DaemonReleased { daemon } => {
+                format!("daemon {daemon} was released, and its process left running")
             }
             Self::DaemonStarted { daemon, pid } => {
                 format!("the control daemon of {daemon} was started (process {pid})")
@@ -70,7 +70,7 @@ impl DomainEvent {
             Self::ServerFault(ServerFault { daemon, server, known_from, .. }) => match known_from {
                 KnownFrom::Poll => format!(
                     "server {server} of daemon {daemon} had a fatal GPU error: the clients it affects have lost their work, and \
-                     no other gets in until they are gone"
+                     no other is accepted until they are gone"
                 ),
                 KnownFrom::ServerLog => format!(
                     "server.log reports a fatal GPU error of server {server} of daemon {daemon}, of which nothing else was seen"
@@ -106,8 +106,9 @@ impl DomainEvent {
                 incident.kind.as_str(),
                 incident.summary
             ),
-            Self::BypassAppeared { daemon, processes, unnamed, have_ended } => {
-                let who = match (processes.len() + unnamed, have_ended) {
+            Self::BypassAppeared { daemon, processes, unnamed, present } => {
+                let is_gone = |process: &Bypass| present.iter().all(|one| one.pid != process.pid);
+                let who = match (processes.len() + unnamed, processes.iter().all(is_gone)) {
                     (1, false) => "a process uses",
                     (1, true) => "a process that has ended used",
                     (_, false) => "processes use",
@@ -115,6 +116,13 @@ impl DomainEvent {
                 };
                 let named = describe_bypasses(processes.iter(), *unnamed);
                 format!("{who} a GPU of daemon {daemon} outside MPS: {named}")
+            }
+            Self::BypassChanged { daemon, present } => {
+                let left = if present.len() == 1 { "1 is left" } else { "these are left" };
+                let named = describe_bypasses(present.iter(), 0);
+                format!(
+                    "some of the processes that used a GPU of daemon {daemon} outside MPS have ended; {left}: {named}"
+                )
             }
             Self::BypassEnded { daemon } => {
                 format!("the processes that used a GPU of daemon {daemon} outside MPS have ended")

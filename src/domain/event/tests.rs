@@ -179,10 +179,11 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::IncidentAcknowledged(notice()),
         DomainEvent::BypassAppeared {
             daemon: daemon(),
-            processes: vec![bypass],
+            processes: vec![bypass.clone()],
             unnamed: 0,
-            have_ended: false,
+            present: vec![bypass.clone()],
         },
+        DomainEvent::BypassChanged { daemon: daemon(), present: vec![bypass] },
         DomainEvent::BypassEnded { daemon: daemon() },
         DomainEvent::TenantCreated { tenant: tenant(), daemon: Some(daemon()) },
         DomainEvent::TenantChanged(ChangedTenant {

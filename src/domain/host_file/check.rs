@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{HostFile, HostSpec, LayoutBinding, StoredHost};
+use crate::domain::admission::on_gpus_of;
 use crate::domain::daemon::Management;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::ActiveLayout;
@@ -11,18 +12,23 @@ use crate::domain::layout::{
 };
 use crate::domain::{DaemonName, GpuUuid, InvalidValue};
 
-/// The faults that are found, each with its place.
-#[derive(Default)]
-struct FileErrors(Vec<Invalid>);
+/// What is wrong in a host file, each with its place.
+#[derive(Debug, Clone, Default)]
+pub struct FileErrors {
+    /// All that was found.
+    pub errors: Vec<Invalid>,
+    /// Whether some of it is a conflict with what the host has, so that the file is right elsewhere.
+    pub conflict: bool,
+}
 
 impl FileErrors {
     fn add(&mut self, pointer: String, reason: impl Into<String>) {
-        self.0.push(Invalid { pointer, reason: InvalidValue(reason.into()) });
+        self.errors.push(Invalid { pointer, reason: InvalidValue(reason.into()) });
     }
 
     /// Keeps a value, or why there is none.
     fn take<T>(&mut self, pointer: String, value: Result<T, InvalidValue>) -> Option<T> {
-        value.map_err(|reason| self.0.push(Invalid { pointer, reason })).ok()
+        value.map_err(|reason| self.errors.push(Invalid { pointer, reason })).ok()
     }
 }
 
@@ -33,7 +39,7 @@ impl HostFile {
         for (name, entry) in &self.layouts {
             let within = |pointer: &str| format!("/layouts/{name}{pointer}");
             if let Err(Invalid { pointer, reason }) = entry.layout().check() {
-                faults.0.push(Invalid { pointer: within(&pointer), reason });
+                faults.errors.push(Invalid { pointer: within(&pointer), reason });
             }
             faults.take(within("/note"), check_note(entry.note.as_deref()));
             if !name.is_free() {
@@ -61,7 +67,7 @@ impl HostFile {
         namesakes(&mut faults, "layout", self.layouts.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "daemon", self.daemons.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "tenant", self.tenants.keys().map(|name| (name.folded(), name.as_str())));
-        faults.0
+        faults.errors
     }
 }
 
@@ -87,7 +93,7 @@ pub fn resolve(
     stored: &StoredHost,
     gpus: &[Gpu],
     prune: bool,
-) -> Result<HostSpec, Vec<Invalid>> {
+) -> Result<HostSpec, FileErrors> {
     let mut faults = FileErrors::default();
     let mut spec = HostSpec::default();
     for (name, entry) in &file.layouts {
@@ -114,6 +120,14 @@ pub fn resolve(
         let resolved = tenant.clone().resolve_gpus(gpus);
         match resolved.and_then(|tenant| tenant.check().map(|()| tenant)) {
             Ok(tenant) => {
+                let daemon = spec.daemons.get(&tenant.daemon);
+                let is_stored = is_kept && !file.daemons.contains_key(&tenant.daemon);
+                let daemon = daemon.or_else(|| stored.daemons.get(&tenant.daemon).filter(|_| is_stored));
+                if let Some(daemon) = daemon
+                    && let Err(refusal) = on_gpus_of(tenant.daemon.as_str(), daemon, name, &tenant, gpus)
+                {
+                    faults.add(within(refusal.field), refusal.detail);
+                }
                 spec.tenants.insert(name.clone(), tenant);
             }
             Err((field, reason)) => {
@@ -126,7 +140,7 @@ pub fn resolve(
             spec.bindings.insert(name.clone(), active);
         }
     }
-    if faults.0.is_empty() { Ok(spec) } else { Err(faults.0) }
+    if faults.errors.is_empty() { Ok(spec) } else { Err(faults) }
 }
 
 fn missing_daemon(name: &DaemonName, stored: &StoredHost) -> String {
@@ -150,7 +164,8 @@ fn one_daemon_a_gpu(
     prune: bool,
 ) {
     let mut holders: BTreeMap<&GpuUuid, (&DaemonName, bool)> = BTreeMap::new();
-    let of_host = stored.daemons.iter().filter(|(name, _)| !spec.daemons.contains_key(*name));
+    // One that is pruned is stopped first, and hands its GPUs on.
+    let of_host = stored.daemons.iter().filter(|(name, _)| !prune && !spec.daemons.contains_key(*name));
     for (name, daemon) in of_host.filter(|(_, daemon)| daemon.management == Management::Managed) {
         holders.extend(daemon.gpus.iter().map(|gpu| (gpu, (name, false))));
     }
@@ -159,14 +174,15 @@ fn one_daemon_a_gpu(
             let Some((other, in_file)) = holders.insert(gpu, (name, true)) else { continue };
             let shown = gpus.iter().find(|known| known.uuid == *gpu && known.present);
             let shown = shown.map_or_else(|| gpu.to_string(), |known| format!("{} ({gpu})", known.index));
-            let remedy = match (in_file, prune) {
-                (true, _) => "give it to one of them",
-                (false, false) => "add that daemon to the file with other GPUs, or choose another GPU",
-                (false, true) => {
-                    "pruning deletes that daemon only after everything else was written: delete it first (mps-manager daemon delete)"
-                }
+            let (place, remedy) = if in_file {
+                ("", "give it to one of them")
+            } else {
+                faults.conflict = true;
+                (
+                    ", which is on the host and not in the file",
+                    "let the file have that daemon with other GPUs, choose another GPU, or delete that daemon with --prune",
+                )
             };
-            let place = if in_file { "" } else { ", which is on the host and not in the file" };
             faults.add(
                 format!("/daemons/{name}/gpus"),
                 format!(
@@ -210,7 +226,7 @@ fn bound(
     }
     let map = map_roles(layout, &given, &daemon.gpus, gpus);
     let gpu_map = faults.take(within("/gpu_map"), map)?;
-    faults.take(within("/layout"), fits(layout, &gpu_map, gpus))?;
+    faults.take(within("/layout"), fits(layout, &gpu_map, gpus, &BTreeMap::new()))?;
     let VersionRef { name, version } = version;
     Some(ActiveLayout { name, version, gpu_map, drift_policy: binding.drift_policy })
 }
@@ -257,13 +273,22 @@ fn version_of<'s>(
     }
 }
 
-/// Refuses a layout with more SMs than a GPU has; how many chunks exactly a GPU has is the daemon's to say.
-fn fits(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<(), InvalidValue> {
+/// Refuses a layout with more chunks than a GPU has: by the count of that GPU, or the smallest of others of its kind.
+///
+/// Chunks do not follow from the number of SMs, which is only the bound where nothing was counted.
+pub fn fits(
+    layout: &Layout,
+    map: &GpuMap,
+    gpus: &[Gpu],
+    counted: &BTreeMap<GpuUuid, u32>,
+) -> Result<(), InvalidValue> {
     let steps = layout.resolve(map)?;
     for (role, uuid) in map {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
         let (Some(sms), Some(capability)) = (gpu.sms, gpu.compute_capability) else { continue };
-        let most = sms / capability.chunk_sms();
+        let alike = gpus.iter().filter(|other| other.name == gpu.name && other.sms == gpu.sms);
+        let of_kind = alike.filter_map(|other| counted.get(&other.uuid)).min();
+        let most = counted.get(uuid).or(of_kind).copied().unwrap_or(sms / capability.chunk_sms());
         let needed = peak(&steps, uuid);
         if needed > most {
             return Err(InvalidValue(format!(

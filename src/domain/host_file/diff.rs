@@ -84,6 +84,9 @@ impl std::fmt::Display for HostChange {
         write!(f, "{sign} {} {}", self.kind.as_str(), self.name)?;
         for HostFieldChange { field, before, after } in &self.fields {
             match (before, after) {
+                _ if self.kind == HostObjectKind::Layout && field == "steps" => {
+                    write_steps(f, before.as_deref(), after.as_deref())?;
+                }
                 (None, Some(after)) if self.action == HostChangeAction::Create => {
                     write!(f, "\n    + {field}: {after}")?;
                 }
@@ -94,8 +97,42 @@ impl std::fmt::Display for HostChange {
                 }
             }
         }
-        Ok(())
+        if self.restarts() { write!(f, "\n    ! restarts the daemon if it runs") } else { Ok(()) }
     }
+}
+
+impl HostChange {
+    /// Whether a daemon that runs is started again for it.
+    fn restarts(&self) -> bool {
+        (self.kind, self.action) == (HostObjectKind::Daemon, HostChangeAction::Change)
+            && self.fields.iter().any(|one| matches!(one.field.as_str(), "gpus" | "mode" | "multi_user"))
+    }
+}
+
+/// The steps of a layout that go and those that come, one a line.
+fn write_steps(
+    f: &mut std::fmt::Formatter<'_>,
+    before: Option<&str>,
+    after: Option<&str>,
+) -> std::fmt::Result {
+    let steps = |text: Option<&str>| -> Vec<Map<String, Value>> {
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    };
+    let (before, after) = (steps(before), steps(after));
+    write!(f, "\n    {} steps:", if before.is_empty() { '+' } else { '~' })?;
+    let gone = before.iter().filter(|step| !after.contains(step)).map(|step| ('-', step));
+    let new = after.iter().filter(|step| !before.contains(step)).map(|step| ('+', step));
+    for (sign, step) in gone.chain(new) {
+        for (verb, fields) in step {
+            let fields = fields.as_object().into_iter().flatten();
+            let fields: Vec<String> = fields.map(|(name, value)| format!("{name}: {value}")).collect();
+            write!(f, "\n      {sign} {verb} {}", fields.join(", "))?;
+        }
+    }
+    if before.len() == after.len() && before.iter().all(|step| after.contains(step)) {
+        write!(f, " in another order")?;
+    }
+    Ok(())
 }
 
 /// The changes that a host file makes: layouts, daemons, tenants and bindings, and what pruning deletes in the reverse order.

@@ -15,7 +15,7 @@ pub mod text;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::daemon::DaemonSpec;
 use super::gpu::GpuRef;
@@ -25,7 +25,7 @@ use super::layout::{Layout, Role, VersionRef};
 use super::tenant::TenantSpec;
 use super::{DaemonName, LayoutName, TenantName};
 
-pub use check::resolve;
+pub use check::{FileErrors, fits, resolve};
 pub use diff::{HostChange, HostChangeAction, HostFieldChange, HostObjectKind, changes};
 pub use export::{ExportedHost, export};
 
@@ -40,17 +40,22 @@ pub struct HostFile {
     #[schema(pattern = "^v1$", example = "v1")]
     pub version: String,
     /// Partition layouts, by name. One that differs from the newest version on the host becomes a new version.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub layouts: BTreeMap<LayoutName, DocumentLayout>,
     /// Control daemons, by name. Their layouts stand in `bindings`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub daemons: BTreeMap<DaemonName, DaemonSpec<GpuRef>>,
     /// Tenants, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<TenantName, TenantSpec<GpuRef>>,
     /// The layout of each daemon that has one, by the daemon's name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub bindings: BTreeMap<DaemonName, LayoutBinding>,
+}
+
+/// Reads a section; one without anything below its name, as when all of it is commented out, is empty.
+fn section<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// The layout of a daemon.

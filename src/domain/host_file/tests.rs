@@ -5,7 +5,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::gpu::Gpu;
-use crate::domain::layout::Invalid;
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::tenant::tests::h200;
 
@@ -53,7 +52,7 @@ fn applied(spec: &HostSpec, before: &StoredHost) -> StoredHost {
     stored
 }
 
-fn on(text: &str, stored: &StoredHost) -> Result<Vec<HostChange>, Vec<Invalid>> {
+fn on(text: &str, stored: &StoredHost) -> Result<Vec<HostChange>, FileErrors> {
     let spec = resolve(&read(text), stored, &gpus(), false)?;
     Ok(changes(&spec, stored, &gpus(), false))
 }
@@ -111,6 +110,8 @@ bindings:
   e: {layout: big}
 ";
     let errors = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect_err("faults");
+    assert!(!errors.conflict, "{errors:?}");
+    let errors = errors.errors;
     let places: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
     let wanted = [
         "/daemons/c/gpus",
@@ -164,16 +165,54 @@ fn changes_are_listed_field_by_field() {
 fn held_gpu_and_pruned_names_are_refused() {
     let stored = stored();
     let refused = |text: &str, prune| {
-        let errors = resolve(&read(text), &stored, &gpus(), prune).expect_err("refused");
+        let errors = resolve(&read(text), &stored, &gpus(), prune).expect_err("refused").errors;
         errors.iter().map(|error| format!("{}: {error}", error.pointer)).collect::<Vec<_>>().join("\n")
     };
     let text = "version: v1\ndaemons: {new: {gpus: [0]}}";
     assert!(refused(text, false).contains("/daemons/new/gpus: GPU 0 (GPU-"));
-    assert!(refused(text, true).contains("delete it first"));
+    assert!(resolve(&read(text), &stored, &gpus(), false).expect_err("refused").conflict);
+    // One that is pruned hands its GPUs on, and so do two that exchange theirs.
+    resolve(&read(text), &stored, &gpus(), true).expect("a good file");
+    let text = "version: v1\ndaemons: {gpu0: {gpus: [1]}, gpu1: {gpus: [0], mode: static}}";
+    resolve(&read(text), &stored, &gpus(), false).expect("a good file");
     let text = "version: v1\ntenants: {web: {daemon: gpu0}}";
     assert!(refused(text, true).contains("/tenants/web/daemon: daemon gpu0 is not in the file"));
     let text = "version: v1\ndaemons: {gpu1: {gpus: [1], mode: static}}\nbindings: {gpu1: {layout: halves, gpu_map: {0: 1}}}";
     assert!(refused(text, true).contains("/bindings/gpu1/layout: layout halves is not in the file"));
+}
+
+#[test]
+fn layout_is_checked_by_counted_chunks() {
+    let spec = resolve(&read(FILE), &StoredHost::default(), &gpus(), false).expect("a good file");
+    let (layout, _) = &spec.layouts[&LayoutName::parse("halves").unwrap()];
+    let map = BTreeMap::from([(0, h200(1).uuid)]);
+    let check = |counted: &[(u32, u32)]| {
+        let counted = counted.iter().map(|(gpu, chunks)| (h200(*gpu).uuid, *chunks)).collect();
+        fits(layout, &map, &gpus(), &counted)
+    };
+    check(&[]).expect("nothing was counted");
+    check(&[(1, 14)]).expect("just enough");
+    check(&[(0, 13), (1, 14)]).expect("the count of the GPU itself");
+    for counted in [&[(1, 13)][..], &[(0, 13), (2, 14)]] {
+        let error = check(counted).expect_err("too few").to_string();
+        assert!(error.contains("needs 14 chunks at once") && error.contains("at most 13"), "{error}");
+    }
+}
+
+#[test]
+fn empty_section_counts_as_absent() {
+    let file = read("version: v1\ndaemons:\n  # gpu0: {gpus: [0]}\ntenants:\n");
+    assert!(file.daemons.is_empty() && file.tenants.is_empty());
+    let errors = text::read("", LayoutFormat::Yaml).expect_err("empty");
+    assert!(errors[0].to_string().contains("begin the host file with `version: v1`"), "{errors:?}");
+}
+
+#[test]
+fn tenants_fault_is_at_the_tenant() {
+    let text = "version: v1\ndaemons: {gpu0: {gpus: [0]}}\ntenants:\n  x: {daemon: gpu0, device_memory_limit: {0: 1G, 1: 2G}}";
+    let errors = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect_err("refused").errors;
+    assert_eq!(errors[0].pointer, "/tenants/x/device_memory_limit");
+    assert!(errors[0].to_string().contains("limits GPU 1 (GPU-"), "{}", errors[0]);
 }
 
 #[test]

@@ -16,6 +16,9 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 /// For how long after its end an incident is considered: it may open again, and its clients are known to have lost their work.
 pub const MEMORY_MS: i64 = 5 * 60 * 1000;
 
+/// For how long after a daemon runs again a crash loop lasts: a death within it is one more of the loop.
+pub(super) const CRASH_LOOP_MS: i64 = 60 * 1000;
+
 /// An event that was written.
 #[derive(Debug, Clone, Copy)]
 pub struct Occurrence<'o> {
@@ -29,7 +32,7 @@ pub struct Occurrence<'o> {
     pub because: Option<EventType>,
     /// The daemon's GPUs.
     pub gpus: &'o [GpuUuid],
-    /// The clients that are connected to the daemon.
+    /// The clients that are connected to the daemon; needed where [`counts_unaffected`] says so.
     pub connected: &'o [ClientId],
 }
 
@@ -47,6 +50,8 @@ pub struct StoredIncident {
 pub enum Transition {
     /// It is new, or happened again after it had ended.
     Opened,
+    /// It became worse: a daemon that died is in a crash loop.
+    Worsened,
     /// It ended.
     Ended,
     /// It was over when it became known.
@@ -90,6 +95,7 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::ServerReplaced { daemon, .. }
         | DomainEvent::ServerRecovered { daemon, .. }
         | DomainEvent::BypassAppeared { daemon, .. }
+        | DomainEvent::BypassChanged { daemon, .. }
         | DomainEvent::BypassEnded { daemon }
         | DomainEvent::GpuMissing { daemon, .. }
         | DomainEvent::GpuBack { daemon, .. }
@@ -104,6 +110,20 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::LayoutDrifted { layout, .. } => Some(&layout.daemon),
         DomainEvent::OperationFailed { operation, outcome_is_unknown: true, .. } => operation.daemons.first(),
         _ => None,
+    }
+}
+
+/// Whether an event says who lost work, so that the other connected clients are those who kept theirs.
+pub fn counts_unaffected(event: &DomainEvent) -> bool {
+    match event {
+        DomainEvent::ServerDied { .. }
+        | DomainEvent::DaemonDied { .. }
+        | DomainEvent::DaemonWedged(_)
+        | DomainEvent::DaemonReplaced { .. }
+        | DomainEvent::ServerReplaced { .. } => true,
+        // Of a fault that names nobody it is not known who lost work.
+        DomainEvent::ServerFault(fault) => !fault.clients.is_empty(),
+        _ => false,
     }
 }
 
@@ -125,8 +145,8 @@ fn listed(items: &[impl ToString]) -> Option<String> {
 pub(super) struct Grouping<'g> {
     pub(super) seen: Occurrence<'g>,
     daemon: &'g DaemonName,
-    known: &'g [StoredIncident],
-    changes: Vec<IncidentChange>,
+    pub(super) known: &'g [StoredIncident],
+    pub(super) changes: Vec<IncidentChange>,
 }
 
 impl Grouping<'_> {
@@ -159,8 +179,11 @@ impl Grouping<'_> {
                 };
                 self.report(report, |open| open.kind == Kind::DaemonWedged);
             }
-            DomainEvent::DaemonWedged(_) => {
-                let report = IncidentReport::of(Kind::DaemonWedged, IncidentTopic::Daemon);
+            DomainEvent::DaemonWedged(why) => {
+                let report = IncidentReport {
+                    detail: Some(why.message.clone()).filter(|message| !message.is_empty()),
+                    ..IncidentReport::of(Kind::DaemonWedged, IncidentTopic::Daemon)
+                };
                 self.report(report, |open| open.kind == Kind::DaemonWedged);
             }
             DomainEvent::DaemonDied { why, lost, .. } => {
@@ -170,7 +193,7 @@ impl Grouping<'_> {
                     ..IncidentReport::of(Kind::DaemonDied, IncidentTopic::Daemon)
                 };
                 let killed = *why == DaemonDeath::Killed;
-                self.report(report, |open| match open.kind {
+                self.death(report, |open| match open.kind {
                     Kind::DaemonWedged => killed,
                     // Its server dies with it, and may be seen first.
                     Kind::DaemonDied | Kind::CrashLoop | Kind::ServerDied => true,
@@ -179,7 +202,7 @@ impl Grouping<'_> {
             }
             DomainEvent::DaemonCrashLoop(_) => {
                 let report = IncidentReport::of(Kind::CrashLoop, IncidentTopic::Daemon);
-                self.report(report, |open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
+                self.death(report, |open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
             }
             DomainEvent::DaemonBackOff(_) | DomainEvent::ServerExited { .. } => {
                 self.attach(|open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
@@ -220,20 +243,10 @@ impl Grouping<'_> {
                 };
                 self.report(report, |open| open.kind == Kind::LayoutIdsDiffer);
             }
-            DomainEvent::BypassAppeared { processes, .. } => {
-                let gpus = processes.iter().map(|process| process.gpu.clone()).collect();
-                let suspects = processes.iter().map(|process| Suspect {
-                    pid: process.pid,
-                    client: None,
-                    tenant: process.tenant.clone(),
-                    program: process.program.clone(),
-                });
-                self.recurring(IncidentReport {
-                    suspects: suspects.collect(),
-                    gpus: Some(gpus),
-                    ..IncidentReport::of(Kind::Bypass, IncidentTopic::Processes)
-                });
+            DomainEvent::BypassAppeared { processes, present, .. } => {
+                self.bypass_appeared(processes, present);
             }
+            DomainEvent::BypassChanged { present, .. } => self.bypass_changed(present),
             DomainEvent::BreachDetected(MemoryBreach { client, tenant, gpu, used, limit, .. }) => {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
                 self.recurring(IncidentReport {
@@ -275,6 +288,7 @@ impl Grouping<'_> {
                 client: known.and_then(|client| client.client),
                 tenant: known.and_then(|client| client.tenant.clone()),
                 program: None,
+                has_ended: false,
             }
         });
         let report = IncidentReport {
@@ -307,6 +321,9 @@ impl Grouping<'_> {
             }
             None => (self.opened(report), None),
         };
+        if id.is_some() && !incident.is_open() {
+            incident.reopened_at = Some(self.seen.at);
+        }
         if id.is_none() || !incident.is_open() {
             (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(IncidentEnd::Recovered));
         }
@@ -327,6 +344,7 @@ impl Grouping<'_> {
             client: None,
             tenant: refusal.tenant.clone(),
             program: None,
+            has_ended: false,
         });
         let report = IncidentReport {
             suspects: suspects.into_iter().collect(),
@@ -350,9 +368,26 @@ impl Grouping<'_> {
         }
     }
 
+    /// The death of a daemon, or that it crashes again and again: the same, or one more of a crash loop that has not passed yet.
+    fn death(&mut self, report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
+        let is_open = |known: &StoredIncident| known.incident.is_open() && belongs(&known.incident);
+        let lasts = |known: &&StoredIncident| {
+            let incident = &known.incident;
+            incident.kind == IncidentKind::CrashLoop
+                && incident.acknowledged.is_none()
+                && incident.ended_by == Some(IncidentEnd::Recovered)
+                && incident.recovered_at.is_some_and(|at| at >= self.seen.at - CRASH_LOOP_MS)
+        };
+        let looping = self.known.iter().rev().find(lasts);
+        match looping.filter(|_| !self.known.iter().any(is_open)) {
+            Some(known) => self.extend(known, report, Transition::Opened),
+            None => self.report(report, belongs),
+        }
+    }
+
     /// The same for what comes and goes: it also belongs to the last incident of its kind and topic, unless somebody took note of
     /// that one after it had ended.
-    fn recurring(&mut self, report: IncidentReport) {
+    pub(super) fn recurring(&mut self, report: IncidentReport) {
         let same = |known: &&StoredIncident| {
             known.incident.kind == report.kind && known.incident.topic == report.topic
         };
@@ -377,6 +412,7 @@ impl Grouping<'_> {
             topic: report.topic.clone(),
             is_hint: report.is_hint,
             opened_at: self.seen.at,
+            reopened_at: None,
             recovered_at: None,
             ended_by: None,
             acknowledged: None,
@@ -393,13 +429,16 @@ impl Grouping<'_> {
         incident
     }
 
-    fn extend(&mut self, known: &StoredIncident, report: IncidentReport, transition: Transition) {
+    fn extend(&mut self, known: &StoredIncident, report: IncidentReport, mut transition: Transition) {
         let mut incident = known.incident.clone();
         if transition == Transition::Opened {
             (incident.recovered_at, incident.ended_by) = (None, None);
+            incident.reopened_at = Some(self.seen.at);
         }
         match (incident.kind, report.kind) {
-            (IncidentKind::DaemonDied, IncidentKind::CrashLoop) => incident.kind = IncidentKind::CrashLoop,
+            (IncidentKind::DaemonDied, IncidentKind::CrashLoop) => {
+                (incident.kind, transition) = (IncidentKind::CrashLoop, Transition::Worsened);
+            }
             (IncidentKind::ServerDied, IncidentKind::DaemonDied) => {
                 (incident.kind, incident.topic) = (IncidentKind::DaemonDied, IncidentTopic::Daemon);
                 incident.occurrences = 0;
@@ -433,7 +472,7 @@ impl Grouping<'_> {
         if report.detail.is_some() {
             incident.detail = report.detail;
         }
-        if incident.kind.loses_work() && report.kind.loses_work() {
+        if counts_unaffected(self.seen.event) {
             self.count_unaffected(incident);
         }
         // The end of a server, or a crash loop, is no second death.
@@ -511,7 +550,7 @@ impl Grouping<'_> {
         }
     }
 
-    fn note_event(&self, incident: &mut Incident) {
+    pub(super) fn note_event(&self, incident: &mut Incident) {
         if incident.events.len() < MOST_EVENTS {
             incident.events.push(self.seen.id);
         }
@@ -519,7 +558,13 @@ impl Grouping<'_> {
 }
 
 fn suspect(client: ClientId, tenant: Option<&TenantName>) -> Suspect {
-    Suspect { pid: client.pid, client: Some(client), tenant: tenant.cloned(), program: None }
+    Suspect {
+        pid: client.pid,
+        client: Some(client),
+        tenant: tenant.cloned(),
+        program: None,
+        has_ended: false,
+    }
 }
 
 /// Whether two name the same process: by the process where both know it, else by its number.

@@ -52,7 +52,7 @@ kinds! {
     DaemonDied = "daemon_died", "A control daemon ended without being asked to by this manager.",
         "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log on the daemon's page.";
     DaemonWedged = "daemon_wedged", "A control daemon stopped answering.",
-        "Continue or end clients that are stopped, as with kill -CONT; otherwise the daemon's wedge_policy decides when its server is replaced.";
+        "Continue what is stopped (kill -CONT PID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
     CrashLoop = "crash_loop", "A control daemon crashed or failed to start five times within a minute.",
         "Read control.log on the daemon's page, correct what it names, and start the daemon.";
     Drift = "drift", "Another program changed settings or partitions of a daemon.",
@@ -64,9 +64,9 @@ kinds! {
     Bypass = "bypass", "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
         "End these processes and start them with mps-manager run, or set the daemon's compute_mode to exclusive_process.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
-        "Terminate the client: the process has changed its own MPS environment. Limits that only the environment enforces can be escaped this way.";
+        "Look at the client: it may have changed its own MPS environment, which escapes limits that only the environment enforces. If it has, terminate it.";
     ClientRefused = "client_refused", "MPS itself refused a client.",
-        "Start clients with mps-manager run, which queues them, or lower the number of clients on this GPU.";
+        "Start clients with mps-manager run --wait, which queues them, or lower the number of clients on this GPU; do not raise CUDA_DEVICE_MAX_CONNECTIONS.";
     UnknownOutcome = "unknown_outcome", "A command was sent that was not answered, so it may or may not have taken effect.",
         "Look at the client on the clients page: if it is still there, terminate it again.";
     GpuMissing = "gpu_missing", "A GPU of a daemon is no longer listed by the driver.",

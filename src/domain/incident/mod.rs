@@ -7,6 +7,7 @@ pub mod breach;
 mod ending;
 mod grouping;
 mod kind;
+mod outside_mps;
 mod report;
 mod sentence;
 #[cfg(test)]
@@ -16,10 +17,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use grouping::{
-    IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, group, may_concern_incidents,
+    IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, counts_unaffected, group,
+    may_concern_incidents,
 };
 pub use kind::IncidentKind;
-pub use sentence::duration_words;
+pub use sentence::recovery_words;
 
 use super::client::ClientId;
 use super::event::{AffectedClient, IncidentNotice, Severity};
@@ -97,6 +99,10 @@ pub struct Suspect {
     pub tenant: Option<TenantName>,
     /// Its program, without arguments, where that is known.
     pub program: Option<String>,
+    /// Whether a process outside MPS has ended since; always `false` in incidents of other kinds.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub has_ended: bool,
 }
 
 /// Who took note of an incident.
@@ -180,6 +186,9 @@ pub struct Incident {
     pub is_hint: bool,
     /// When it began, in unix milliseconds.
     pub opened_at: i64,
+    /// When it was opened last, where that was after an end.
+    #[serde(default)]
+    pub reopened_at: Option<i64>,
     /// When it ended.
     pub recovered_at: Option<i64>,
     /// What ended it.
@@ -210,9 +219,10 @@ impl Incident {
         self.recovered_at.is_none()
     }
 
-    /// How long it took to recover, in milliseconds.
+    /// How long it took to recover since it was opened last, in milliseconds.
     pub fn time_to_recovery_ms(&self) -> Option<i64> {
-        self.recovered_at.map(|at| (at - self.opened_at).max(0))
+        let opened_at = self.reopened_at.unwrap_or(self.opened_at);
+        self.recovered_at.map(|at| (at - opened_at).max(0))
     }
 
     /// The tenants that it hit, in order: those whose clients lost work, and for a breach, a bypass or a refusal, those whose process it

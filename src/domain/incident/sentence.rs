@@ -67,13 +67,21 @@ impl Incident {
                 None => format!("some partitions of {daemon} are not as they were"),
             },
             IncidentKind::Bypass => {
-                let (verb, s) = match (over.is_some(), self.suspects.len()) {
-                    (true, _) => ("used", ""),
-                    (false, 1) => ("use", "s"),
-                    (false, _) => ("use", ""),
-                };
-                let who = counted(self.suspects.len(), "process");
-                format!("{who}{} {verb}{s} a GPU of {daemon} outside MPS", of_tenants(&self.suspects))
+                let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
+                if over.is_some() || present.is_empty() {
+                    let who = counted(self.suspects.len(), "process");
+                    format!("{who}{} used a GPU of {daemon} outside MPS", of_tenants(&self.suspects))
+                } else {
+                    let who = counted(present.len(), "process");
+                    let of = of_tenants(present.iter().copied());
+                    let s = if present.len() == 1 { "s" } else { "" };
+                    let gone = match self.suspects.len() - present.len() {
+                        0 => String::new(),
+                        1 => "; 1 more has ended".to_owned(),
+                        more => format!("; {more} more have ended"),
+                    };
+                    format!("{who}{of} use{s} a GPU of {daemon} outside MPS{gone}")
+                }
             }
             IncidentKind::Breach => {
                 let who = self.suspects.first().map_or_else(|| "a client".to_owned(), named);
@@ -133,8 +141,7 @@ impl Incident {
 
     /// How long it took, once it is over.
     fn over(&self) -> Option<String> {
-        let ms = self.time_to_recovery_ms()?;
-        Some(if ms < 100 { "at once".to_owned() } else { format!("after {}", duration_words(ms)) })
+        self.time_to_recovery_ms().map(recovery_words)
     }
 
     fn times(&self) -> String {
@@ -190,34 +197,71 @@ fn named(suspect: &Suspect) -> String {
     }
 }
 
-fn of_tenants(suspects: &[Suspect]) -> String {
+fn of_tenants<'s>(suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
     let names: std::collections::BTreeSet<&str> = suspects
-        .iter()
+        .into_iter()
         .filter_map(|suspect| suspect.tenant.as_ref())
         .map(crate::domain::TenantName::as_str)
         .collect();
     if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) }
 }
 
-/// `demo, inference and nightly`; of many, how many more there are.
+/// Tenants as `demo, inference and nightly`; of many, how many more there are.
 fn listed<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     let count = names.len();
     let names: Vec<&str> = names.take(NAMED).collect();
     match (names.as_slice(), count - names.len()) {
         ([one], 0) => (*one).to_owned(),
         ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
-        (_, more) => format!("{} and {more} more", names.join(", ")),
+        (_, 1) => format!("{} and 1 more tenant", names.join(", ")),
+        (_, more) => format!("{} and {more} more tenants", names.join(", ")),
     }
 }
 
+/// How long a recovery took: `at once`, `after 0.9 s`.
+pub fn recovery_words(ms: i64) -> String {
+    if ms < 100 { "at once".to_owned() } else { format!("after {}", duration_words(ms)) }
+}
+
 /// A duration for people: `0.9 s`, `2 min`, `3 h`, `4 days`.
-pub fn duration_words(ms: i64) -> String {
-    let seconds = ms / 1000;
+fn duration_words(ms: i64) -> String {
+    let tenths = (ms + 50) / 100;
+    let seconds = (ms + 500) / 1000;
     match seconds {
-        0..10 => format!("{}.{} s", seconds, ms % 1000 / 100),
-        10..120 => format!("{seconds} s"),
+        _ if tenths < 100 => format!("{}.{} s", tenths / 10, tenths % 10),
+        0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        let cases = [
+            (390, "0.4 s"),
+            (900, "0.9 s"),
+            (2_149, "2.1 s"),
+            (9_960, "10 s"),
+            (61_000, "61 s"),
+            (200_000, "3 min"),
+            (7_200_000, "2 h"),
+        ];
+        for (ms, words) in cases {
+            assert_eq!(recovery_words(ms), format!("after {words}"));
+        }
+        assert_eq!(recovery_words(40), "at once");
+    }
+
+    #[test]
+    fn many_tenants_are_counted_as_tenants() {
+        let names = ["batch", "br", "demo", "web", "x"];
+        assert_eq!(listed(names.into_iter().take(4)), "batch, br, demo and 1 more tenant");
+        assert_eq!(listed(names.into_iter()), "batch, br, demo and 2 more tenants");
+        assert_eq!(listed(names.into_iter().take(3)), "batch, br and demo");
     }
 }

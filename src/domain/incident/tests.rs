@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::grouping::CRASH_LOOP_MS;
 use super::*;
 use crate::domain::bypass::Bypass;
 use crate::domain::client::ClientId;
@@ -110,6 +111,7 @@ struct Journal {
     at: i64,
     connected: Vec<ClientId>,
     opened: usize,
+    worsened: usize,
     ended: usize,
 }
 
@@ -140,6 +142,7 @@ impl Journal {
                 Transition::Opened => self.opened += 1,
                 Transition::Ended => self.ended += 1,
                 Transition::OpenedAndEnded => (self.opened, self.ended) = (self.opened + 1, self.ended + 1),
+                Transition::Worsened => self.worsened += 1,
                 Transition::Extended => {}
             }
             match change.id {
@@ -226,9 +229,48 @@ fn repeated_deaths_become_one_crash_loop() {
     let open = journal.only();
     assert_eq!((open.kind, open.occurrences, pids(open)), (IncidentKind::CrashLoop, 5, vec![7]));
     assert_eq!(open.summary(), "gpu0's control daemon keeps crashing; 1 client of web lost its work");
+    assert_eq!((journal.opened, journal.worsened), (1, 1));
     journal.at += 60_000;
     journal.write(&ready());
     assert!(!journal.only().is_open());
+}
+
+#[test]
+fn deaths_between_recoveries_join_their_crash_loop() {
+    let mut journal = Journal::default();
+    for pid in 1..=7 {
+        journal.write(&daemon_died(&[pid]));
+        if pid >= 5 {
+            journal.write(&crash_loop());
+        }
+        journal.at += 5_000;
+        journal.write(&ready());
+        journal.reread();
+    }
+    let kinds: Vec<IncidentKind> = journal.incidents.iter().map(|one| one.incident.kind).collect();
+    let (died, looping) = (IncidentKind::DaemonDied, IncidentKind::CrashLoop);
+    assert_eq!(kinds, [died, died, died, died, looping]);
+    let last = &journal.incidents[4].incident;
+    assert_eq!((pids(last), last.occurrences), (vec![5, 6, 7], 3));
+    assert_eq!(last.time_to_recovery_ms(), Some(5_000), "since it was opened last");
+    assert_eq!((journal.opened, journal.worsened, journal.ended), (7, 1, 7));
+    // Long after it, or once somebody took note of it, a death is one of its own.
+    journal.at += CRASH_LOOP_MS + 1;
+    journal.write(&daemon_died(&[8]));
+    assert_eq!(journal.incidents.len(), 6);
+}
+
+#[test]
+fn wedged_daemon_that_continues_keeps_all_work() {
+    let reason = ConditionReason::Wedged;
+    let message = "stopped (SIGSTOP): control daemon 7".to_owned();
+    let wedged = NotReadyReason { daemon: daemon("gpu0"), reason, message };
+    let mut journal = Journal { connected: vec![id(2), id(3)], ..Journal::default() };
+    journal.write(&DomainEvent::DaemonWedged(wedged));
+    assert_eq!(journal.only().detail.as_deref(), Some("stopped (SIGSTOP): control daemon 7"));
+    assert_eq!(journal.only().summary(), "gpu0 does not answer; no client lost its work");
+    journal.write(&ready());
+    assert_eq!((journal.only().unaffected, journal.only().affected.len()), (Some(2), 0));
 }
 
 #[test]
@@ -250,7 +292,7 @@ fn repeated_drift_reopens_until_acknowledged() {
         journal.write(&repaired());
         journal.at += 1_000;
     }
-    assert_eq!(journal.only().occurrences, 3);
+    assert_eq!((journal.only().occurrences, journal.only().time_to_recovery_ms()), (3, Some(0)));
     assert_eq!(
         journal.only().summary(),
         "another program changed settings of gpu0 3 times, which are restored: memory limit is 1G instead of 8G"
@@ -286,7 +328,7 @@ fn fault_without_names_takes_those_who_leave() {
     journal.write(&DomainEvent::ServerRecovered { daemon: daemon("gpu0"), pid: 5 });
     journal.write_because(&DomainEvent::ClientLeft(left(4)), Some(EventType::ServerFault));
     journal.write_because(&DomainEvent::ClientLeft(left(6)), None);
-    assert_eq!(pids(journal.only()), [4]);
+    assert_eq!((pids(journal.only()), journal.only().unaffected), (vec![4], None));
 }
 
 #[test]
@@ -333,29 +375,34 @@ fn refusals_name_the_tenant_and_are_over() {
 }
 
 #[test]
-fn bypass_ends_and_its_tenant_is_named() {
-    let process = Bypass { pid: 7, gpu: gpu(), uid: None, program: None, tenant: Some(tenant("web")) };
-    let appeared = DomainEvent::BypassAppeared {
+fn bypass_names_who_is_there_and_ends() {
+    let process = |pid: u32, name: &str| Bypass {
+        pid,
+        gpu: gpu(),
+        uid: None,
+        program: None,
+        tenant: Some(tenant(name)),
+    };
+    let (first, second) = (process(7, "web"), process(9, "demo"));
+    let appeared = |one: &Bypass, present: &[&Bypass]| DomainEvent::BypassAppeared {
         daemon: daemon("gpu0"),
-        processes: vec![process],
+        processes: vec![one.clone()],
         unnamed: 0,
-        have_ended: false,
+        present: present.iter().map(|one| (*one).clone()).collect(),
     };
     let mut journal = Journal::default();
-    journal.write(&appeared);
+    journal.write(&appeared(&first, &[&first]));
     assert_eq!(journal.only().summary(), "1 process of web uses a GPU of gpu0 outside MPS");
     journal.write(&ready());
     assert!(journal.only().is_open(), "a daemon that is ready does not end it");
+    journal.write(&appeared(&second, &[&first, &second]));
+    assert_eq!(journal.only().summary(), "2 processes of demo and web use a GPU of gpu0 outside MPS");
+    journal.write(&DomainEvent::BypassChanged { daemon: daemon("gpu0"), present: vec![second] });
+    let one_left = "1 process of demo uses a GPU of gpu0 outside MPS; 1 more has ended";
+    assert_eq!(journal.only().summary(), one_left);
+    assert_eq!(journal.only().tenants(), [tenant("demo"), tenant("web")], "both were concerned");
     journal.write(&DomainEvent::BypassEnded { daemon: daemon("gpu0") });
-    assert_eq!(journal.only().summary(), "1 process of web used a GPU of gpu0 outside MPS");
-}
-
-#[test]
-fn durations_read_as_people_say_them() {
-    let cases = [(900, "0.9 s"), (2_149, "2.1 s"), (61_000, "61 s"), (200_000, "3 min"), (7_200_000, "2 h")];
-    for (ms, words) in cases {
-        assert_eq!(duration_words(ms), words);
-    }
+    assert_eq!(journal.only().summary(), "2 processes of demo and web used a GPU of gpu0 outside MPS");
 }
 
 #[test]
@@ -399,6 +446,8 @@ struct Struck {
     next_pid: u32,
     clients: Vec<u32>,
     expected: Vec<BTreeSet<u32>>,
+    /// Which of these is a crash loop, and until when another death belongs to it.
+    crash_loop: Option<(usize, i64)>,
     drifts: usize,
 }
 
@@ -451,8 +500,15 @@ impl Struck {
                 self.replace_server();
             }
             Strike::KillDaemon { deaths, server_first } => {
-                self.expected.push(self.clients.iter().copied().collect());
-                if *server_first && !self.clients.is_empty() {
+                let is_server_first = *server_first && !self.clients.is_empty();
+                let lasting =
+                    self.crash_loop.filter(|(_, until)| !is_server_first && self.journal.at <= *until);
+                match lasting {
+                    Some((which, _)) => self.expected[which].extend(&self.clients),
+                    None => self.expected.push(self.clients.iter().copied().collect()),
+                }
+                let which = lasting.map_or(self.expected.len() - 1, |(which, _)| which);
+                if is_server_first {
                     self.journal.write(&server_died(self.server, &self.clients));
                 }
                 self.journal.write(&daemon_died(&self.clients));
@@ -465,6 +521,9 @@ impl Struck {
                     }
                 }
                 self.journal.write(&ready());
+                if lasting.is_some() || *deaths > 4 {
+                    self.crash_loop = Some((which, self.journal.at + CRASH_LOOP_MS));
+                }
                 self.replace_server();
             }
             Strike::Drift => {
@@ -497,6 +556,7 @@ proptest! {
             next_pid: 2,
             clients: Vec::new(),
             expected: Vec::new(),
+            crash_loop: None,
             drifts: 0,
         };
         for (strike, pause) in &history {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::Invalid;
+use super::yaml_words::rendered;
 use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::{InvalidValue, shortened_to};
 
@@ -65,9 +66,8 @@ impl DocumentKind {
             Invalid { pointer, reason: InvalidValue(format!("the {} cannot be read: {why}", self.noun)) }
         };
         match format {
-            LayoutFormat::Yaml => {
-                serde_saphyr::from_str(text).map_err(|error| refused(String::new(), error.to_string()))
-            }
+            LayoutFormat::Yaml => serde_saphyr::from_str(text)
+                .map_err(|error| refused(String::new(), rendered(&error, self.noun, text))),
             LayoutFormat::Json => json::read(text.as_bytes()).map_err(|error| match error {
                 Unreadable::Malformed(why) => refused(String::new(), format!("it is not JSON: {why}")),
                 Unreadable::Refused(InvalidJsonValue { pointer, detail }) => refused(pointer, detail),

@@ -23,6 +23,7 @@ pub mod replay;
 pub mod roles;
 pub mod status;
 pub mod text;
+mod yaml_words;
 
 use crate::domain::count::counted;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,13 +2,12 @@
 
 use super::format::{Badge, Lasting, Moment, Tone};
 use crate::domain::event::Severity;
-use crate::domain::incident::{IncidentFilter, IncidentState};
+use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
-use crate::service::incidents::IncidentView;
-use crate::service::page::Page;
+use crate::service::incidents::{IncidentView, WorstIncidents};
 
 /// Most incidents in a banner.
 const SHOWN: u32 = 5;
@@ -63,9 +62,15 @@ impl IncidentRow {
     }
 }
 
-/// The incidents that a page shows above everything else; empty when all is well.
+/// The incidents that a page shows above everything else, open and severe ones first; empty when all is well.
 pub(super) struct Banner {
     pub(super) rows: Vec<IncidentRow>,
+    /// How many there are, those that are not shown included.
+    pub(super) total: u64,
+    /// How many of these are open.
+    pub(super) open: u64,
+    /// Where all of them are listed.
+    pub(super) list: String,
 }
 
 impl Banner {
@@ -76,9 +81,15 @@ impl Banner {
         about: IncidentFilter,
     ) -> Result<Self, Problem> {
         let now = ctx.clock.unix_ms();
-        let incidents = app.service.current_incidents(ctx, about, &Page::first(SHOWN)).await?.items;
+        let list = match (&about.daemon, &about.tenant) {
+            (Some(daemon), _) => format!("/incidents?daemon={daemon}"),
+            (None, Some(tenant)) => format!("/incidents?tenant={tenant}"),
+            (None, None) => "/incidents".to_owned(),
+        };
+        let WorstIncidents { incidents, total, open } =
+            app.service.worst_incidents(ctx, about, SHOWN).await?;
         let rows = incidents.into_iter().map(|incident| IncidentRow::of(incident, now)).collect();
-        Ok(Self { rows })
+        Ok(Self { rows, total, open, list })
     }
 
     /// About a daemon, from its first event on.
@@ -97,13 +108,15 @@ impl Banner {
         Self::of(app, ctx, IncidentFilter { gpu: Some(gpu.clone()), ..IncidentFilter::default() }).await
     }
 
-    /// About a tenant.
+    /// About a tenant, from its first event on.
     pub(super) async fn of_tenant(
         app: &AppState,
         ctx: &RequestContext,
         tenant: &TenantName,
+        from_event: Option<i64>,
     ) -> Result<Self, Problem> {
-        Self::of(app, ctx, IncidentFilter { tenant: Some(tenant.clone()), ..IncidentFilter::default() }).await
+        let tenant = Some(tenant.clone());
+        Self::of(app, ctx, IncidentFilter { tenant, from_event, ..IncidentFilter::default() }).await
     }
 
     /// The tone of the worst of them.
@@ -111,8 +124,23 @@ impl Banner {
         self.rows.iter().map(|row| row.tone).min()
     }
 
-    /// How many are open.
-    pub(super) fn open(&self) -> usize {
-        self.rows.iter().filter(|row| row.incident.state == IncidentState::Open).count()
+    /// How many are not shown.
+    pub(super) fn more(&self) -> u64 {
+        self.total.saturating_sub(u64::try_from(self.rows.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether it shows an open incident of one of these kinds of a daemon.
+    pub(super) fn tells(&self, daemon: &DaemonName, kinds: &[IncidentKind]) -> bool {
+        self.open_rows().any(|incident| incident.daemon == *daemon && kinds.contains(&incident.kind))
+    }
+
+    /// Whether it shows an open incident of this kind of a GPU.
+    pub(super) fn tells_of_gpu(&self, gpu: &GpuUuid, kind: IncidentKind) -> bool {
+        self.open_rows().any(|incident| incident.kind == kind && incident.gpus.contains(gpu))
+    }
+
+    fn open_rows(&self) -> impl Iterator<Item = &IncidentView> {
+        let incidents = self.rows.iter().map(|row| &row.incident);
+        incidents.filter(|incident| incident.state == IncidentState::Open)
     }
 }

@@ -327,11 +327,20 @@ pub(super) struct Gauge {
     pub(super) used: Amount,
     pub(super) limits: Amount,
     pub(super) total: Amount,
+    /// What the limits may come to, where that is not the total.
+    pub(super) capacity: Option<Amount>,
 }
 
 impl Gauge {
     pub(super) fn new(used: u64, limits: u64, total: u64) -> Self {
-        Self { used: Amount(used), limits: Amount(limits), total: Amount(total) }
+        Self { used: Amount(used), limits: Amount(limits), total: Amount(total), capacity: None }
+    }
+
+    /// The same with what the limits may come to.
+    #[must_use]
+    pub(super) fn with_capacity(self, capacity: Option<u64>) -> Self {
+        let capacity = capacity.map(Amount).filter(|capacity| *capacity != self.total);
+        Self { capacity, ..self }
     }
 
     /// Whether the limits come to more than exists.

@@ -38,7 +38,15 @@ struct IncidentsPage<'a> {
     daemons: Vec<DaemonName>,
 }
 
+/// The fields of the filter.
+const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
+
 impl IncidentsPage<'_> {
+    /// Whether the reader asked for some only.
+    fn is_filtered(&self) -> bool {
+        FILTER.iter().any(|field| !self.query.text(field).is_empty())
+    }
+
     /// The kinds that the filter offers.
     fn kinds() -> &'static [IncidentKind] {
         IncidentKind::ALL
@@ -66,6 +74,15 @@ impl IncidentPage {
         self.frame.may(Role::Viewer)
     }
 
+    /// What its processes are to it.
+    fn suspects_heading(&self) -> &'static str {
+        match self.row.incident.kind {
+            kind if kind.loses_work() => "Suspected cause",
+            IncidentKind::ClientRefused => "Refused processes",
+            _ => "Processes",
+        }
+    }
+
     fn can_acknowledge(&self) -> bool {
         self.frame.operates() && self.row.incident.acknowledged.is_none()
     }
@@ -77,8 +94,14 @@ fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
         "recovered" => Ok(IncidentState::Recovered),
         other => Err(format!("{other:?} is not a state of incidents: choose open or recovered")),
     })?;
+    let acknowledged = query.parsed("acknowledged", |text| match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => Err(format!("{other:?} says nothing of an acknowledgement: choose yes or no")),
+    })?;
     Ok(IncidentFilter {
         state,
+        acknowledged,
         kind: query.parsed("kind", str::parse)?,
         daemon: query.parsed("daemon", DaemonName::parse)?,
         tenant: query.parsed("tenant", TenantName::parse)?,
@@ -96,7 +119,7 @@ async fn list(
         (Err(error), _) | (_, Err(error)) => Err(error),
     };
     let now = app.service.clock().unix_ms();
-    let list = query.listing(found, &["state", "kind", "daemon", "tenant"])?;
+    let list = query.listing(found, &FILTER)?;
     let list = list.map(|incident| IncidentRow::of(incident, now));
     let frame = list.framed(Frame::of(&app.service, &ctx, Section::Incidents, "Incidents").await);
     let daemons = if frame.may(Role::Viewer) { daemon_names(&app, &ctx).await? } else { Vec::new() };

@@ -84,8 +84,9 @@ impl ServiceError {
     /// The same refusal for a process that waits and keeps its turn.
     pub(in crate::service) fn keeping_turn(self) -> Self {
         match self {
-            Self::AtCapacity { detail, lacking, .. } => {
-                Self::AtCapacity { detail, lacking, keeps_turn: true }
+            Self::AtCapacity { full, lacking, .. } => {
+                let remedy = "this process keeps its turn";
+                Self::AtCapacity { full, remedy, lacking, keeps_turn: true }
             }
             Self::ForAudience { host, tenant } => {
                 Self::for_audience(host.keeping_turn(), tenant.keeping_turn())
@@ -258,6 +259,7 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::ClientWaiting
         | EventType::ClientRefused
         | EventType::BypassAppeared
+        | EventType::BypassChanged
         | EventType::BypassEnded
         | EventType::LayoutVersionWritten
         | EventType::LayoutDeleted
@@ -342,6 +344,13 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
             IncidentKind::Breach | IncidentKind::ClientRefused | IncidentKind::UnknownOutcome
         );
     let loses_work = incident.kind.loses_work();
+    // Others' processes are counted in it, and are in its events.
+    let own = incident.suspects.iter().filter(|suspect| is_own(suspect.tenant.as_ref())).count();
+    let own = u32::try_from(own).unwrap_or(u32::MAX);
+    let is_shared = matches!(incident.kind, IncidentKind::Bypass | IncidentKind::ClientRefused)
+        && (names_others || incident.occurrences > own);
+    let (occurrences, events) =
+        if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
     let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
     // Whoever lost work does not learn who is suspected, not even that it is one of its own.
     let suspects =
@@ -353,6 +362,8 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
         detail: incident.detail.filter(|_| shows_detail),
         unaffected: None,
         acknowledged,
+        occurrences,
+        events,
         ..incident
     }
 }
@@ -360,8 +371,10 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::DaemonName;
     use crate::domain::access::{Grant, Origin, Principal};
     use crate::domain::event::EventSubject as About;
+    use crate::domain::incident::{IncidentTopic, Suspect};
     use crate::service::FieldError;
 
     /// What no tenant may see.
@@ -402,6 +415,43 @@ mod tests {
         }
         let own = ServiceError::Conflict("tenant web has 2 of at most 2 processes".to_owned());
         assert_eq!(own.clone().visible_to_tenants().for_actor(&actor("tenant:web")), own);
+    }
+
+    #[test]
+    fn refusals_of_others_are_not_counted() {
+        let suspect = |pid, owner: &str| Suspect {
+            pid,
+            client: None,
+            tenant: TenantName::parse(owner).ok(),
+            program: None,
+            has_ended: false,
+        };
+        let refusals = |suspects: Vec<Suspect>| Incident {
+            kind: IncidentKind::ClientRefused,
+            daemon: DaemonName::parse("gpu0").expect("a name"),
+            gpus: Vec::new(),
+            topic: IncidentTopic::Processes,
+            is_hint: false,
+            opened_at: 1,
+            reopened_at: None,
+            recovered_at: Some(1),
+            ended_by: None,
+            acknowledged: None,
+            occurrences: u32::try_from(suspects.len()).expect("few"),
+            suspects,
+            affected: Vec::new(),
+            is_uncertain: false,
+            awaits_clients: false,
+            unaffected: None,
+            detail: None,
+            events: vec![4, 5, 6],
+        };
+        let web = TenantName::parse("web").expect("a name");
+        let shared = refusals(vec![suspect(7, "web"), suspect(8, "batch"), suspect(9, "batch")]);
+        let seen = redact_incident(shared, &web);
+        assert_eq!((seen.occurrences, seen.suspects.len(), seen.events), (1, 1, Vec::new()));
+        let seen = redact_incident(refusals(vec![suspect(7, "web"), suspect(8, "web")]), &web);
+        assert_eq!((seen.occurrences, seen.events), (2, vec![4, 5, 6]));
     }
 
     #[test]

@@ -355,6 +355,9 @@ impl Backend {
                         | OperationRequest::RestartDaemon { .. }
                         | OperationRequest::DrainDaemon { .. }
                 );
+                if matches!(request, OperationRequest::StartDaemon) {
+                    refuse_lost_gpus(&mut *db, &daemon).await?;
+                }
                 if brings_up {
                     refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
                 }
@@ -391,6 +394,18 @@ impl Backend {
         });
         Ok(unready.collect())
     }
+}
+
+/// Refuses to start a daemon that a host file replaced, and whose deletion failed: its GPUs are another one's.
+async fn refuse_lost_gpus(db: store::Transaction<'_>, daemon: &Daemon) -> Result<(), ServiceError> {
+    for gpu in &daemon.spec.gpus {
+        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
+            && holder != daemon.name
+        {
+            return Err(ServiceError::Conflict(held(gpu, &holder)));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses to move a daemon to or from GPUs in maintenance: its clients would not be drained.

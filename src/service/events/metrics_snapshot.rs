@@ -40,6 +40,7 @@ impl Service {
         };
         let world = MetricsSnapshot {
             waiting: committed.tenants.iter().filter_map(waiting).collect(),
+            queued: backend.launches.counts(),
             seen: seen.collect(),
             committed,
             present: parts.fleet.context().gpu_presence.borrow().present(),

@@ -141,6 +141,19 @@ impl Service {
         Ok(Some(gpu))
     }
 
+    /// The first event of a tenant; earlier ones are about another tenant of that name.
+    pub async fn first_event_of_tenant(
+        &self,
+        ctx: &RequestContext,
+        name: &TenantName,
+    ) -> Result<Option<i64>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        if !ctx.actor.sees(Some(name)) {
+            return Ok(None);
+        }
+        Ok(store::tenants::events_visible_from(&mut *backend.parts.store.read().await?, name).await?)
+    }
+
     /// The first event of a daemon; earlier ones are about another daemon of that name.
     pub async fn first_event_of_daemon(
         &self,

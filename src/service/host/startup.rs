@@ -120,7 +120,9 @@ impl Backend {
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
         let stored_machine_id = stored.unwrap_or_else(|| NO_MACHINE_ID.to_owned());
         let machine_id = self.parts.machine_id.clone();
-        let confirm = format!("POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm");
+        let confirm = format!(
+            "run `mps-manager host confirm` (POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm)"
+        );
         let reason = if stored_machine_id == machine_id {
             format!(
                 "the database was confirmed to belong to this machine, but loading it is not complete, so nothing may be changed. \
@@ -297,10 +299,11 @@ impl Backend {
     /// Publishes the desired state of every daemon, with its stored control process.
     async fn publish_all(&self, present: &[Gpu]) -> Result<(), StoreError> {
         let mut reader = self.parts.store.read().await?;
+        let mut planned = Vec::new();
         for daemon in store::daemons::all(&mut reader).await? {
             let earlier = self.remembered_daemon(&mut reader, &daemon.name).await?;
             match store::plans::desired(&mut reader, &daemon.name, present, self.parts.manager_uid).await {
-                Ok(Some(desired)) => self.parts.fleet.publish(desired, earlier),
+                Ok(Some(desired)) => planned.push((desired, earlier)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(daemon = %daemon.name, %error, "the desired state of the daemon could not be computed");
@@ -309,6 +312,10 @@ impl Backend {
                     self.parts.fleet.refuse_clients(&daemon.name, &directories.collect());
                 }
             }
+        }
+        // All at once: each claims its control process, which another one would take for a foreign daemon.
+        for (desired, earlier) in planned {
+            self.parts.fleet.publish(desired, earlier);
         }
         Ok(())
     }

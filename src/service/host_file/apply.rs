@@ -184,58 +184,49 @@ impl Writing {
         let bound =
             self.compared.changed(HostObjectKind::Binding).filter_map(|change| change.name.parse().ok());
         let names: BTreeSet<DaemonName> = self.compared.spec.daemons.keys().cloned().chain(bound).collect();
-        let mut waiting: Vec<(DaemonName, DaemonSpec)> = Vec::new();
+        self.release_gpus(&mut *db).await?;
         for name in names {
             let stored = self.compared.stored.daemons.get(&name);
             let Some(spec) = self.spec_now(&name, stored) else { continue };
             if stored != Some(&spec) {
-                waiting.push((name, spec));
+                self.write_daemon(&mut *db, service, name, spec).await?;
             }
-        }
-        // A GPU is taken once the daemon that had it has been written.
-        while !waiting.is_empty() {
-            let mut later = Vec::new();
-            let count = waiting.len();
-            for (name, spec) in waiting {
-                if self.takes_held_gpu(&mut *db, &name, &spec).await? {
-                    later.push((name, spec));
-                } else {
-                    self.write_daemon(&mut *db, service, name, spec).await?;
-                }
-            }
-            if later.len() == count {
-                for (name, _) in later {
-                    self.faults.conflict(
-                        format!("/daemons/{name}/gpus"),
-                        format!(
-                            "daemon {name} would exchange GPUs with another daemon, and a GPU is freed before it is taken: apply the \
-                             change in two steps"
-                        ),
-                    );
-                }
-                return Ok(());
-            }
-            waiting = later;
         }
         Ok(())
     }
 
-    async fn takes_held_gpu(
-        &self,
-        db: Transaction<'_>,
-        name: &DaemonName,
-        spec: &DaemonSpec,
-    ) -> Result<bool, ServiceError> {
-        for gpu in spec.gpus.iter().filter(|_| !spec.is_observed()) {
-            let holder = store::daemons::holder(&mut *db, gpu).await?;
-            // One that is not in the file keeps its GPUs, and its refusal says so.
-            if holder
-                .is_some_and(|holder| holder != *name && self.compared.spec.daemons.contains_key(&holder))
-            {
-                return Ok(true);
+    /// Takes their GPUs from the daemons that give some up, so that others can have them in whatever order they are written. One that is
+    /// pruned stops at once, and is deleted by the operation; a driver waits for whoever still serves its GPUs.
+    async fn release_gpus(&mut self, db: Transaction<'_>) -> Result<(), ServiceError> {
+        for (name, before) in self.compared.stored.daemons.clone() {
+            if before.is_observed() {
+                continue;
+            }
+            match self.compared.spec.daemons.get(&name) {
+                Some(after) if after.gpus == before.gpus && !after.is_observed() => {}
+                Some(_) => store::daemons::release_gpus(&mut *db, &name).await?,
+                None if self.is_replaced(&name, &before) => {
+                    let stopped = DaemonSpec { desired_state: DesiredState::Stopped, ..before.clone() };
+                    if stopped != before {
+                        store::daemons::put(&mut *db, &name, &stopped, self.clock.unix_ms()).await?;
+                    }
+                    store::daemons::release_gpus(&mut *db, &name).await?;
+                    if let Some(event) = store::operations::daemon_changed(&name, &before, &stopped, None)? {
+                        self.event(&mut *db, event).await?;
+                    }
+                    self.touched.insert(name);
+                }
+                None => {}
             }
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// Whether a daemon is pruned while another one gets a GPU of it.
+    fn is_replaced(&self, name: &DaemonName, before: &DaemonSpec) -> bool {
+        let mut managed = self.compared.spec.daemons.values().filter(|spec| !spec.is_observed());
+        self.compared.deletes(HostObjectKind::Daemon, name.as_str())
+            && managed.any(|spec| spec.gpus.iter().any(|gpu| before.gpus.contains(gpu)))
     }
 
     async fn write_daemon(

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Compared;
 use super::faults::Faults;
-use crate::domain::DaemonName;
 use crate::domain::count::counted;
-use crate::domain::daemon::DaemonSpec;
-use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind};
+use crate::domain::daemon::{DaemonSpec, Mode};
+use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, fits};
+use crate::domain::layout::Layout;
 use crate::domain::layout::active::ActiveLayout;
+use crate::domain::{DaemonName, GpuUuid};
 use crate::service::layouts::{Projected, refuse_blocked, refuse_strategy};
 use crate::service::{Backend, ServiceError};
+use crate::store;
 
 /// What the checks found out for the transaction.
 #[derive(Default)]
@@ -118,7 +120,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Plans a layout on a daemon that runs as it will; of one that is new, stopped or to be restarted, nothing can be asked now.
+    /// Plans a layout on a daemon that runs as it will; of one that is new, stopped or to be restarted, only the chunks are checked.
     async fn check_binding(
         &self,
         faults: &mut Faults,
@@ -127,10 +129,16 @@ impl Backend {
         name: &DaemonName,
         active: &ActiveLayout,
     ) -> Result<(), ServiceError> {
+        let layout = compared.spec.layouts.get(&active.name).map(|(layout, _)| layout);
+        let content = layout.filter(|_| compared.stored.content(&active.version_ref()).is_none());
+        let Some(layout) = content.or_else(|| compared.stored.content(&active.version_ref())).cloned() else {
+            return Ok(());
+        };
+        let place = format!("/bindings/{name}");
         let Some(before) =
             compared.stored.daemons.get(name).filter(|_| !self.takes_layout_at_once(name, &compared.stored))
         else {
-            return Ok(());
+            return self.check_chunks(faults, compared, &place, active, &layout).await;
         };
         let earlier = before.layout.as_ref();
         let is_policy_alone = earlier.is_some_and(|earlier| {
@@ -142,18 +150,41 @@ impl Backend {
         checked.applied_later.insert(name.clone());
         let becomes = compared.daemon(name).unwrap_or(before);
         if becomes.mode != before.mode || becomes.gpus != before.gpus {
-            return Ok(());
+            // What cannot be counted now is checked by what is known, and by the daemon once it was restarted.
+            if becomes.gpus == before.gpus
+                && before.mode == Mode::Shared
+                && let Err(error) = self.parts.engine.chunks_of(name, &before.gpus).await
+            {
+                tracing::warn!(daemon = %name, %error, "the chunks of its GPUs could not be counted");
+            }
+            return self.check_chunks(faults, compared, &place, active, &layout).await;
         }
-        let layout = compared.spec.layouts.get(&active.name).map(|(layout, _)| layout);
-        let content = layout.filter(|_| compared.stored.content(&active.version_ref()).is_none());
-        let Some(layout) = content.or_else(|| compared.stored.content(&active.version_ref())).cloned() else {
-            return Ok(());
-        };
-        let place = format!("/bindings/{name}");
         let Some(daemon) = self.stored_daemon(name).await? else { return Ok(()) };
         let projected = Projected { daemon, active: active.clone(), layout };
         if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
             faults.keep(&place, refuse_blocked(&plan, false))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a layout for which a GPU has too few chunks, as far as those are known before its daemon lists them.
+    async fn check_chunks(
+        &self,
+        faults: &mut Faults,
+        compared: &Compared,
+        place: &str,
+        active: &ActiveLayout,
+        layout: &Layout,
+    ) -> Result<(), ServiceError> {
+        let census = store::probe_results::chunks(&mut *self.parts.store.read().await?).await?;
+        let mut counted: BTreeMap<GpuUuid, u32> =
+            census.into_iter().map(|(gpu, census)| (gpu, census.chunks)).collect();
+        for (_, seen) in self.parts.fleet.observed() {
+            let listed = seen.status.effective.and_then(|effective| effective.partitions).unwrap_or_default();
+            counted.extend(listed.into_iter().map(|one| (one.gpu, one.free_chunks + one.used_chunks)));
+        }
+        if let Err(reason) = fits(layout, &active.gpu_map, &compared.gpus, &counted) {
+            faults.conflict(format!("{place}/layout"), reason.to_string());
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The faults of a host file: all that were found, each with its place in the file.
 
 use crate::domain::count::counted;
+use crate::domain::host_file::FileErrors;
 use crate::domain::layout::Invalid;
 use crate::service::{FieldError, ServiceError};
 
@@ -19,6 +20,11 @@ impl Faults {
             .map(|Invalid { pointer, reason }| FieldError { pointer, detail: reason.to_string() })
             .collect();
         Self { errors, conflict: false }
+    }
+
+    /// Those of the file on one host.
+    pub(super) fn of_host(FileErrors { errors, conflict }: FileErrors) -> Self {
+        Self { conflict, ..Self::of_file(errors) }
     }
 
     /// A conflict with what the host has.
@@ -68,12 +74,10 @@ impl Faults {
         if !self.conflict {
             return ServiceError::Invalid(self.errors);
         }
-        let first = self.errors.first().map_or("", |error| error.detail.as_str());
-        let more = match self.errors.len() {
-            0 | 1 => String::new(),
-            several => format!(" (and {})", counted(several - 1, "more fault")),
+        let detail = match self.errors.as_slice() {
+            [only] => only.detail.clone(),
+            several => format!("nothing was changed, because of {}", counted(several.len(), "fault")),
         };
-        let detail = format!("the host file cannot be applied, and nothing was changed: {first}{more}");
         ServiceError::HostFileRefused { detail, errors: self.errors }
     }
 

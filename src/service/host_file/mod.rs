@@ -56,7 +56,7 @@ struct Compared {
 impl Compared {
     /// Reads a file for a host, and finds what it changes there.
     fn of(file: &HostFile, stored: StoredHost, gpus: &[Gpu], prune: bool) -> Result<Self, ServiceError> {
-        let spec = resolve(file, &stored, gpus, prune).map_err(refused_file)?;
+        let spec = resolve(file, &stored, gpus, prune).map_err(|errors| Faults::of_host(errors).refusal())?;
         let changes = changes(&spec, &stored, gpus, prune);
         Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, prune })
     }

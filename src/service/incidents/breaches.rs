@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::domain::event::{DomainEvent, MemoryBreach};
 use crate::domain::gpu::Gpu;
-use crate::domain::incident::breach::{BreachTracker, MemoryUse};
+use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, Fate, StoreError};
 
@@ -77,7 +77,7 @@ impl Backend {
         Ok(open.into_iter().filter_map(|stored| breach(stored.incident)).collect())
     }
 
-    /// What every client that has a limit holds on each GPU: its tenant's limit, and without a tenant the server's.
+    /// What every client that has a limit holds on each GPU, beside its tenant's limit, or without a tenant the server's.
     async fn memory_uses(&self) -> Result<Vec<MemoryUse>, ServiceError> {
         let clients = self.attributed().await?;
         if clients.is_empty() {
@@ -90,15 +90,27 @@ impl Backend {
         let mut found = Vec::new();
         for client in clients {
             let tenant = tenants.iter().find(|tenant| Some(&tenant.name) == client.tenant.as_ref());
-            let spec = daemons.iter().find(|daemon| daemon.name == client.daemon).map(|daemon| &daemon.spec);
+            let daemon = daemons.iter().find(|daemon| daemon.name == client.daemon);
+            // The server's limit follows from all tenants of its daemon.
+            let of_daemon = tenants.iter().filter(|other| other.spec.daemon == client.daemon);
+            let written = of_daemon.map(|other| other.updated_at);
+            let changed_at = written.chain(daemon.map(|daemon| daemon.updated_at)).max().unwrap_or(i64::MIN);
             for held in &client.memory {
                 let Some(used) = held.used_bytes else { continue };
-                let own = tenant.zip(spec);
-                let own = own.and_then(|(tenant, spec)| tenant.spec.memory_limit(spec, &held.gpu));
-                let limit = own.map(crate::domain::MemoryLimit::bytes);
+                let own = tenant.zip(daemon);
+                let own = own.and_then(|(tenant, daemon)| tenant.spec.memory_limit(&daemon.spec, &held.gpu));
+                let limit = own.map(MemoryLimit::bytes);
                 let limit = limit.or_else(|| self.server_limit(&client.daemon, client.server, &held.gpu));
                 let sms = gpus.get(&held.gpu).and_then(|gpu| gpu.sms);
-                let Some((limit, sms)) = limit.zip(sms) else { continue };
+                let Some((present, sms)) = limit.zip(sms) else { continue };
+                let environment = client.started_with.memory_limits.as_ref();
+                let environment = environment.and_then(|limits| limits.get(&held.gpu)).copied();
+                let limit = LimitEvidence {
+                    present,
+                    changed_at,
+                    environment: environment.map(MemoryLimit::bytes),
+                    started_at: client.since,
+                };
                 found.push(MemoryUse {
                     daemon: client.daemon.clone(),
                     client: client.id,

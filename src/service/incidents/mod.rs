@@ -50,7 +50,8 @@ pub struct IncidentView {
     pub recovered_at: Option<i64>,
     /// What ended it; `null` while it is open.
     pub ended_by: Option<IncidentEnd>,
-    /// How long it took, in milliseconds, by when the manager noticed its beginning and its end; `null` while it is open.
+    /// How long it took since it was opened last, in milliseconds, by when the manager noticed its beginning and its end; `null` while it
+    /// is open.
     pub time_to_recovery_ms: Option<i64>,
     /// Who took note of it; `null` before that.
     pub acknowledged: Option<Acknowledgement>,
@@ -62,7 +63,7 @@ pub struct IncidentView {
     /// What to do about it.
     pub remedy: String,
     /// The processes suspected of having caused it, as MPS or the driver reports them: MPS is known to blame the wrong client of a
-    /// fault.
+    /// fault. Of a refusal, those that were refused.
     pub suspected: Vec<Suspect>,
     /// The clients that lost their work, by what MPS reported when it happened.
     pub affected: Vec<AffectedClient>,
@@ -124,6 +125,17 @@ impl IncidentView {
     }
 }
 
+/// The incidents that matter most.
+#[derive(Debug, Default)]
+pub struct WorstIncidents {
+    /// They, open ones first, then by severity, then the newest first.
+    pub incidents: Vec<IncidentView>,
+    /// How many there are.
+    pub total: u64,
+    /// How many of these are open.
+    pub open: u64,
+}
+
 /// A note of whoever acknowledges an incident.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -162,6 +174,26 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<IncidentView>, ServiceError> {
         self.incidents(ctx, filter.current(ctx.clock.unix_ms()), page).await
+    }
+
+    /// Of the incidents that people are shown without asking, up to `most`, those that matter most first, and how many there are.
+    pub async fn worst_incidents(
+        &self,
+        ctx: &RequestContext,
+        filter: IncidentFilter,
+        most: u32,
+    ) -> Result<WorstIncidents, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut reader = backend.parts.store.read().await?;
+        let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
+        let filter = filter.current(ctx.clock.unix_ms());
+        let Some(filter) = narrowed(&ctx.actor, visible_from, filter) else {
+            return Ok(WorstIncidents::default());
+        };
+        let worst = store::incidents::worst(&mut reader, &filter, i64::from(most)).await?;
+        let (total, open) = store::incidents::count(&mut reader, &filter).await?;
+        let incidents = worst.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
+        Ok(WorstIncidents { incidents, total, open })
     }
 
     /// One incident.

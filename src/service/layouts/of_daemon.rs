@@ -49,7 +49,7 @@ pub(in crate::service) async fn fit_layout(
         let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
         if runs && !leaves {
             return Err(ServiceError::Conflict(format!(
-                "daemon {name} is running, so its layout must be changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
+                "daemon {name} is running, so its layout must be changed by applying another (`mps-manager layout apply NAME --daemon {name}`): leave \
                  layout as it is ({}), or stop the daemon first",
                 before.map_or_else(|| "none".to_owned(), |layout| layout.version_ref().to_string())
             )));

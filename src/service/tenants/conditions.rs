@@ -1,13 +1,14 @@
 //! What is said of a tenant, for people and programs.
 
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::enumerated;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
 use crate::domain::percentage::FEWEST_SMS;
 use crate::domain::provisioning::{ClientCountSource, ProvisioningStatus, TenantShare};
 use crate::domain::resolution::{Resolved, below_context, context_bytes};
 use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, TenantName, neighbours};
+use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
 use crate::supervisor::Blocker;
@@ -86,24 +87,38 @@ pub(super) fn weakened(
     tenant: &Tenant,
     daemon: &Daemon,
     tenants: &[Tenant],
+    gpus: &[Gpu],
 ) -> Option<Condition> {
     let names = neighbours::weakening(tenant, daemon, tenants);
-    let listed = names.iter().map(TenantName::as_str).collect::<Vec<_>>().join(", ");
-    let who = match names.len() {
+    let listed = enumerated(&names.iter().map(TenantName::as_str).collect::<Vec<_>>());
+    let (who, them) = match names.len() {
         0 => return None,
-        1 => format!("tenant {listed} has"),
-        _ => format!("tenants {listed} have"),
+        1 => (format!("tenant {listed} has"), "it"),
+        _ => (format!("tenants {listed} have"), "them"),
     };
-    let consequence = "no memory limit, so the server has none, and the limits of others are held by their environments only: a process \
-                       that changes its environment escapes its limit";
-    let daemon = &daemon.name;
-    let whole = format!(
-        "{who} {consequence}; give {} a limit on each GPU, or set a default limit on daemon {daemon}",
-        if names.len() == 1 { "it" } else { "them" }
-    );
+    let consequence = "the limits of others are held by their environments only: a process that changes its environment escapes its limit";
+    let name = &daemon.name;
+    let whole = if daemon.spec.gpus.len() == 1 {
+        format!(
+            "{who} no memory limit, so the server has none, and {consequence}; give {them} a limit, or set a default limit on daemon {name}"
+        )
+    } else {
+        let weakened = neighbours::weakened_gpus(tenant, daemon, tenants);
+        let called = |uuid: &GpuUuid| {
+            let known = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
+            known.map_or_else(|| format!("GPU {uuid}"), |gpu| format!("GPU {}", gpu.index))
+        };
+        let place = enumerated(&weakened.iter().map(called).collect::<Vec<_>>());
+        format!(
+            "{who} no memory limit on {place}, so the server has none there, and {consequence}; give {them} a limit there, or set a default \
+             limit on daemon {name}"
+        )
+    };
     let text = AudienceText::new(
         whole,
-        format!("another tenant of the daemon has {consequence}; ask the host's operator"),
+        format!(
+            "another tenant of the daemon has no memory limit, so the server has none, and {consequence}; ask the host's operator"
+        ),
     );
     Some(Condition::new(
         ConditionType::LimitWeakened,

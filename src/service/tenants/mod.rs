@@ -28,7 +28,7 @@ use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
 use crate::domain::resolution::{Resolved, effective};
-use crate::domain::tenant::{Tenant, TenantSpec, TenantStatus};
+use crate::domain::tenant::{Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, InvalidValue, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
@@ -429,6 +429,7 @@ impl Backend {
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
             waiting: handed.waiting,
+            queued: self.launches.count(&tenant.name),
             weakens: Vec::new(),
             provisioning: None,
             verification,
@@ -444,13 +445,12 @@ impl Backend {
                 if applied {
                     status.observed_generation = tenant.generation;
                 }
-                status.effective = daemon
-                    .effective
-                    .as_ref()
-                    .filter(|_| applied)
-                    .and_then(|seen| effective(&resolved, gpus, seen));
+                let seen = daemon.effective.as_ref().filter(|_| applied);
+                status.effective = seen
+                    .and_then(|seen| effective(&resolved, gpus, seen))
+                    .map(|effective| with_older_clients(effective, &tenant.name, &resolved, neighbours));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
-                status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants()));
+                status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants(), gpus));
                 add_shares(&mut status, &tenant, &stored, gpus, neighbours);
                 if ctx.actor.scope().is_none() {
                     status.weakens = neighbours::weakened_by(&tenant, &stored, blockers.tenants());
@@ -519,6 +519,19 @@ impl Backend {
         }
         view
     }
+}
+
+/// Counts the clients of a tenant that were started with limits that are not its present ones.
+fn with_older_clients(
+    effective: TenantEffective,
+    tenant: &TenantName,
+    now: &Resolved,
+    neighbours: &Neighbours<'_>,
+) -> TenantEffective {
+    let own = neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(tenant));
+    let older = own.filter(|client| client.started_with.differ_from(now)).count();
+    let clients_with_other_limits = u64::try_from(older).unwrap_or(u64::MAX);
+    TenantEffective { clients_with_other_limits, ..effective }
 }
 
 fn without_daemon(tenant: &Tenant) -> ServiceError {

@@ -40,7 +40,8 @@ pub(super) fn provisioning_status(
     let own = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
     let with_another = |name: &TenantName, percentage: ThreadPercentage| {
         let of_tenant = clients.iter().filter(|client| client.tenant.as_ref() == Some(name));
-        let another = of_tenant.filter(|client| client.started_with.is_some_and(|with| with != percentage));
+        let another =
+            of_tenant.filter(|client| client.started_with.percentage.is_some_and(|with| with != percentage));
         u64::try_from(another.count()).unwrap_or(u64::MAX)
     };
     shares::status(&daemon.spec, own.map(|tenant| (&tenant.name, &tenant.spec)), gpus, with_another)

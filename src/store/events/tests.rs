@@ -6,6 +6,7 @@ use crate::domain::event::{
     AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReadyReason,
     OperationFacts, ServerFault,
 };
+use crate::domain::incident::IncidentFilter;
 
 fn daemon(name: &str) -> DaemonName {
     DaemonName::parse(name).expect("a name")
@@ -18,6 +19,10 @@ fn started(name: &str) -> NewEvent {
 fn died(name: &str) -> NewEvent {
     let lost = LostWork { clients: Vec::new(), is_uncertain: false };
     DomainEvent::DaemonDied { daemon: daemon(name), pid: 5, why: DaemonDeath::Unexplained, lost }.into()
+}
+
+fn drifted(name: &str) -> NewEvent {
+    DomainEvent::SettingsDrifted { daemon: daemon(name), drifted: Vec::new(), command: None }.into()
 }
 
 async fn open() -> (tempfile::TempDir, Store) {
@@ -67,6 +72,35 @@ async fn event_ids_follow_commits_and_notify_watchers() {
     let event = get(&mut store.read().await.expect("a reader"), 3).await.expect("read").expect("there");
     assert_eq!((event.id, event.at, event.kind), (3, 5, EventType::DaemonStarted));
     assert_eq!(event.subject, EventSubject::daemon(&daemon("gpu0")));
+}
+
+#[tokio::test]
+async fn open_incidents_come_before_recovered_ones() {
+    let (_dir, store) = open().await;
+    let ready = || -> NewEvent { DomainEvent::DaemonReady { daemon: daemon("gpu0") }.into() };
+    write(&store, vec![(drifted("gpu1"), 1), (died("gpu1"), 2)], Fate::Commit).await;
+    for at in 3..9 {
+        write(&store, vec![(died("gpu0"), at), (ready(), at)], Fate::Commit).await;
+    }
+    let mut reader = store.read().await.expect("a reader");
+    let current = IncidentFilter::default().current(10);
+    let worst = incidents::worst(&mut reader, &current, 3).await.expect("read");
+    let ids: Vec<i64> = worst.iter().map(|one| one.id).collect();
+    assert_eq!(ids, [2, 1, 8], "open ones by severity, then the newest");
+    assert_eq!(incidents::count(&mut reader, &current).await.expect("counted"), (8, 2));
+    let of_other = IncidentFilter { daemon: Some(daemon("gpu0")), ..current };
+    assert_eq!(incidents::count(&mut reader, &of_other).await.expect("counted"), (6, 0));
+}
+
+#[tokio::test]
+async fn opened_incident_has_its_severity() {
+    let (_dir, store) = open().await;
+    write(&store, vec![(drifted("gpu0"), 1), (died("gpu1"), 2)], Fate::Commit).await;
+    let opened = EventFilter { types: vec![EventType::IncidentOpened], ..EventFilter::default() };
+    let mut reader = store.read().await.expect("a reader");
+    let events = page(&mut reader, &opened, Order::OldestFirst, None, 10).await.expect("a page");
+    let severities: Vec<Severity> = events.iter().map(|event| event.severity).collect();
+    assert_eq!(severities, [Severity::Warning, Severity::Error]);
 }
 
 #[tokio::test]

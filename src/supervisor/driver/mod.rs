@@ -37,6 +37,7 @@ use super::observe::exact_limits::WrittenLimits;
 use super::observe::foreign_daemons::ForeignDaemon;
 use super::observe::gpu_presence::GpuPresence;
 use super::observe::log_tail::Logs;
+use super::observe::poll_outcome::PollOutcome;
 use super::observed::Observed;
 use super::reconcile::daemon::{DaemonReconciler, ReconcileStep};
 use super::reconcile::layout::LayoutReconciler;
@@ -89,6 +90,8 @@ pub(super) struct Driver {
     deaths: u64,
     polls: u64,
     failed_polls: u64,
+    /// Why the last poll failed, as it was logged; `None` after one that did not.
+    logged_failure: Option<PollOutcome>,
     /// Requests to try again what was blocked, and how many of them what is published answers.
     tries: u64,
     tried: u64,
@@ -170,6 +173,7 @@ impl Driver {
             deaths: 0,
             polls: 0,
             failed_polls: 0,
+            logged_failure: None,
             tries: 0,
             tried: 0,
             control,

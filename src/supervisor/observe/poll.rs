@@ -15,7 +15,9 @@ use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
 use crate::domain::difference::SettingDifference;
-use crate::domain::environment::{MAX_CONNECTIONS, SM_PARTITION, TENANT_HINT, THREAD_PERCENTAGE};
+use crate::domain::environment::{
+    MAX_CONNECTIONS, MEMORY_LIMITS, SM_PARTITION, TENANT_HINT, THREAD_PERCENTAGE, memory_limits,
+};
 use crate::domain::gpu::GpuProcess;
 use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
@@ -443,6 +445,9 @@ fn facts(
             let value = variable(THREAD_PERCENTAGE).and_then(|text| text.trim().parse().ok());
             value.and_then(|value| ThreadPercentage::from_f64(value).ok()).unwrap_or(ThreadPercentage::FULL)
         }),
+        memory_limits: environment
+            .as_ref()
+            .map(|_| variable(MEMORY_LIMITS).map(|value| memory_limits(&value)).unwrap_or_default()),
     })
 }
 

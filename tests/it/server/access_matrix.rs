@@ -93,15 +93,15 @@ impl World {
         host.await_ready();
         let (client, ended) = (host.run_client("demo"), host.client("demo"));
         let grants = [
-            ("viewer", "viewer"),
-            ("operator", "operator"),
-            ("admin", "admin"),
-            ("tenant, own", "tenant:demo"),
-            ("tenant, other", "tenant:batch"),
+            ("viewer", "viewer", "viewer"),
+            ("operator", "operator", "operator"),
+            ("admin", "admin", "admin"),
+            ("tenant, own", "own", "tenant:demo"),
+            ("tenant, other", "other", "tenant:batch"),
         ];
         let tokens: BTreeMap<&str, String> = grants
             .into_iter()
-            .map(|(caller, grant)| (caller, super::tokens::create(&host, "matrix", grant)))
+            .map(|(caller, name, grant)| (caller, super::tokens::create(&host, name, grant)))
             .collect();
         let id = |pid: u32| host.listed(pid)["id"].as_str().expect("an ID").to_owned();
         let own = host.api().with_token(Some(&tokens["tenant, own"]));

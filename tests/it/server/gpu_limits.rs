@@ -108,6 +108,17 @@ fn limit_of_one_gpu_leaves_the_other_open() {
         let first = read("first");
         first["status"]["effective"].is_object().then_some(first)
     });
+    let weakened = first["status"]["conditions"].as_array().expect("conditions");
+    let weakened = weakened.iter().find(|condition| condition["type"] == "LimitWeakened").expect("reported");
+    let words = weakened["message"].as_str().expect("text");
+    assert!(
+        words.starts_with("tenant plain has no memory limit on GPU 0, so the server has none there"),
+        "{words}"
+    );
+    let rehearsed = ["tenant", "set", "m1", "--daemon", "gpu0", "--memory-limit", "1=2G", "--dry-run"];
+    let words = String::from_utf8_lossy(&host.cli(&rehearsed).stdout).into_owned();
+    let expected = "it has no memory limit on GPU 0, so that of first is held by the environment alone";
+    assert!(words.contains(expected), "{words}");
     assert_eq!(limits(&first), [(json!(zero), json!(1_u64 << 30)), (json!(one), json!(8_u64 << 30))]);
     assert_eq!(limits(&read("plain")), [(json!(zero), json!(null)), (json!(one), json!(8_u64 << 30))]);
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "");
@@ -122,7 +133,7 @@ fn unknown_gpus_in_limits_are_refused() {
     let spec = |limit: Value| json!({"daemon": "gpu0", "gpus": ["0"], "device_memory_limit": limit});
     for (limit, word) in [
         (json!({"7": "1G"}), "there is no GPU 7: the GPUs of this host are 0 GPU-"),
-        (json!({"1": "1G"}), "add it to gpus"),
+        (json!({"1": "1G"}), "GPU 1 has a limit, and the tenant does not see it: add it to gpus"),
         (json!({}), "no GPU is named"),
         (json!("0=1G,0=2G"), "two limits"),
         (json!("0=1G,2G"), "GPU=SIZE"),
@@ -145,7 +156,10 @@ fn refuses_gpus_of_others(host: &Served) {
     let spec = json!({"daemon": "gpu0", "device_memory_limit": {"1": "1G"}});
     let problem = host.api().tenant("web", &spec).problem(409, "not-admitted");
     assert_eq!(problem["errors"][0]["pointer"], "/device_memory_limit");
-    assert!(problem["detail"].as_str().unwrap().ends_with(&format!("choose among {zero}")), "{problem}");
+    assert!(
+        problem["detail"].as_str().unwrap().ends_with(&format!("choose among GPU 0 ({zero})")),
+        "{problem}"
+    );
     let default = json!({"gpus": ["0"], "defaults": {"device_memory_limit": "1=1G"}});
     let problem = host.api().put("/api/v1/daemons/gpu0", &default).problem(422, "invalid-request");
     assert_eq!(problem["errors"][0]["pointer"], "/defaults/device_memory_limit");

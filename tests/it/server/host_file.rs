@@ -211,6 +211,55 @@ fn pruned_daemon_and_its_layout_go() {
     host.await_phase("other", "ready");
 }
 
+#[test]
+fn pruned_daemon_hands_its_gpu_on() {
+    let host = InProcess::ready();
+    let old = host.daemon_pid("gpu0");
+    let text =
+        "version: v1\ndaemons: {renamed: {gpus: [0]}, gpu1: {gpus: [1]}}\ntenants: {demo: {daemon: renamed}}";
+    put(&host, text, "").problem(409, "host-file-refused");
+    host.api().succeeds(&put(&host, text, "?prune=true"));
+    assert!(!crate::harness::is_alive(old));
+    host.api().get("/api/v1/daemons/gpu0").problem(404, "not-found");
+    host.await_phase("renamed", "ready");
+    assert_eq!(changes(&host, text, "&prune=true"), Vec::<String>::new());
+}
+
+#[test]
+fn two_daemons_exchange_their_gpus() {
+    let host = InProcess::ready();
+    let gpus = |name: &str| host.daemon(name)["spec"]["gpus"].clone();
+    let (first, second) = (gpus("gpu0"), gpus("gpu1"));
+    let text = "version: v1\ndaemons: {gpu0: {gpus: [1]}, gpu1: {gpus: [0]}}";
+    host.api().succeeds(&put(&host, text, ""));
+    assert_eq!((gpus("gpu0"), gpus("gpu1")), (second, first));
+    for name in ["gpu0", "gpu1"] {
+        host.await_phase(name, "ready");
+    }
+}
+
+#[test]
+fn chunks_are_counted_before_a_restart() {
+    let host = InProcess::ready();
+    let pid = host.daemon_pid("gpu1");
+    let text = FILE
+        .replace("chunks: 7, tenants", "chunks: 8, tenants")
+        .replace("small, chunks: 5", "small, chunks: 8");
+    let problem = put(&host, &text, "").problem(409, "host-file-refused");
+    assert_eq!(pointers(&problem), ["/bindings/gpu1/layout"], "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("needs 16 chunks at once"), "{problem}");
+    assert_eq!((&host.daemon("gpu1")["spec"]["mode"], host.daemon_pid("gpu1")), (&json!("shared"), pid));
+}
+
+#[test]
+fn repeated_name_in_json_is_refused() {
+    let host = InProcess::stopped();
+    let text = r#"{"version": "v1", "tenants": {"x": {"daemon": "gpu0"}, "x": {"daemon": "gpu1"}}}"#;
+    let path = format!("{SPEC}?dry_run=true");
+    let answer = host.api().send_text(Method::PUT, &path, "application/json", text.to_owned());
+    assert_eq!(pointers(&answer.problem(422, "invalid-request")), ["/tenants/x"]);
+}
+
 fn file(host: &Served, text: &str) -> PathBuf {
     let path = host.dir().join("host.yaml");
     fs::write(&path, text).expect("written");
@@ -267,6 +316,7 @@ fn serve_applies_a_host_file() {
     let impossible = file(&host, &FILE.replace("gpus: [1]", "gpus: [7]"));
     let said = host.refused(&["--apply", impossible.to_str().expect("text")]);
     assert!(said.contains("/daemons/gpu1/gpus: there is no GPU 7"), "{said}");
+    // On a fresh host the file says what there is, and no examples are in its way.
     let good = file(&host, FILE);
     host.serve_with(&["--apply", good.to_str().expect("text")]);
     eventually("the file is applied", || {
@@ -276,8 +326,17 @@ fn serve_applies_a_host_file() {
             .find(|one| one["request"]["kind"] == "apply_spec" && one["state"] == "succeeded")
             .cloned()
     });
-    assert_eq!(changes(&host, FILE, ""), Vec::<String>::new());
+    assert_eq!(changes(&host, FILE, "&prune=true"), Vec::<String>::new());
     assert_eq!(super::layouts::partitions(&host).len(), 2);
+}
+
+#[test]
+fn refused_trial_removes_its_directories() {
+    let host = crate::harness::Host::new("");
+    let path = file(&host, &FILE.replace("gpus: [1]", "gpus: [7]"));
+    let said = host.refused(&["--rm", "--apply", path.to_str().expect("text")]);
+    assert!(said.contains("nothing of it was applied"), "{said}");
+    assert!(!host.state("").exists() && !host.runtime("").exists(), "{said}");
 }
 
 #[test]
@@ -306,13 +365,6 @@ fn examples_fit_schema_and_host() {
             validator.iter_errors(&read(&text)).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{example}: {errors:?}");
         let host = InProcess::ready();
-        for daemon in ["gpu0", "gpu1"] {
-            let tenants = host.api().get(&format!("/api/v1/tenants?daemon={daemon}")).ok();
-            for tenant in tenants["items"].as_array().expect("a list") {
-                host.api().delete(&format!("/api/v1/tenants/{}", tenant["name"].as_str().expect("a name")));
-            }
-            host.api().succeeds(&host.api().delete(&format!("/api/v1/daemons/{daemon}")));
-        }
         // A manager that is not root serves its own user only.
         let text = text.replace("uid: 1000", &format!("uid: {}", rustix::process::geteuid().as_raw()));
         host.api().succeeds(&put(&host, &text, "?prune=true"));

@@ -37,11 +37,11 @@ layouts:
       - add: {gpu: 0, partition: web, chunks: 7, tenants: [web]}
       - add: {gpu: 0, partition: more, chunks: 3}
 daemons:
-  gpu0: {gpus: [0], defaults: {active_thread_percentage: 50}}
+  other: {gpus: [0], defaults: {active_thread_percentage: 50}}
   gpu1: {gpus: [1], mode: static}
 tenants:
   web: {daemon: gpu1, device_memory_limit: 8G}
-  new: {daemon: gpu0, device_memory_limit: 2G}
+  new: {daemon: other, device_memory_limit: 2G}
 bindings:
   gpu1: {layout: two, gpu_map: {0: 1}}
 ",

@@ -138,6 +138,20 @@ fn tenant_sees_its_incident_without_others() {
 }
 
 #[test]
+fn recreated_tenant_shows_no_earlier_incident() {
+    let host = InProcess::ready();
+    let mut client = host.client("demo");
+    signal(host.daemon_pid("gpu0"), Signal::KILL);
+    client.ended();
+    incident(&host, "daemon_died", recovered);
+    let shows_it = || page(&host, "/tenants/demo").contains("control daemon crashed");
+    assert!(shows_it());
+    assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);
+    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu1"})).status, 201);
+    assert!(!shows_it());
+}
+
+#[test]
 fn second_acknowledgement_names_the_first() {
     let host = InProcess::ready();
     host.control("gpu0", "set_default_active_thread_percentage 30");
@@ -189,6 +203,73 @@ fn process_outside_mps_is_an_incident() {
     let over = incident(&host, "bypass", recovered);
     assert_eq!(over["id"], open["id"]);
     assert_eq!(host.cli(&["incident", "list", "--open"]).status.code(), Some(0));
+}
+
+#[test]
+fn client_that_mps_refuses_is_an_incident() {
+    let host = InProcess::ready();
+    let start = |_| {
+        let mut command = host.client_command("demo", &["--spin", "600"]);
+        command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        Client::start(command)
+    };
+    let _clients: Vec<Client> = (0..5).map(start).collect();
+    let refused = incident(&host, "client_refused", recovered);
+    assert_eq!((&refused["daemon"], &refused["affected"]), (&json!("gpu0"), &json!([])), "{refused}");
+    assert!(refused["remedy"].as_str().expect("text").contains("run --wait"), "{refused}");
+}
+
+#[test]
+fn unanswered_termination_is_an_incident() {
+    let host = InProcess::configured("control_deadline_s = 2");
+    let mut client = host.stopping_client("demo");
+    let id = host.listed(client.pid())["id"].as_str().expect("an ID").to_owned();
+    let terminate = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
+    assert_eq!(host.api().outcome(&terminate)["state"], "failed");
+    let open = incident(&host, "unknown_outcome", |one| one["state"] == "open");
+    assert_eq!((&open["suspected"][0]["pid"], &open["tenants"]), (&json!(client.pid()), &json!(["demo"])));
+    client.signal(Signal::CONT);
+    client.ended();
+    let over = incident(&host, "unknown_outcome", recovered);
+    assert_eq!(over["id"], open["id"]);
+}
+
+#[test]
+fn missing_gpu_is_shown_once_until_back() {
+    let host = InProcess::ready();
+    let gpu = host.api().get("/api/v1/gpus").ok()["items"][1]["uuid"].as_str().expect("a UUID").to_owned();
+    let mark = host.runtime("sim/gpus").join(&gpu).join("lost");
+    std::fs::write(&mark, "").expect("marked");
+    let open = incident(&host, "gpu_missing", |one| one["state"] == "open");
+    assert_eq!((&open["daemon"], &open["gpus"]), (&json!("gpu1"), &json!([gpu])), "{open}");
+    let console = page(&host, "/");
+    assert!(console.contains("a GPU of gpu1 is missing") && console.contains("1 incident open"), "{console}");
+    assert!(!console.contains("the driver does not list it"), "the banner says so already: {console}");
+    std::fs::remove_file(&mark).expect("unmarked");
+    assert_eq!(incident(&host, "gpu_missing", recovered)["id"], open["id"]);
+}
+
+#[test]
+fn incidents_are_filtered_in_the_console() {
+    let host = InProcess::ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    incident(&host, "drift", recovered);
+    let shown = |query: &str| page(&host, &format!("/incidents?{query}")).contains("another program changed");
+    assert!(shown("acknowledged=no") && shown("state=recovered&tenant="));
+    assert!(!shown("acknowledged=yes") && !shown("tenant=demo"));
+}
+
+#[test]
+fn several_incidents_are_acknowledged_at_once() {
+    let host = InProcess::ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    let first = incident(&host, "drift", recovered)["id"].to_string();
+    signal(host.daemon_pid("gpu1"), Signal::KILL);
+    let second = incident(&host, "daemon_died", recovered)["id"].to_string();
+    let done = host.cli(&["incident", "acknowledge", &first, &second, "--note", "seen"]);
+    assert!(done.status.success(), "{}", stderr_of(&done));
+    let left = host.api().get("/api/v1/incidents?acknowledged=false").ok();
+    assert_eq!(left["items"], json!([]), "{left}");
 }
 
 #[test]

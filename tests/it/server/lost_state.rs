@@ -47,6 +47,10 @@ fn daemons_of_lost_database_are_taken_back() {
     );
     assert_eq!(host.api().get("/api/v1/daemons").ok()["items"], json!([]), "a dry run");
 
+    let status = host.cli(&["status"]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("lost daemons of its own: `mps-manager daemon adopt --all-ours`"), "{status}");
+
     let unasked = host.cli(&["daemon", "adopt", "--all-ours"]);
     assert_eq!(unasked.status.code(), Some(2), "there is no terminal to ask on");
     assert!(stderr_of(&unasked).contains("add --yes"), "{}", stderr_of(&unasked));
@@ -64,8 +68,13 @@ fn daemons_of_lost_database_are_taken_back() {
     assert_eq!(host.clients().iter().map(|client| pid(&client["pid"])).collect::<Vec<_>>(), [client.pid()]);
     assert_eq!(host.api().get("/api/v1/foreign-daemons").ok()["items"], json!([]));
     assert_eq!(host.api().get("/api/v1/tenants").ok()["items"], json!([]));
+    let events = host.api().get("/api/v1/events?type=daemon.adopted&order=oldest").ok();
+    assert_eq!(events["items"][0]["message"], "daemon gpu0 was adopted with its running process");
     let again = host.cli(&["daemon", "adopt", "--all-ours"]);
     assert_eq!(again.status.code(), Some(0), "{}", stderr_of(&again));
+    let none = host.cli(&["daemon", "adopt", "--all-ours", "--yes", "-o", "json"]);
+    let none: Value = serde_json::from_slice(&none.stdout).expect("JSON");
+    assert_eq!(none, json!({"daemons": []}));
     assert!(String::from_utf8_lossy(&again.stdout).contains("No daemon of this manager"));
 
     // They are its own again: a restart adopts them, a tenant comes back, and a delete stops one.

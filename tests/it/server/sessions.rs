@@ -43,7 +43,11 @@ fn whoami(host: &Served, cookie: &str) -> Answer {
 }
 
 fn token(host: &Served, grant: &str) -> (String, String) {
-    let made = host.api().post("/api/v1/tokens", &json!({"name": "browser", "grant": grant})).ok();
+    token_named(host, "browser", grant)
+}
+
+fn token_named(host: &Served, name: &str, grant: &str) -> (String, String) {
+    let made = host.api().post("/api/v1/tokens", &json!({"name": name, "grant": grant})).ok();
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
     (text(&made["token"]["id"]), text(&made["secret"]))
 }
@@ -85,7 +89,7 @@ fn a_session_ends_with_its_token() {
 #[test]
 fn token_sessions_end_at_once_without_others() {
     let host = InProcess::stopped();
-    let ((id, mine), (_, theirs)) = (token(&host, "viewer"), token(&host, "viewer"));
+    let ((id, mine), (_, theirs)) = (token(&host, "viewer"), token_named(&host, "theirs", "viewer"));
     let (one, two, other) = (cookie(&host, &mine), cookie(&host, &mine), cookie(&host, &theirs));
     let all = "/api/v1/sessions";
     let named = format!("{all}?token={id}");

@@ -228,3 +228,26 @@ fn tenant_with_running_client_is_not_deleted() {
         (host.api().delete("/api/v1/tenants/demo").status == 204).then_some(())
     });
 }
+
+#[test]
+fn clients_with_older_limits_are_counted() {
+    let host = InProcess::ready();
+    let read = || host.api().get("/api/v1/tenants/demo?fresh=true").ok();
+    let older = || read()["status"]["effective"]["clients_with_other_limits"].clone();
+    let _client = host.client("demo");
+    assert_eq!(older(), 0);
+    let mut spec = read()["spec"].clone();
+    spec["device_memory_limit"] = json!("2G");
+    assert_eq!(host.api().tenant("demo", &spec).status, 200);
+    eventually("the new limit is in force", || (older() == 1).then_some(()));
+    let shown = host.cli(&["tenant", "get", "demo"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains("1 client was started with other limits, which it keeps until it ends"),
+        "{shown}"
+    );
+    spec["device_memory_limit"] = json!("1G");
+    spec["sms"] = json!(16);
+    assert_eq!(host.api().tenant("demo", &spec).status, 200);
+    eventually("it still has its first limits", || (older() == 1).then_some(()));
+}

@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::state::{TopState, memory};
 use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, word};
 use crate::cli::status::{attention, cuda_version};
-use crate::cli::tenant::{memory as tenant_memory, share};
+use crate::cli::tenant::{MARK, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
 use crate::domain::incident::IncidentState;
 use crate::domain::memory::Bytes;
@@ -19,6 +19,8 @@ use crate::service::tenants::clients::ClientView;
 
 /// From this width on, tables have all columns and the bars of a GPU stand in one line.
 const WIDE: usize = 80;
+/// From this width on, that line has room for the GPU too.
+const ONE_LINE: usize = 110;
 /// The longest bar.
 const LONGEST_BAR: usize = 40;
 /// Messages that are shown at most, so that the tables stay in sight.
@@ -33,9 +35,7 @@ const TENANTS: ListLayout<TenantView> = ListLayout {
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
         ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
         ListColumn::new("MEMORY LIMIT", |tenant| limit_of(tenant).into()),
-        ListColumn::cut("SMS", |tenant| {
-            TableCell::optional(tenant.status.effective.as_ref().map(|effective| share(&effective.threads)))
-        }),
+        ListColumn::cut("SMS", |tenant| TableCell::optional(share(tenant))),
     ],
 };
 
@@ -160,8 +160,8 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
     let is_wide = width >= WIDE;
     let mut lines = vec![Line::default()];
     let attention = attention(&host.daemons, &host.tenants);
-    for (name, condition) in attention.iter().take(MESSAGES) {
-        let text = format!("! {name}: {}", printable(&condition.message));
+    for item in attention.iter().take(MESSAGES) {
+        let text = format!("! {}: {}", item.names, printable(item.message));
         lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
     if attention.len() > MESSAGES {
@@ -183,6 +183,9 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
     lines.push(Line::default());
     let tenants = if is_wide { &TENANTS } else { &TENANTS_NARROW };
     lines.extend(table(tenants, &host.tenants, width));
+    if has_mark(&host.tenants) {
+        lines.push(Line::styled(cut(MARK, width), faint()));
+    }
     lines.push(Line::default());
     let clients = if is_wide { &CLIENTS } else { &CLIENTS_NARROW };
     lines.extend(table(clients, &state.data.clients, width));
@@ -208,7 +211,7 @@ fn table<T>(layout: &ListLayout<T>, items: &[T], width: usize) -> Vec<Line<'stat
     rows.iter().enumerate().map(line).collect()
 }
 
-/// A GPU with bars for the SMs of its tenants and for its memory: in one line, or in three of a narrow terminal.
+/// A GPU with bars for the SMs of its tenants and for its memory: in one line, or in two or three of a narrow terminal.
 fn gpu_lines(
     gpu: &GpuView,
     daemons: &[DaemonView],
@@ -241,19 +244,24 @@ fn gpu_lines(
             Line::from(format!("  {memory_bar} {memory_text}")),
         ];
     }
-    let titled: usize = 34;
-    let mut spans = title(titled - 10);
+    let is_one_line = width >= ONE_LINE;
+    // The bars begin in the same column for each GPU.
+    let titled: usize = if is_one_line { 34 } else { 1 };
+    let mut spans = if is_one_line { title(titled - 10) } else { Vec::new() };
     let used: usize = spans.iter().map(Span::width).sum();
     spans.push(Span::raw(" ".repeat(titled.saturating_sub(used) + 1)));
     let texts = sms_text.width().max(11) + memory_text.width() + 8;
-    let bar_width = (width.saturating_sub(titled + texts) / 2).clamp(4, LONGEST_BAR);
+    let bar_width = (width.saturating_sub(titled + 1 + texts) / 2).clamp(4, LONGEST_BAR);
     let rest = format!(
         "{} {sms_text:<11}  {} {memory_text}",
         bar(sm_share, bar_width),
         bar(memory_share, bar_width)
     );
     spans.push(Span::raw(cut(&rest, width.saturating_sub(titled + 1))));
-    vec![Line::from(spans)]
+    if is_one_line {
+        return vec![Line::from(spans)];
+    }
+    vec![Line::from(title(width.saturating_sub(10))), Line::from(spans)]
 }
 
 /// SMs that tenants see of a GPU: of partitions the sum, of percentages the sum too, which may be more than the GPU has.

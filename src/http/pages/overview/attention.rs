@@ -2,9 +2,11 @@
 
 use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
+use crate::domain::incident::IncidentKind;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
+use crate::http::pages::banner::Banner;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
@@ -42,20 +44,21 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
     Attention { tone, what: what.into(), why: why.into(), remedy }
 }
 
-/// Everything that needs attention now, worst first.
+/// Everything that needs attention now, worst first, but for what the banner above it shows as an incident.
 pub(super) async fn all(
     app: &AppState,
     ctx: &RequestContext,
     daemons: &[DaemonSummary],
     gpus: &[GpuRow],
+    banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
     found.extend(of_host(&app.service.host(ctx).await?, app.service.clock().unix_ms()));
     let maintenance = app.service.maintenance(ctx).await?;
     found.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
-    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
-    found.extend(gpus.iter().flat_map(of_gpu));
+    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row), banner)));
+    found.extend(gpus.iter().flat_map(|row| of_gpu(row, banner)));
     found.sort_by_key(|attention| attention.tone);
     Ok(found)
 }
@@ -113,7 +116,7 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
 }
 
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
-fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
+fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
     let place = |below: &str, label: &str| RemedyLink::new(format!("/daemons/{name}{below}"), label);
@@ -135,7 +138,14 @@ fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
         Phase::Applying => status.drift.present,
         _ => false,
     };
-    if !expected {
+    let told: &[IncidentKind] = match status.phase {
+        Phase::Wedged => &[IncidentKind::DaemonWedged],
+        Phase::Starting | Phase::BackOff | Phase::CrashLoop => {
+            &[IncidentKind::DaemonDied, IncidentKind::CrashLoop]
+        }
+        _ => &[],
+    };
+    if !expected && !banner.tells(name, told) {
         let remedy = match status.phase {
             Phase::CrashLoop | Phase::BackOff => place("/logs", "Read its log"),
             Phase::Wedged => place("#actions", "Restart it"),
@@ -150,7 +160,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
         let what = format!("Daemon {name} is cordoned");
         found.push(attention(Tone::Quiet, what, why, place("#actions", "Uncordon it")));
     }
-    if status.drift.present {
+    if status.drift.present && !banner.tells(name, &[IncidentKind::Drift]) {
         let what = format!("Settings of daemon {name} were changed by someone else");
         let last: Vec<String> = status.drift.last.iter().map(ToString::to_string).collect();
         found.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
@@ -173,6 +183,12 @@ fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };
         let see = || place("#layout", "Show layout");
+        let told = match layout.state {
+            LayoutState::Drifted => IncidentKind::Drift,
+            LayoutState::Degraded => IncidentKind::LayoutDegraded,
+            _ => IncidentKind::LayoutIdsDiffer,
+        };
+        let found_here = found_here.filter(|_| !banner.tells(name, &[told]));
         found.extend(found_here.map(|(tone, what, why)| attention(tone, what, why, see())));
     }
     let waiting: usize = status.queue.iter().map(|queue| queue.waiting.len()).sum();
@@ -190,16 +206,17 @@ fn why(status: &DaemonStatus) -> String {
     status.conditions.iter().find(failing).map(|condition| condition.message.clone()).unwrap_or_default()
 }
 
-fn of_gpu(row: &GpuRow) -> Vec<Attention> {
+fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
     let mut found = Vec::new();
     let called = row.called();
     let open = || RemedyLink::new(format!("/gpus/{}", row.key()), "Show GPU");
-    if !row.gpu.present {
+    let tells = |kind| banner.tells_of_gpu(row.key(), kind);
+    if !row.gpu.present && !tells(IncidentKind::GpuMissing) {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
         found.push(attention(Tone::Bad, format!("{called} is missing"), why, open()));
     }
     // A GPU without a daemon is not monitored for bypasses.
-    if row.bypasses > 0 && row.gpu.daemon.is_some() {
+    if row.bypasses > 0 && row.gpu.daemon.is_some() && !tells(IncidentKind::Bypass) {
         let what = match row.bypasses {
             1 => format!("1 process bypasses MPS on {called}"),
             several => format!("{several} processes bypass MPS on {called}"),

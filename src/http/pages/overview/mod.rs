@@ -48,11 +48,18 @@ impl OverviewPage {
     /// Everything that needs attention, in one line.
     fn summary(&self) -> String {
         let urgent = self.attention.iter().filter(|one| one.tone != Tone::Quiet).count();
+        // Incidents have their own place, above the rest.
+        if self.banner.open > 0 {
+            let incidents = format!("{} open", counted(self.banner.open, "incident"));
+            return match urgent {
+                0 => incidents,
+                1 => format!("{incidents}, 1 more thing needs attention"),
+                _ => format!("{incidents}, {urgent} more things need attention"),
+            };
+        }
         match (urgent, self.attention.len()) {
-            // Incidents have their own place, above this.
-            (0, _) if self.banner.open() > 0 => format!("{} open", counted(self.banner.open(), "incident")),
-            (0, notes) if !self.banner.rows.is_empty() => {
-                let recovered = counted(self.banner.rows.len(), "incident");
+            (0, notes) if self.banner.total > 0 => {
+                let recovered = counted(self.banner.total, "incident");
                 let notes = if notes == 0 { String::new() } else { format!(", {}", counted(notes, "note")) };
                 format!("Recovered from {recovered} in the last hour{notes}")
             }
@@ -80,8 +87,8 @@ pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Re
     let newest = Page::first(EVENTS);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
     let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
-    let attention = attention::all(&app, &ctx, &daemons, &gpus).await?;
     let banner = Banner::of(&app, &ctx, IncidentFilter::default()).await?;
+    let attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
     let under_way = under_way(&app, &ctx, None).await?;
     let frame = Frame::of(service, &ctx, Section::Overview, "Overview").await.live();
     Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, events }))

@@ -33,7 +33,7 @@ use crate::domain::daemon::Mode;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::status::PartitionStatus;
-use crate::domain::provisioning::{ProvisioningStrategy, TenantShare};
+use crate::domain::provisioning::ProvisioningStrategy;
 use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec, WaitingProcess};
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
@@ -232,21 +232,18 @@ impl TenantPage {
         self.terminates()
     }
 
-    /// What the daemon's strategy gives it.
-    fn own_share(&self) -> Option<&TenantShare> {
-        let provisioning = self.tenant.status.provisioning.as_ref()?;
-        provisioning.shares.iter().find(|share| share.tenant == self.tenant.name)
+    /// Its clients that were started with other limits, in words.
+    fn with_other_limits(&self) -> Option<String> {
+        self.tenant.status.effective.as_ref()?.other_limits()
     }
 
-    /// Its clients that were started with another share, in words.
-    fn with_another_share(&self) -> Option<String> {
-        let share = self.own_share().filter(|share| share.clients_with_another > 0)?;
-        Some(match share.clients_with_another {
-            1 => "1 client was started with another share, which it keeps until it ends".to_owned(),
-            several => {
-                format!("{several} clients were started with other shares, which they keep until they end")
-            }
-        })
+    /// Its processes that wait for a slot, in words.
+    fn queued(&self) -> Option<String> {
+        match self.tenant.status.queued {
+            0 => None,
+            1 => Some("1 process waits for a slot".to_owned()),
+            several => Some(format!("{several} processes wait for a slot")),
+        }
     }
 
     fn read_at(&self) -> Option<Moment> {
@@ -281,13 +278,14 @@ async fn show(
     let clients = service.clients(&ctx, &filter, false, &everything).await?.items;
     let leases = service.leases(&ctx, &name, &everything).await?.items;
     let newest = Page::first(EVENTS);
-    let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
+    let from = service.first_event_of_tenant(&ctx, &name).await?;
+    let filter = EventFilter { tenant: Some(name.clone()), from, ..EventFilter::default() };
     let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
     let places = places(&name, daemon.as_ref());
-    let banner = Banner::of_tenant(&app, &ctx, &name).await?;
+    let banner = Banner::of_tenant(&app, &ctx, &name, from).await?;
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
         settings: settings(&tenant, daemon.as_ref(), &places, |uuid| {

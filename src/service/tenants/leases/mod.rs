@@ -74,7 +74,13 @@ impl Service {
         let uid = backend.stored_tenant(&name).await?.spec.uid;
         let holder = ClientId::from(holder_of(request, caller, uid)?);
         let permit = permit.on(Target::Lease(name.clone(), holder));
-        let admitted = backend.admit(&permit, &name, holder, request.kind, dry_run).await;
+        let waits = request.queue && !dry_run;
+        let _pending = backend.launches.decide(holder);
+        let admitted = if waits && backend.launches.awaits_return(holder) {
+            Err(after_restart())
+        } else {
+            backend.admit(&permit, &name, holder, request.kind, dry_run).await
+        };
         let refused = match admitted {
             Ok(lease) => {
                 backend.launches.leave(holder);
@@ -82,7 +88,7 @@ impl Service {
             }
             Err(refused) => refused,
         };
-        let Some(lacking) = refused.lacking().filter(|_| request.queue && !dry_run) else {
+        let Some(lacking) = refused.lacking().filter(|_| waits) else {
             return Err(refused);
         };
         backend.keep_turn(&name, holder, lacking).await?;
@@ -210,12 +216,12 @@ impl Backend {
                     if let Some(max) = max
                         && taken > usize::try_from(max).unwrap_or(usize::MAX)
                     {
-                        let detail = format!(
-                            "tenant {name} has {} running and max_clients is {max}: wait for one to end (mps-manager run --wait), revoke a \
-                             lease, or raise max_clients",
+                        let full = format!(
+                            "tenant {name} has {} running and max_clients is {max}",
                             counted(taken - 1, "process")
                         );
-                        return Err(no_slot(detail, Lacking::TenantSlot));
+                        let remedy = "wait for one to end (mps-manager run --wait), revoke a lease, or raise max_clients";
+                        return Err(no_slot(full, remedy, Lacking::TenantSlot));
                     }
                     // What MPS does with a process that runs already is decided.
                     if kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
@@ -323,11 +329,11 @@ impl Backend {
         if is_leased || connected.is_some_and(|clients| clients.iter().any(|client| client.id == holder)) {
             return Ok(());
         }
-        let detail = format!(
-            "{} for a slot of tenant {name} or of its GPUs before this one: wait too (mps-manager run --wait)",
+        let full = format!(
+            "{} for a slot of tenant {name} or of its GPUs before this one",
             if before == 1 { "1 process waits".to_owned() } else { format!("{before} processes wait") }
         );
-        Err(no_slot(detail, lacking))
+        Err(no_slot(full, "wait too (mps-manager run --wait)", lacking))
     }
 }
 
@@ -359,24 +365,34 @@ fn refuse_if_full(
         let admitted = leased.iter().filter(|lease| of(&lease.tenant).is_some_and(sees));
         let admitted: Vec<ClientId> = admitted.map(|lease| lease.holder).collect();
         if let Some(no_room) = occupancy::no_room(&here, &admitted, ceiling) {
-            let detail = format!(
-                "GPU {} {no_room}: wait for one to end (mps-manager run --wait), or use another GPU",
-                gpu.index
-            );
-            return Err(no_slot(detail, Lacking::GpuSlot));
+            let full = format!("GPU {} {no_room}", gpu.index);
+            let remedy = "wait for one to end (mps-manager run --wait), or use another GPU";
+            return Err(no_slot(full, remedy, Lacking::GpuSlot));
         }
     }
     Ok(())
 }
 
 /// A refusal because there is no slot. How full a GPU is, and who waits for it, concerns other tenants.
-fn no_slot(detail: String, lacking: Lacking) -> ServiceError {
-    let refused = |detail| ServiceError::AtCapacity { detail, lacking, keeps_turn: false };
+fn no_slot(full: String, remedy: &'static str, lacking: Lacking) -> ServiceError {
+    let refused = |full, remedy| ServiceError::AtCapacity { full, remedy, lacking, keeps_turn: false };
     match lacking {
-        Lacking::TenantSlot => refused(detail),
+        Lacking::TenantSlot => refused(full, remedy),
         Lacking::GpuSlot => {
-            let redacted = "the tenant's GPU takes no more clients at the moment: wait (mps-manager run --wait), or try again".to_owned();
-            ServiceError::for_audience(refused(detail), refused(redacted))
+            let redacted = "the tenant's GPU takes no more clients at the moment".to_owned();
+            let redacted = refused(redacted, "wait (mps-manager run --wait), or try again");
+            ServiceError::for_audience(refused(full, remedy), redacted)
         }
+    }
+}
+
+/// The refusal of a process that waited before the manager was restarted, while others may come back that waited longer.
+fn after_restart() -> ServiceError {
+    ServiceError::AtCapacity {
+        full: "the manager was restarted, and processes that waited before come back to it".to_owned(),
+        remedy: "wait (mps-manager run --wait)",
+        // The stricter of the two, until its next request says what it lacks.
+        lacking: Lacking::GpuSlot,
+        keeps_turn: false,
     }
 }

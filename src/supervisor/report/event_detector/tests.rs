@@ -81,6 +81,7 @@ fn client(pid: u32) -> ClientFacts {
         sm_partition: None,
         connections: 2,
         active_thread_percentage: None,
+        memory_limits: None,
     }
 }
 

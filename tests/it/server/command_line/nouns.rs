@@ -11,7 +11,11 @@ fn tenant_is_created_changed_and_deleted() {
     let made =
         ok(&host, &["tenant", "set", "web", "--daemon", "gpu0", "--memory-limit", "4 GiB", "--sms", "32"]);
     let uid = rustix::process::geteuid().as_raw();
-    assert_eq!(made, format!("tenant web was created; its processes run as uid {uid}; it is ready\n"));
+    let fields = "daemon gpu0, memory limit 4 GiB, SMs 32";
+    assert_eq!(
+        made,
+        format!("tenant web was created: {fields}; its processes run as uid {uid}; it is ready\n")
+    );
     let spec = || host.api().get("/api/v1/tenants/web").ok()["spec"].clone();
     assert_eq!(spec()["device_memory_limit"], 4_u64 << 30);
     assert_eq!(spec()["sms"], 32);
@@ -19,7 +23,10 @@ fn tenant_is_created_changed_and_deleted() {
     // Only what is given changes.
     let changed =
         ok(&host, &["tenant", "set", "web", "--priority", "below_normal", "--label", "team=search"]);
-    assert_eq!(changed, "tenant web was changed; it is ready\n");
+    assert_eq!(
+        changed,
+        "tenant web was changed: label team (none) -> search, priority (default) -> below_normal; it is ready\n"
+    );
     assert_eq!((&spec()["sms"], &spec()["labels"]), (&json!(32), &json!({"team": "search"})));
     ok(&host, &["tenant", "set", "web", "--label", "tier=1"]);
     assert_eq!(spec()["labels"], json!({"team": "search", "tier": "1"}));
@@ -32,7 +39,7 @@ fn tenant_is_created_changed_and_deleted() {
         "tenant web is unchanged; it is ready\n"
     );
     let dry = ok(&host, &["tenant", "set", "web", "--unset", "memory-limit", "--dry-run"]);
-    assert!(dry.starts_with("tenant web would be changed"), "{dry}");
+    assert!(dry.starts_with("tenant web would be changed: memory limit 4 GiB -> (default)"), "{dry}");
     assert_eq!(spec(), before);
     ok(&host, &["tenant", "set", "web", "--unset", "thread-percentage,labels"]);
     assert_eq!((spec().get("active_thread_percentage"), &spec()["labels"]), (None, &json!({})));
@@ -50,9 +57,14 @@ fn daemon_is_created_changed_and_deleted() {
     let host = InProcess::ready();
     assert!(ok(&host, &["daemon", "delete", "gpu1"]).starts_with("daemon gpu1 was deleted ("));
     let first = ok(&host, &["daemon", "set", "second", "--gpu", "1", "--mode", "static"]);
-    assert_eq!(first, "daemon second was created and is ready\n");
+    assert!(first.starts_with("daemon second was created: GPUs GPU-"), "{first}");
+    assert!(first.ends_with(", mode static; it is ready\n"), "{first}");
     let changed = ok(&host, &["daemon", "set", "second", "--memory-limit", "8G", "--drift-policy", "report"]);
-    assert_eq!(changed, "daemon second was changed and is ready\n");
+    for words in
+        ["default memory limit (default) -> 8 GiB", "drift policy repair -> report", "; it is ready\n"]
+    {
+        assert!(changed.starts_with("daemon second was changed: ") && changed.contains(words), "{changed}");
+    }
     let spec = host.daemon("second")["spec"].clone();
     assert_eq!(spec["defaults"]["device_memory_limit"], 8_u64 << 30);
     assert_eq!((&spec["mode"], &spec["drift_policy"]), (&json!("static"), &json!("report")));
@@ -92,6 +104,8 @@ fn daemon_is_stopped_started_restarted_and_drained() {
         .collect();
     assert_eq!(kinds, ["restart_daemon", "drain_daemon", "restart_daemon", "start_daemon", "stop_daemon"]);
     assert!(ok(&host, &["operation", "get", id.trim()]).contains("Step:"));
+    // All operations of this test began within a minute, so a prefix needs more than their common time.
+    assert!(ok(&host, &["operation", "get", &id.trim()[..23]]).contains(id.trim()));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use super::super::layouts::static_host;
 use super::{ok, stdout_of};
 use crate::harness::{InProcess, stderr_of};
 
@@ -16,6 +17,10 @@ fn exit_codes_hold_for_every_command() {
         // The state of the host says no.
         (&["layout", "plan", "nothing", "--daemon", "gpu1"], 2, "nothing"),
         (&["operation", "wait", &nobody], 2, &nobody),
+        (&["operation", "get", "nope"], 2, "this is not an ID"),
+        (&["operation", "get", "00000000"], 2, "`mps-manager operation list` shows them"),
+        (&["events", "--severity", "loud"], 2, "loud"),
+        (&["tenant", "set", "demo", "--priority", "high"], 2, "high"),
         // Unknown names.
         (&["tenant", "get", "nobody"], 2, "tenant nobody"),
         (&["tenant", "delete", "nobody"], 2, "tenant nobody"),
@@ -36,7 +41,7 @@ fn exit_codes_hold_for_every_command() {
         (&["env", "nobody"], 2, "tenant nobody"),
         (&["verify", "nobody"], 2, "tenant nobody"),
         // Wrong values.
-        (&["tenant", "set", "web"], 2, "give one with --daemon: gpu0, gpu1"),
+        (&["tenant", "set", "web"], 2, "this host has several daemons: name one with --daemon (gpu0, gpu1)"),
         (&["tenant", "set", "web", "--daemon", "gpu0", "--memory-limit", "banana"], 2, "banana"),
         (&["tenant", "set", "web", "--daemon", "nobody"], 2, "nobody"),
         (&["tenant", "set", "demo", "--sms", "8", "--thread-percentage", "5"], 2, "cannot be used with"),
@@ -73,6 +78,36 @@ fn host_that_says_no_exits_with_one() {
     let stopped = host.cli(&["tenant", "set", "other", "--daemon", "gpu1"]);
     assert_eq!(stopped.status.code(), Some(1), "{}", stderr_of(&stopped));
     assert!(stderr_of(&stopped).contains("tenant other is not ready: "), "{}", stderr_of(&stopped));
+}
+
+#[test]
+fn tenant_without_partition_is_not_ready() {
+    let host: InProcess = static_host("h200x2");
+    let written = host.cli(&["tenant", "set", "web", "--daemon", "gpu1"]);
+    assert_eq!(written.status.code(), Some(1), "{}", stderr_of(&written));
+    assert!(stderr_of(&written).contains("tenant web is not ready: "), "{}", stderr_of(&written));
+    assert!(stderr_of(&written).contains("it has no layout"), "{}", stderr_of(&written));
+}
+
+#[test]
+fn full_disk_is_reported() {
+    let host = InProcess::ready();
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
+    let output = host.command(&["status"]).stdout(full).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr_of(&output).contains("the result cannot be written: "), "{}", stderr_of(&output));
+}
+
+#[test]
+fn missing_database_is_named() {
+    let host = InProcess::new("");
+    let output = host.cli(&["audit", "verify", "--database", "/nowhere/mps-manager.db"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr_of(&output).contains("there is no database /nowhere/mps-manager.db"),
+        "{}",
+        stderr_of(&output)
+    );
 }
 
 #[test]
@@ -118,6 +153,13 @@ fn contexts_name_servers() {
     assert!(stdout_of(&run(&["whoami"])).contains("(from socket)"));
     assert!(stdout_of(&run(&["whoami", "--context", "lab"])).contains("(from 127.0.0.1)"));
     assert!(stdout_of(&run(&["context", "list"])).contains("*        here"));
+    for wrong in ["foo", "ftp://gpu7"] {
+        let refused = run(&["context", "add", "wrong", "--url", wrong]);
+        assert_eq!(refused.status.code(), Some(2), "{wrong}");
+        assert!(!stdout_of(&run(&["context", "list"])).contains("wrong"));
+    }
+    let again = run(&["context", "add", "here", "--runtime-dir", &socket]);
+    assert!(stdout_of(&again).contains("context here was replaced in "), "{}", stdout_of(&again));
     run(&["context", "use", "lab"]);
     assert!(stdout_of(&run(&["whoami"])).contains("(from 127.0.0.1)"));
     let unknown = run(&["status", "--context", "prod"]);

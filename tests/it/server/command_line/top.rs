@@ -95,6 +95,18 @@ fn signal_gives_the_terminal_back() {
 }
 
 #[test]
+fn watched_status_leaves_the_scrollback() {
+    let host = InProcess::ready();
+    let mut watch = on_terminal(&host, &["status", "--watch", "1s"], 80);
+    watch.shows("\u{1b}[?1049h");
+    watch.shows("demo");
+    signal(watch.child.id(), Signal::INT);
+    assert_eq!(watch.ends(), Some(130));
+    watch.shows(LEAVE);
+    assert!(!watch.written.lock().unwrap().contains("\u{1b}[3J"));
+}
+
+#[test]
 fn pipe_gets_one_snapshot_of_status() {
     let host = InProcess::ready();
     let status = stdout_of(&host.cli(&["status"]));
@@ -107,6 +119,16 @@ fn pipe_gets_one_snapshot_of_status() {
     }
 }
 
+/// What is printed on a terminal of this width, without colours.
+fn plain_text(host: &InProcess, words: &[&str], columns: u16) -> String {
+    let mut command = on_terminal(host, &[words, &["--color", "never"]].concat(), columns);
+    assert_eq!(command.ends(), Some(0), "{words:?}");
+    // The end of its output may come after its end.
+    eventually("a whole line", || command.written.lock().unwrap().ends_with('\n').then_some(()));
+    let written = command.written.lock().unwrap().clone();
+    written
+}
+
 #[test]
 fn tables_fit_the_terminal() {
     let host = InProcess::ready();
@@ -114,10 +136,22 @@ fn tables_fit_the_terminal() {
     let mut list = on_terminal(&host, &["client", "list"], 70);
     list.shows("…");
     assert_eq!(list.ends(), Some(0));
-    let written = list.written.lock().unwrap().clone();
-    let plain = written.replace("\u{1b}[0m", "").replace("\u{1b}[2m", "");
-    for line in plain.lines() {
-        assert!(line.chars().count() <= 70, "{line:?}");
+    for columns in [40, 70, 80] {
+        for words in [
+            &["client", "list"][..],
+            &["daemon", "list"],
+            &["tenant", "list"],
+            &["gpu", "list"],
+            &["audit", "list"],
+            &["events"],
+            &["token", "list"],
+        ] {
+            let text = plain_text(&host, words, columns);
+            // Sentences below a table may be longer.
+            for line in text.lines().filter(|line| !line.starts_with(['*', 'T'])) {
+                assert!(line.chars().count() <= columns.into(), "{words:?} at {columns}: {line:?}");
+            }
+        }
     }
     drop(client);
 }
