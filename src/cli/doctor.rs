@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::completion;
 use super::fetch::all;
-use super::output::{DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells};
+use super::output::{DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width};
 use super::running;
 use super::server::runtime_dir;
 use crate::app::doctor::{self, DaemonReport};
@@ -21,6 +22,10 @@ use crate::service::daemons::DaemonView;
 
 /// How long a manager may take to say how its daemons are.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The width of the column of outcomes.
+const STATUS: usize = 7;
+/// Text is not broken into lines narrower than this.
+const NARROWEST: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
@@ -117,16 +122,62 @@ async fn report(config: &Config) -> Option<DaemonReport> {
 
 fn print(checkup: &Checkup) {
     let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
+    let columns = terminal_width().map(|columns| columns.saturating_sub(STATUS + width + 4));
+    let columns = columns.filter(|columns| *columns >= NARROWEST);
+    let row = |status: &str, id: &str, text: &str| {
+        let mut head = Some((TableCell::state(status), id));
+        for text in wrapped(text, columns) {
+            let (status, id) = head.take().unwrap_or_else(|| ("".into(), ""));
+            print_cells(&[(status, STATUS), (id.into(), width), (text.into(), 0)]);
+        }
+    };
     for check in &checkup.checks {
-        let row = |status: TableCell, id: &str, text: String| {
-            print_cells(&[(status, 7), (id.into(), width), (text.into(), 0)]);
-        };
-        row(TableCell::state(check.status.as_str()), check.id, check.seen.clone());
-        if let Some(remedy) = &check.remedy {
-            row("".into(), "", format!("-> {remedy}"));
+        let several = check.findings.iter();
+        let mut found: Vec<(&str, Option<&str>)> =
+            several.map(|finding| (finding.seen.as_str(), Some(finding.remedy.as_str()))).collect();
+        if found.is_empty() {
+            found.push((check.seen.as_str(), check.remedy.as_deref()));
+        }
+        let mut head = Some((check.status.as_str(), check.id));
+        for (seen, remedy) in found {
+            let (status, id) = head.take().unwrap_or_default();
+            row(status, id, seen);
+            if let Some(remedy) = remedy {
+                row("", "", &format!("-> {remedy}"));
+            }
         }
     }
     let counts = [CheckVerdict::Ok, CheckVerdict::Warn, CheckVerdict::Fail, CheckVerdict::Skipped]
         .map(|verdict| format!("{} {}", checkup.count(verdict), verdict.as_str()));
     line!("\n{}", counts.join(", "));
+}
+
+/// A text in lines of at most so many columns, broken between words; a longer word has a line of its own.
+fn wrapped(text: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![text.to_owned()] };
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.width() + 1 + word.width() > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", None), ["one two three"]);
+        assert_eq!(wrapped("one two three", Some(7)), ["one two", "three"]);
+        assert_eq!(wrapped("mps-manager status", Some(5)), ["mps-manager", "status"]);
+        assert_eq!(wrapped("", Some(5)), [""]);
+    }
 }

@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((share.gpus[0].predicted_sms, share.gpus[0].below_minimum), (Some(32), false));
         let words = status.share_of(&share.tenant).expect("it is the strategy's");
         assert!(
-            words.starts_with("Each client of t0 gets 25 %. The GPU is divided equally among 4 clients"),
+            words.starts_with("Each client of t0 gets 25.0 %. The GPU is divided equally among 4 clients"),
             "{words}"
         );
     }

@@ -71,7 +71,7 @@ def test_partitioned_gpu_is_marked(own_host, visitor):
     page = visit.log_in(to="/gpus/1")
     row = page.get_by_role("row", name="web")
     expect(row).to_contain_text("56")
-    # Users who cannot distinguish the colours have letters, which are beside the names, too; left-over SMs are struck through.
+    # Users who cannot distinguish the colours have letters, which are beside the names, too; SMs of no chunk are struck through.
     letters = page.locator(".sm-map .letter").all_text_contents()
     assert [letters.count(letter) for letter in ["A", "B", ""]] == [7, 5, 5], letters
     expect(row.locator(".swatch text")).to_have_text("A")
@@ -99,7 +99,7 @@ def test_incident_is_shown_until_acknowledged(own_host, visitor):
     eventually("another is there", lambda: own_host.status_of("/readyz") == 200)
     visit = visitor(own_host)
     page = visit.log_in()
-    item = page.locator(".banner > li").filter(has_text="control daemon crashed and was restarted")
+    item = page.locator(".alerts > li").filter(has_text="control daemon crashed and was restarted")
     expect(item).to_have_class("warn")
     expect(page.locator(".overview-summary")).to_contain_text("Recovered from 1 incident in the last hour")
     visit.accessible()
@@ -116,7 +116,7 @@ def test_incident_is_shown_until_acknowledged(own_host, visitor):
     expect(row.locator(".state")).to_have_class("state quiet")
     visit.accessible()
     page.goto("/")
-    expect(page.locator(".banner")).to_have_count(0)
+    expect(page.locator(".alerts")).to_have_count(0)
     expect(page.get_by_text("All systems healthy")).to_be_visible()
 
 
@@ -125,3 +125,9 @@ def test_missing_page_is_explained(host, visitor):
     assert page.goto("/nowhere").status == 404
     expect(page.get_by_role("main")).to_contain_text("There is no page at /nowhere.")
     expect(page.get_by_role("main")).not_to_contain_text("openapi")
+
+
+def test_attention_is_first_on_a_phone(host, visitor):
+    page = visitor(host, viewport={"width": 390, "height": 900}).log_in()
+    top = lambda name: page.get_by_role("heading", name=name, exact=True).bounding_box()["y"]
+    assert top("Needs attention") < top("Daemons")

@@ -36,7 +36,7 @@ faults_on_two_gpus() {
     wait_for 20 "both are listed" api_is '/api/v1/clients?fresh=true' 'len(d["items"]) == 2'
     as_tenant culprit culprit fault || true
     wait_for 60 "the fault is over" faults_are 1
-    check "a fault on GPU 0: tenants that lost work" '["culprit", "near"]' "$(newest 'sorted(i["tenants"])')"
+    check "a fault on GPU 0: tenants that lost work" '["culprit", "near"]' "$(newest 'sorted(a["tenant"] for a in i["affected"])')"
     check "the affected clients, each once" 2 "$(newest 'len(i["affected"])')"
     check "a fault on GPU 0: clients that kept theirs" 1 "$(newest 'i["unaffected"]')"
     check "the neighbour's process has ended" yes "$(wait_for 10 "it ended" is_gone "$near" && echo yes || echo no)"
@@ -51,7 +51,7 @@ faults_on_two_gpus() {
     wait_for 20 "both are listed" api_is '/api/v1/clients?fresh=true' 'len(d["items"]) == 2'
     as_tenant culprit culprit fault || true
     wait_for 60 "the second fault is over" faults_are 2
-    check "with a client on both GPUs: tenants that lost work" '["both", "culprit", "far"]' "$(newest 'sorted(i["tenants"])')"
+    check "with a client on both GPUs: tenants that lost work" '["both", "culprit", "far"]' "$(newest 'sorted(a["tenant"] for a in i["affected"])')"
     check "with a client on both GPUs: clients that kept theirs" 0 "$(newest 'i["unaffected"]')"
     check "both processes have ended" yes "$(wait_for 10 "they ended" is_gone "$both" && wait_for 10 "they ended" is_gone "$far" && echo yes || echo no)"
     id=$(newest 'i["id"]')

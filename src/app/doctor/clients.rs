@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{DaemonReport, Examination};
-use crate::domain::checkup::Check;
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::count::counted;
 use crate::host::process;
 use crate::mps::log::{self, LogEvent};
@@ -23,18 +24,21 @@ impl Examination {
             None => Check::skipped("daemons", "no manager serves"),
             Some(Err(why)) => Check::skipped("daemons", format!("the manager did not say: {why}")),
             Some(Ok(daemons)) => {
-                let found: Vec<String> = daemons
+                let found: Vec<CheckFinding> = daemons
                     .iter()
                     .flat_map(|(name, conditions)| {
                         let bad = conditions.iter().filter(|condition| condition.needs_attention());
-                        bad.map(move |one| format!("{name}: {} ({}): {}", one.kind, one.reason, one.message))
+                        bad.map(move |one| CheckFinding {
+                            seen: format!("{name}: {} ({}): {}", one.kind, one.reason, one.message),
+                            remedy: remedy(name, one),
+                        })
                     })
                     .collect();
                 if found.is_empty() {
                     let count = counted(daemons.len(), "daemon");
                     Check::ok("daemons", format!("{count}, and nothing that needs attention"))
                 } else {
-                    Check::warn("daemons", found.join("; "), "mps-manager status")
+                    Check::each("daemons", CheckVerdict::Warn, found)
                 }
             }
         };
@@ -44,16 +48,20 @@ impl Examination {
     /// Clients that wait for another user's to leave, on daemons that serve one user at a time.
     pub(super) fn waiting_users(&mut self) {
         let daemons = running(self.world.as_deref());
-        let waiting: Vec<String> =
-            daemons.iter().filter(|daemon| !daemon.multi_user).filter_map(waiting_users).collect();
+        let homes = self.config.runtime_dir.join("daemons");
+        let waiting = daemons.iter().filter(|daemon| !daemon.multi_user).filter_map(|daemon| {
+            let seen = waiting_users(daemon)?;
+            let remedy = managed_name(daemon, &homes).map_or_else(
+                || "mps-manager foreign list".to_owned(),
+                |name| format!("mps-manager daemon set {name} --multi-user"),
+            );
+            Some(CheckFinding { seen, remedy })
+        });
+        let waiting: Vec<CheckFinding> = waiting.collect();
         self.add(if waiting.is_empty() {
             Check::ok("waiting_users", "no client waits for those of another user to leave")
         } else {
-            Check::warn(
-                "waiting_users",
-                waiting.join("; "),
-                "mps-manager status (then give the users one uid, a daemon each, or a daemon with \"multi_user\": true)",
-            )
+            Check::each("waiting_users", CheckVerdict::Warn, waiting)
         });
     }
 
@@ -104,6 +112,38 @@ impl Examination {
             )
         });
     }
+}
+
+/// The command for a condition that needs attention.
+fn remedy(daemon: &str, condition: &Condition) -> String {
+    match (condition.kind, condition.reason) {
+        (_, ConditionReason::Maintenance | ConditionReason::StoppedForMaintenance) => {
+            "mps-manager maintenance end".to_owned()
+        }
+        (_, ConditionReason::Cordoned) => format!("mps-manager daemon uncordon {daemon}"),
+        (_, ConditionReason::StoppedAsWanted) => format!("mps-manager daemon start {daemon}"),
+        (_, ConditionReason::BackOff | ConditionReason::CrashLoop) => {
+            format!("mps-manager daemon logs {daemon}")
+        }
+        (ConditionType::RestartRequired, _) | (_, ConditionReason::RestartRequired) => {
+            format!("mps-manager daemon restart {daemon}")
+        }
+        (ConditionType::UsersWaiting, _) => format!("mps-manager daemon set {daemon} --multi-user"),
+        (ConditionType::Bypass | ConditionType::ServerFault, _) => {
+            format!("mps-manager incident list --daemon {daemon}")
+        }
+        (ConditionType::SettingsDrifted | ConditionType::PartitionsDrifted, _) => {
+            format!("mps-manager events --daemon {daemon} --severity warning")
+        }
+        _ => format!("mps-manager daemon get {daemon}"),
+    }
+}
+
+/// The name of a daemon whose pipe directory is below the manager's own.
+fn managed_name(daemon: &Running, homes: &Path) -> Option<String> {
+    let seen = daemon.environment.as_ref().ok()?;
+    let below = seen.pipe_directory.strip_prefix(homes).ok()?;
+    Some(below.iter().next()?.to_string_lossy().into_owned())
 }
 
 /// The clients that wait at a daemon for its server, which is another user's.
@@ -167,4 +207,26 @@ fn exposures(directories: &BTreeSet<(u64, u64)>) -> Vec<String> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedy_of_condition_is_a_command() {
+        let condition = |kind, reason| Condition::new(kind, false, reason, "");
+        for (kind, reason, command) in [
+            (ConditionType::Schedulable, ConditionReason::Cordoned, "mps-manager daemon uncordon gpu0"),
+            (ConditionType::Schedulable, ConditionReason::Maintenance, "mps-manager maintenance end"),
+            (
+                ConditionType::RestartRequired,
+                ConditionReason::RestartRequired,
+                "mps-manager daemon restart gpu0",
+            ),
+            (ConditionType::Ready, ConditionReason::Wedged, "mps-manager daemon get gpu0"),
+        ] {
+            assert_eq!(remedy("gpu0", &condition(kind, reason)), command);
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! The driver, its GPUs and who is on them, and NVIDIA's two programs.
 
+use std::collections::BTreeSet;
+
 use super::Examination;
 use crate::app::platform::open_nvml;
-use crate::domain::checkup::Check;
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
 use crate::mps::process::is_server;
@@ -165,23 +167,28 @@ fn capability_check(gpus: &[Gpu]) -> Check {
 }
 
 fn mig_check(gpus: &[Gpu]) -> Check {
-    match those(gpus, |gpu| gpu.mig_enabled) {
-        None => Check::ok("mig", "no GPU is in MIG mode"),
-        Some(found) => Check::warn(
-            "mig",
-            format!("in MIG mode: {found}; listed, and not managed"),
-            "nvidia-smi -i GPU -mig 0 and a reset of the GPU, if MPS is to manage it",
-        ),
+    let found = gpus.iter().filter(|gpu| gpu.mig_enabled).map(|gpu| CheckFinding {
+        seen: format!("GPU {} is in MIG mode, so it is listed and not managed", gpu.index),
+        remedy: format!("nvidia-smi -i {} -mig 0", gpu.index),
+    });
+    let found: Vec<CheckFinding> = found.collect();
+    if found.is_empty() {
+        Check::ok("mig", "no GPU is in MIG mode")
+    } else {
+        Check::each("mig", CheckVerdict::Warn, found)
     }
 }
 
 fn compute_mode_check(gpus: &[Gpu]) -> Check {
-    if let Some(found) = those(gpus, |gpu| gpu.compute_mode == ComputeMode::Prohibited) {
-        return Check::fail(
-            "compute_mode",
-            format!("prohibited: {found}; no process may use CUDA there, nor an MPS server"),
-            "nvidia-smi -i GPU -c DEFAULT, or EXCLUSIVE_PROCESS",
-        );
+    let prohibited = gpus.iter().filter(|gpu| gpu.compute_mode == ComputeMode::Prohibited);
+    let prohibited: Vec<CheckFinding> = prohibited
+        .map(|gpu| CheckFinding {
+            seen: format!("prohibited: GPU {}, where no process may use CUDA, nor an MPS server", gpu.index),
+            remedy: format!("nvidia-smi -i {} -c DEFAULT", gpu.index),
+        })
+        .collect();
+    if !prohibited.is_empty() {
+        return Check::each("compute_mode", CheckVerdict::Fail, prohibited);
     }
     let seen = match those(gpus, |gpu| gpu.compute_mode == ComputeMode::Default) {
         Some(found) => format!(
@@ -194,13 +201,16 @@ fn compute_mode_check(gpus: &[Gpu]) -> Check {
 }
 
 fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
-    let mut outside = Vec::new();
+    let (mut outside, mut pids) = (Vec::new(), BTreeSet::new());
     for gpu in gpus {
         match inventory.processes(&gpu.uuid) {
             Ok(processes) => {
                 let found =
                     processes.into_iter().filter(|process| !process.mps_client && !is_server(process.pid));
-                outside.extend(found.map(|process| format!("{} on GPU {}", process.pid, gpu.index)));
+                for process in found {
+                    outside.push(format!("{} on GPU {}", process.pid, gpu.index));
+                    pids.insert(process.pid);
+                }
             }
             Err(error) => return Check::skipped("outside_mps", error.to_string()),
         }
@@ -215,9 +225,13 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
             format!("no limit holds them, and one on {found} keeps MPS and everybody else off it (error 46)")
         },
     );
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     Check::warn(
         "outside_mps",
-        format!("not under MPS: {}; {effect}", outside.join(", ")),
-        "end them, or start them with `mps-manager run --tenant NAME`",
+        format!(
+            "not under MPS: {}; {effect}. Start them with `mps-manager run --tenant NAME` instead",
+            outside.join(", ")
+        ),
+        format!("kill {}", pids.join(" ")),
     )
 }

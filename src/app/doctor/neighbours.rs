@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use serde_json::Value;
 
 use super::Examination;
-use crate::domain::checkup::Check;
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::count::counted;
 use crate::host::process;
 
@@ -18,7 +18,9 @@ use crate::host::process;
 const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Programs that start MPS daemons, or hand out GPUs to be shared, by themselves.
 const OTHER_MANAGERS: [&str; 4] =
-    ["nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", "nvidia-mig-manager"];
+    ["nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", MIG_MANAGER];
+/// The one among them that is a service of systemd.
+const MIG_MANAGER: &str = "nvidia-mig-manager";
 /// The kernel's messages are at most so long together, by default some hundred KiB.
 const LONGEST_KERNEL_LOG: usize = 4 << 20;
 
@@ -117,26 +119,31 @@ impl Examination {
             let names = words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
             names.into_iter().any(|name| OTHER_MANAGERS.contains(&name))
         };
-        let found: Vec<String> = process::find_by_command(runs_one)
+        let found: Vec<CheckFinding> = process::find_by_command(runs_one)
             .into_iter()
             .filter_map(|id| {
                 let words = process::command(id.pid)?;
-                let name = words.iter().take(2).find(|word| {
-                    let name = Path::new(word).file_name().and_then(|name| name.to_str());
-                    name.is_some_and(|name| OTHER_MANAGERS.contains(&name))
-                })?;
-                Some(format!("{name} (process {})", id.pid))
+                let mut names =
+                    words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
+                let name = names.find(|name| OTHER_MANAGERS.contains(name))?;
+                Some(CheckFinding {
+                    seen: format!(
+                        "{name} (process {}) may start MPS daemons or change modes on the same GPUs: leave each GPU to one of the two",
+                        id.pid
+                    ),
+                    remedy: if name == MIG_MANAGER {
+                        format!("systemctl disable --now {MIG_MANAGER}")
+                    } else {
+                        // The others run as daemon sets of Kubernetes, whose names are the cluster's.
+                        "kubectl get daemonsets --all-namespaces".to_owned()
+                    },
+                })
             })
             .collect();
         self.add(if found.is_empty() {
             Check::ok("other_managers", "no other program that shares GPUs runs here")
         } else {
-            Check::warn(
-                "other_managers",
-                format!("these may start MPS daemons or change modes on the same GPUs: {}", found.join(", ")),
-                "leave each GPU to one of them: stop the other program (a device plugin: kubectl delete daemonset NAME), or take its GPUs out \
-                 of the daemons here",
-            )
+            Check::each("other_managers", CheckVerdict::Warn, found)
         });
     }
 }

@@ -164,12 +164,12 @@ impl DomainEvent {
                 format!("layout {layout} has a version {version}")
             }
             Self::LayoutDeleted { layout, .. } => format!("layout {layout} was deleted"),
-            Self::LayoutApplied(layout) => format!("{} is in force", layout.words()),
+            Self::LayoutApplied(layout) => format!("{} is applied", layout.words()),
             Self::LayoutDegraded(layout) => {
                 format!("{} is degraded: {}", layout.words(), joined(&layout.degraded))
             }
             Self::LayoutFailed { layout, failure, .. } => {
-                format!("{} is not in force: {failure}", layout.words())
+                format!("{} is not applied: {failure}", layout.words())
             }
             Self::LayoutDrifted { layout, .. } => {
                 format!("another program changed {}: {}", layout.words(), joined(&layout.drift))
@@ -221,7 +221,7 @@ impl DomainEvent {
             Self::DatabaseBackedUp { file } => format!("the database was backed up to {file}"),
             Self::DatabaseRestored { file } => format!("{file} was put in the place of the database"),
             Self::DatabaseRowsLost(damage) => damage.to_string(),
-            Self::TokenCreated(token) => format!("{token}, which grants {}, was made", token.grant),
+            Self::TokenCreated(token) => format!("{token}, which grants {}, was created", token.grant),
             Self::TokenRevoked(token) => format!("{token}, which grants {}, was revoked", token.grant),
             Self::SessionOpened(owner) => format!("a session of {owner} was opened"),
             Self::SessionEnded(owner) => format!("a session of {owner} was ended"),

@@ -219,6 +219,14 @@ impl Incident {
         self.recovered_at.is_none()
     }
 
+    /// What is to be done: once it is over, no longer what was to be done for as long as it lasted.
+    pub fn remedy(&self) -> &'static str {
+        match self.kind {
+            IncidentKind::GpuFault if !self.is_open() => "Restart the affected work.",
+            kind => kind.remedy(),
+        }
+    }
+
     /// How long it took to recover since it was opened last, in milliseconds.
     pub fn time_to_recovery_ms(&self) -> Option<i64> {
         let opened_at = self.reopened_at.unwrap_or(self.opened_at);

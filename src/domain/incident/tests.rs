@@ -186,12 +186,14 @@ fn fault_and_its_server_death_are_one_incident() {
         "gpu0 has a fatal GPU error, which MPS attributes to process 3 of web, and accepts no new clients; 2 clients of demo and web \
          lost their work; 1 other client kept its work"
     );
+    assert!(open.remedy().contains("While the fault is open"));
     journal.at = 2_100;
     journal.write(&server_died(5, &[2, 3, 8]));
     journal.write(&server_started(6));
     let over = journal.only();
     assert_eq!((over.kind, pids(over)), (IncidentKind::GpuFault, vec![2, 3, 8]));
     assert_eq!((over.unaffected, over.time_to_recovery_ms()), (Some(0), Some(2_100)));
+    assert_eq!(over.remedy(), "Restart the affected work.");
     assert_eq!(over.events, [1, 2, 3]);
     assert_eq!((journal.opened, journal.ended), (1, 1));
     assert_eq!(over.tenants(), [tenant("demo"), tenant("web")]);

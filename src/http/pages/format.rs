@@ -300,11 +300,12 @@ impl Lasting {
 
 impl fmt::Display for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0 / 1000;
+        // Rounded, as in the sentences of incidents.
+        let (tenths, seconds) = (self.0.saturating_add(50) / 100, self.0.saturating_add(500) / 1000);
         let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
         match (days, hours, minutes) {
             (0, 0, 0) if self.0 < 1000 => write!(f, "{} ms", self.0),
-            (0, 0, 0) if seconds < 10 => write!(f, "{}.{} s", seconds, self.0 % 1000 / 100),
+            (0, 0, 0) if tenths < 100 => write!(f, "{}.{} s", tenths / 10, tenths % 10),
             (0, 0, 0) => write!(f, "{seconds} s"),
             (0, 0, _) => write!(f, "{minutes} min {:02} s", seconds % 60),
             (0, _, _) => write!(f, "{hours} h {minutes:02} min"),
@@ -448,8 +449,11 @@ mod tests {
             (0, "0 ms"),
             (840, "840 ms"),
             (1_840, "1.8 s"),
-            (9_999, "9.9 s"),
-            (10_000, "10 s"),
+            (1_860, "1.9 s"),
+            (9_940, "9.9 s"),
+            (9_960, "10 s"),
+            (10_600, "11 s"),
+            (59_700, "1 min 00 s"),
             (185_000, "3 min 05 s"),
             (3_600_000, "1 h 00 min"),
             (90_000_000, "1 d 01 h"),

@@ -13,13 +13,14 @@ use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
 use super::{gpus, listed, rendered};
 use crate::domain::access::Role;
+use crate::domain::event::Event;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
-use crate::service::incidents::AcknowledgeRequest;
+use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::{ServiceError, WriteOptions};
 
 pub(super) fn router() -> Router<AppState> {
@@ -37,6 +38,9 @@ struct IncidentsPage<'a> {
     query: &'a Form,
     daemons: Vec<DaemonName>,
 }
+
+/// Events shown in full; further ones are linked.
+const EVENTS: usize = 20;
 
 /// The fields of the filter.
 const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
@@ -67,6 +71,8 @@ struct IncidentPage {
     gpus: Vec<(GpuUuid, String)>,
     /// Clients that keep a server with a fault from accepting others, and what to do about each.
     holders: Vec<(u32, &'static str)>,
+    /// Its first events, oldest first, as far as they are kept.
+    events: Vec<Event>,
 }
 
 impl IncidentPage {
@@ -81,6 +87,11 @@ impl IncidentPage {
             IncidentKind::ClientRefused => "Refused processes",
             _ => "Processes",
         }
+    }
+
+    /// The IDs of the events beyond those that are shown.
+    fn further_events(&self) -> &[i64] {
+        self.row.incident.events.get(EVENTS..).unwrap_or_default()
     }
 
     fn can_acknowledge(&self) -> bool {
@@ -149,8 +160,27 @@ async fn show(
         (gpu.clone(), name.map_or_else(|| gpu.to_string(), |(_, name)| name.clone()))
     });
     let gpus = gpus.collect();
+    let events = events_of(&app, &ctx, &incident).await?;
     let row = IncidentRow::of(incident, app.service.clock().unix_ms());
-    Ok(rendered(&IncidentPage { frame, row, gpus, holders }))
+    Ok(rendered(&IncidentPage { frame, row, gpus, holders, events }))
+}
+
+/// The first events of an incident.
+async fn events_of(
+    app: &AppState,
+    ctx: &RequestContext,
+    incident: &IncidentView,
+) -> Result<Vec<Event>, Problem> {
+    let mut events = Vec::new();
+    for id in incident.events.iter().take(EVENTS) {
+        match app.service.event(ctx, *id).await {
+            Ok(event) => events.push(event),
+            // It is no longer kept, or is of another tenant.
+            Err(ServiceError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(events)
 }
 
 async fn acknowledge(

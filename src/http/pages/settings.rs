@@ -83,6 +83,12 @@ struct LoginUrlPage {
 }
 
 impl HostPart {
+    /// The CUDA version that the MPS programs are of: 13010 is 13.1.
+    fn mps_cuda_version(&self) -> String {
+        let binary = self.view.mps_binary_version;
+        format!("{}.{}", binary / 1000, binary % 1000 / 10)
+    }
+
     /// When maintenance began.
     fn since(&self) -> Option<Moment> {
         self.maintenance.since.map(Moment)

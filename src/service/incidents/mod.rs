@@ -101,7 +101,7 @@ impl IncidentView {
             ended_by: incident.ended_by,
             time_to_recovery_ms: incident.time_to_recovery_ms(),
             summary: incident.summary(),
-            remedy: incident.kind.remedy().to_owned(),
+            remedy: incident.remedy().to_owned(),
             daemon: incident.daemon,
             gpus: incident.gpus,
             acknowledged: incident.acknowledged,

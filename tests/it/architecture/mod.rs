@@ -284,6 +284,7 @@ fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
         ("revoke_lease", "no answer"),
         ("is_client_stopped", "a process of the tenant"),
         ("fault_holders", "nothing"),
+        ("first_event_of_tenant", "a number"),
     ])
 }
 

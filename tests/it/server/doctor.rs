@@ -48,6 +48,15 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Whether a check says what to do in words that begin like this.
+    #[track_caller]
+    fn cures(&self, id: &str, command: &str) {
+        let check = &self.checks[id];
+        assert!(check["remedy"].as_str().is_some_and(|remedy| remedy.starts_with(command)), "{check}");
+    }
+}
+
 fn doctor(host: &Served, arguments: &[&str]) -> Command {
     let config = host.dir().join("config.toml");
     let mut all = vec!["doctor", "-o", "json", "--config", config.to_str().unwrap()];
@@ -203,10 +212,13 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
         (seen.status("outside_mps") == "warn").then_some(seen)
     });
     seen.is("outside_mps", "warn", &format!("{} on GPU 0", outsider.id()));
+    seen.cures("outside_mps", &format!("kill {}", outsider.id()));
     outsider.kill().unwrap();
     outsider.wait().unwrap();
     change_world(&host, |world| world["gpus"][1]["mig_enabled"] = true.into());
-    examine(&host).is("mig", "warn", "GPU 1");
+    let seen = examine(&host);
+    seen.is("mig", "warn", "GPU 1");
+    seen.cures("mig", "nvidia-smi -i 1 -mig 0");
     change_world(&host, |world| world["gpus"] = Value::Array(Vec::new()));
     examine(&host).is("gpus", "fail", "no GPU");
     fs::write(host.runtime("sim/world.json"), "not JSON").unwrap();
@@ -308,12 +320,14 @@ fn foreign_daemons_and_used_port_are_reported() {
     let seen = examine(&host);
     seen.is("foreign_daemons", "warn", &format!("control daemon {}", foreign.pid()));
     seen.is("foreign_daemons", "warn", "serves GPU 1");
+    seen.cures("foreign_daemons", &format!("mps-manager daemon adopt NAME --process {}-", foreign.pid()));
     seen.is("environment", "ok", "no variable");
     assert!(is_alive(foreign.pid()));
     let seen = Seen::of(
         &doctor(&host, &[]).env("CUDA_VISIBLE_DEVICES", "0").env("CUDA_MPS_X", "1").output().unwrap(),
     );
     seen.is("environment", "warn", "CUDA_MPS_X, CUDA_VISIBLE_DEVICES");
+    seen.cures("environment", "unset CUDA_MPS_X CUDA_VISIBLE_DEVICES");
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let other = InProcess::new("");
@@ -510,6 +524,9 @@ fn what_the_manager_reports_is_shown() {
         (seen.status("daemons") == "warn").then_some(seen)
     });
     seen.is("daemons", "warn", "gpu1: ");
+    let findings = seen.checks["daemons"]["findings"].as_array().unwrap();
+    let is_command = |one: &Value| one["remedy"].as_str().unwrap().starts_with("mps-manager ");
+    assert!(!findings.is_empty() && findings.iter().all(is_command), "{findings:?}");
     signal(host.manager_pid(), Signal::STOP);
     let seen = examine(&host);
     signal(host.manager_pid(), Signal::CONT);

@@ -96,6 +96,11 @@ fn killed_server_and_drift_are_incidents_that_recover() {
     signal(host.server_pid("gpu0"), Signal::KILL);
     let died = incident(&host, "server_died", recovered);
     assert_eq!((affected(&died), &died["tenants"]), (sorted(&[&client]), &json!(["demo"])), "{died}");
+    // Its page shows its events, and theirs lead back to it.
+    let at = format!("/incidents/{}", died["id"]);
+    assert!(page(&host, &at).contains("<code>server.died</code>"), "{died}");
+    let event = page(&host, &format!("/events/{}", died["events"][0]));
+    assert!(event.contains(&format!("href=\"{at}\"")), "{event}");
     host.await_ready();
     host.control("gpu0", "set_default_active_thread_percentage 30");
     let drift = incident(&host, "drift", recovered);

@@ -35,7 +35,7 @@ pub(super) struct RemedyLink {
 }
 
 impl RemedyLink {
-    fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
+    pub(super) fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
         Self { href: href.into(), label: label.into() }
     }
 }
@@ -178,7 +178,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
             }
             LayoutState::Failed => {
                 let why = layout.failure.as_ref().map(|failure| failure.message.clone());
-                Some((Tone::Bad, what("is not in force"), why.unwrap_or_default()))
+                Some((Tone::Bad, what("is not applied"), why.unwrap_or_default()))
             }
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };

@@ -1,6 +1,7 @@
 //! Whether everything is well, and if not, what to do.
 
 mod attention;
+mod tenants;
 
 use askama::Template;
 use axum::extract::State;
@@ -22,6 +23,7 @@ use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::TenantFilter;
 
 /// Events shown.
 const EVENTS: u32 = 8;
@@ -88,7 +90,10 @@ pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Re
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
     let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
     let banner = Banner::of(&app, &ctx, IncidentFilter::default()).await?;
-    let attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
+    let mut attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
+    let tenants = service.tenants(&ctx, &TenantFilter::default(), &page).await?.items;
+    attention.extend(tenants::of_tenants(&daemons, &tenants));
+    attention.sort_by_key(|one| one.tone);
     let under_way = under_way(&app, &ctx, None).await?;
     let frame = Frame::of(service, &ctx, Section::Overview, "Overview").await.live();
     Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, events }))

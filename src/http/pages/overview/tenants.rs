@@ -26,7 +26,7 @@ pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &[TenantView]) -> V
         .flat_map(|row| {
             let conditions = row.daemon.status.iter().flat_map(|status| &status.conditions);
             let bad = conditions.filter(|condition| condition.needs_attention());
-            bad.map(|condition| (row.daemon.name.as_str(), condition.reason))
+            bad.map(move |condition| (row.daemon.name.as_str(), condition.reason))
         })
         .collect();
     let mut found: Vec<SharedCondition<'_>> = Vec::new();

@@ -46,7 +46,7 @@ fn tenant_is_created_changed_and_deleted() {
 
     assert_eq!(ok(&host, &["tenant", "list", "-o", "name"]), "batch\ndemo\nweb\n");
     assert_eq!(ok(&host, &["tenant", "list", "--daemon", "gpu1", "-o", "name"]), "");
-    assert!(ok(&host, &["tenant", "get", "web"]).contains("Memory limit:  4 GiB"));
+    assert!(ok(&host, &["tenant", "get", "web"]).contains("GPU 0: 4 GiB"));
     assert_eq!(ok(&host, &["tenant", "delete", "web", "--dry-run"]), "tenant web would be deleted\n");
     assert_eq!(ok(&host, &["tenant", "delete", "web"]), "tenant web was deleted\n");
     host.api().get("/api/v1/tenants/web").problem(404, "not-found");
