@@ -126,9 +126,10 @@ async fn create(call: &CallArgs, request: &TokenRequest) -> Result<(), ClientErr
 
 async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
     let client = call.client()?;
-    let id = match TokenId::parse(token) {
-        Ok(id) => id,
-        Err(_) => active_token(&client, token).await?,
+    let id = match (TokenId::parse(token), TokenName::parse(token)) {
+        (Ok(id), _) => id,
+        (Err(_), Ok(name)) => active_token(&client, &name).await?,
+        (Err(error), Err(_)) => return Err(ClientError::Address(error.to_string())),
     };
     client.delete(&format!("{TOKENS}/{id}")).await?;
     let answer = json!({ "id": id, "revoked": true });
@@ -137,14 +138,13 @@ async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
 }
 
 /// The only active token of a name.
-async fn active_token(client: &Client, name: &str) -> Result<TokenId, ClientError> {
+async fn active_token(client: &Client, name: &TokenName) -> Result<TokenId, ClientError> {
     let mut tokens: Vec<TokenView> = all(client, TOKENS).await?;
-    tokens.retain(|token| token.state == TokenState::Active && token.name.as_str() == name);
+    tokens.retain(|token| token.state == TokenState::Active && token.name == *name);
     match tokens.as_slice() {
         [one] => Ok(one.id.clone()),
         [] => Err(ClientError::Address(format!(
-            "there is no active token of that name: `mps-manager token list` shows them ({} characters were given)",
-            name.chars().count()
+            "there is no active token {name}: `mps-manager token list` shows those that there are"
         ))),
         several => {
             let ids: Vec<&str> = several.iter().map(|token| token.id.as_str()).collect();

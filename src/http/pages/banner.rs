@@ -130,12 +130,12 @@ impl Banner {
     }
 
     /// Whether it shows an open incident of one of these kinds of a daemon.
-    pub(super) fn tells(&self, daemon: &DaemonName, kinds: &[IncidentKind]) -> bool {
+    pub(super) fn covers(&self, daemon: &DaemonName, kinds: &[IncidentKind]) -> bool {
         self.open_rows().any(|incident| incident.daemon == *daemon && kinds.contains(&incident.kind))
     }
 
     /// Whether it shows an open incident of this kind of a GPU.
-    pub(super) fn tells_of_gpu(&self, gpu: &GpuUuid, kind: IncidentKind) -> bool {
+    pub(super) fn covers_gpu(&self, gpu: &GpuUuid, kind: IncidentKind) -> bool {
         self.open_rows().any(|incident| incident.kind == kind && incident.gpus.contains(gpu))
     }
 

@@ -239,7 +239,7 @@ fn wedged_daemon_stops_when_termination_is_allowed() {
     host.await_reason("gpu0", "Wedged");
     let failed = host.api().outcome(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 0})));
     let error = failed["error"].as_str().unwrap();
-    assert!(error.contains("POST /api/v1/daemons/gpu0/stop"), "{error}");
+    assert!(error.contains("mps-manager daemon stop gpu0"), "{error}");
     assert!(is_alive(daemon));
     let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
     let operation = host.api().succeeds(&begin(&host, &body));

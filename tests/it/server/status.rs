@@ -84,12 +84,9 @@ fn reason_common_to_tenants_is_shown_once() {
     host.await_ready();
     let table = printed(&host, &["status"]);
     let weakened: Vec<&str> =
-        attention(&table).into_iter().filter(|line| line.contains("LimitWeakened")).collect();
+        attention(&table).into_iter().filter(|line| line.contains("has no memory limit")).collect();
     let [line] = weakened[..] else { panic!("one line: {table}") };
-    assert!(
-        line.starts_with("batch, demo: LimitWeakened (NeighbourWithoutLimit): tenant plain has"),
-        "{line}"
-    );
+    assert!(line.starts_with("batch, demo: tenant plain has no memory limit"), "{line}");
     let output = host.cli(&["status"]);
     assert_eq!(output.status.code(), Some(0), "they are ready: {table}");
 }

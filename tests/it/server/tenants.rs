@@ -247,7 +247,7 @@ fn clients_with_older_limits_are_counted() {
         "{shown}"
     );
     spec["device_memory_limit"] = json!("1G");
-    spec["sms"] = json!(16);
+    spec["active_thread_percentage"] = json!(10);
     assert_eq!(host.api().tenant("demo", &spec).status, 200);
     eventually("it still has its first limits", || (older() == 1).then_some(()));
 }

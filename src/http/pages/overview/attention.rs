@@ -138,14 +138,15 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
         Phase::Applying => status.drift.present,
         _ => false,
     };
-    let told: &[IncidentKind] = match status.phase {
+    let covered: &[IncidentKind] = match status.phase {
         Phase::Wedged => &[IncidentKind::DaemonWedged],
         Phase::Starting | Phase::BackOff | Phase::CrashLoop => {
             &[IncidentKind::DaemonDied, IncidentKind::CrashLoop]
         }
+        Phase::Blocked => &[IncidentKind::GpuMissing],
         _ => &[],
     };
-    if !expected && !banner.tells(name, told) {
+    if !expected && !banner.covers(name, covered) {
         let remedy = match status.phase {
             Phase::CrashLoop | Phase::BackOff => place("/logs", "Read its log"),
             Phase::Wedged => place("#actions", "Restart it"),
@@ -160,7 +161,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
         let what = format!("Daemon {name} is cordoned");
         found.push(attention(Tone::Quiet, what, why, place("#actions", "Uncordon it")));
     }
-    if status.drift.present && !banner.tells(name, &[IncidentKind::Drift]) {
+    if status.drift.present && !banner.covers(name, &[IncidentKind::Drift]) {
         let what = format!("Settings of daemon {name} were changed by someone else");
         let last: Vec<String> = status.drift.last.iter().map(ToString::to_string).collect();
         found.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
@@ -183,12 +184,12 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };
         let see = || place("#layout", "Show layout");
-        let told = match layout.state {
+        let covered = match layout.state {
             LayoutState::Drifted => IncidentKind::Drift,
             LayoutState::Degraded => IncidentKind::LayoutDegraded,
             _ => IncidentKind::LayoutIdsDiffer,
         };
-        let found_here = found_here.filter(|_| !banner.tells(name, &[told]));
+        let found_here = found_here.filter(|_| !banner.covers(name, &[covered]));
         found.extend(found_here.map(|(tone, what, why)| attention(tone, what, why, see())));
     }
     let waiting: usize = status.queue.iter().map(|queue| queue.waiting.len()).sum();
@@ -210,13 +211,13 @@ fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
     let mut found = Vec::new();
     let called = row.called();
     let open = || RemedyLink::new(format!("/gpus/{}", row.key()), "Show GPU");
-    let tells = |kind| banner.tells_of_gpu(row.key(), kind);
-    if !row.gpu.present && !tells(IncidentKind::GpuMissing) {
+    let is_covered = |kind| banner.covers_gpu(row.key(), kind);
+    if !row.gpu.present && !is_covered(IncidentKind::GpuMissing) {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
         found.push(attention(Tone::Bad, format!("{called} is missing"), why, open()));
     }
     // A GPU without a daemon is not monitored for bypasses.
-    if row.bypasses > 0 && row.gpu.daemon.is_some() && !tells(IncidentKind::Bypass) {
+    if row.bypasses > 0 && row.gpu.daemon.is_some() && !is_covered(IncidentKind::Bypass) {
         let what = match row.bypasses {
             1 => format!("1 process bypasses MPS on {called}"),
             several => format!("{several} processes bypass MPS on {called}"),
