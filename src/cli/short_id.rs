@@ -55,8 +55,13 @@ fn only_one(ids: &[Uuid], noun: &str, id: &ShortId) -> Result<Uuid, String> {
         [one] => Ok(*one),
         [] => Err(format!("there is no {noun} {}: `mps-manager {noun} list` shows them", id.0)),
         _ => {
-            let candidates: String = begins.iter().map(|one| format!("\n  {one}")).collect();
-            Err(format!("{} {noun}s begin with {}, give more of the ID:{candidates}", begins.len(), id.0))
+            let candidates: Vec<String> = begins.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "{} {noun}s begin with {}, give more of the ID:\n  {}",
+                begins.len(),
+                id.0,
+                candidates.join("\n  ")
+            ))
         }
     }
 }

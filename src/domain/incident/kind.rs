@@ -8,10 +8,10 @@ macro_rules! kinds {
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
         )]
+        #[serde(rename_all = "snake_case")]
         pub enum IncidentKind {
             $(
                 #[doc = $meaning]
-                #[serde(rename = $name)]
                 $variant,
             )*
         }
@@ -94,5 +94,18 @@ impl std::str::FromStr for IncidentKind {
                 "{shown:?} is not a kind of incident: docs/incidents.md lists them"
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_everywhere() {
+        for kind in IncidentKind::ALL {
+            assert_eq!(serde_json::json!(kind), kind.as_str());
+            assert_eq!(kind.as_str().parse(), Ok(*kind));
+        }
     }
 }

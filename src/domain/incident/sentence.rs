@@ -66,23 +66,7 @@ impl Incident {
                 Some(_) => format!("some partitions of {daemon} were not as before, and are again"),
                 None => format!("some partitions of {daemon} are not as they were"),
             },
-            IncidentKind::Bypass => {
-                let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
-                if over.is_some() || present.is_empty() {
-                    let who = counted(self.suspects.len(), "process");
-                    format!("{who}{} used a GPU of {daemon} outside MPS", of_tenants(&self.suspects))
-                } else {
-                    let who = counted(present.len(), "process");
-                    let of = of_tenants(present.iter().copied());
-                    let s = if present.len() == 1 { "s" } else { "" };
-                    let gone = match self.suspects.len() - present.len() {
-                        0 => String::new(),
-                        1 => "; 1 more has ended".to_owned(),
-                        more => format!("; {more} more have ended"),
-                    };
-                    format!("{who}{of} use{s} a GPU of {daemon} outside MPS{gone}")
-                }
-            }
+            IncidentKind::Bypass => self.bypass(over.is_some()),
             IncidentKind::Breach => {
                 let who = self.suspects.first().map_or_else(|| "a client".to_owned(), named);
                 match over {
@@ -116,6 +100,25 @@ impl Incident {
         let detail = self.detail.as_ref().filter(|_| !self.kind.loses_work());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
         format!("{head}{detail}{lost}")
+    }
+
+    /// Who uses a GPU outside MPS, and how many of them have ended.
+    fn bypass(&self, is_over: bool) -> String {
+        let daemon = &self.daemon;
+        let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
+        if is_over || present.is_empty() {
+            let who = counted(self.suspects.len(), "process");
+            return format!("{who}{} used a GPU of {daemon} outside MPS", of_tenants(&self.suspects));
+        }
+        let who = counted(present.len(), "process");
+        let of = of_tenants(present.iter().copied());
+        let s = if present.len() == 1 { "s" } else { "" };
+        let gone = match self.suspects.len() - present.len() {
+            0 => String::new(),
+            1 => "; 1 more has ended".to_owned(),
+            more => format!("; {more} more have ended"),
+        };
+        format!("{who}{of} use{s} a GPU of {daemon} outside MPS{gone}")
     }
 
     /// What was wrong, without how it ended.

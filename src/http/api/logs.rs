@@ -14,6 +14,9 @@ use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::logs::{LogFile, OwnSessions, Part};
 
+/// The longest text to look for, in characters.
+const LONGEST_TEXT: usize = 200;
+
 /// One of the logs of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -75,10 +78,18 @@ pub(super) async fn get(
         DaemonLogFile::Control => LogFile::Control,
         DaemonLogFile::Server => LogFile::Server,
     };
-    let contains: String = query.contains.chars().take(200).collect();
+    let length = query.contains.chars().count();
+    if length > LONGEST_TEXT {
+        let detail = format!("the text to look for has {length} characters: give at most {LONGEST_TEXT}");
+        return Err(ServiceError::field("/contains", detail).into());
+    }
+    if query.from.is_some_and(|from| i64::try_from(from).is_err()) {
+        let detail = "no log is as long as that: give `to` of an earlier answer, or leave it out for the end";
+        return Err(ServiceError::field("/from", detail).into());
+    }
     let part = query.from.map_or(Part::Last, Part::From);
     let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
-    let log = app.service.daemon_log(&ctx, &name, file, part, contains, own).await?;
+    let log = app.service.daemon_log(&ctx, &name, file, part, query.contains, own).await?;
     let excerpt = log.excerpt.map_err(ServiceError::Conflict)?;
     let lines = excerpt.lines.into_iter().map(|line| line.text).collect();
     Ok(axum::Json(DaemonLog { path: log.path, lines, to: excerpt.to, hidden: excerpt.hidden }))

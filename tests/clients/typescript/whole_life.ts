@@ -332,6 +332,35 @@ async function maintenance(b: Host): Promise<void> {
   await ready(b);
 }
 
+/** What a host has, given back to it: nothing changes. */
+async function hostAsAFile({ api }: Host): Promise<void> {
+  const file = await meant(200, api.GET("/api/v1/host/spec"));
+  assert(file.daemons?.["gpu0"]);
+  const same = await meant(200, api.PUT("/api/v1/host/spec", { body: file, params: { query: { dry_run: true } } }));
+  assert.deepEqual(same.changes, []);
+  const lost = await meant(200, api.POST("/api/v1/foreign-daemons/adopt-lost", { params: { query: { dry_run: true } } }));
+  assert.deepEqual(lost.daemons, []);
+}
+
+/** A server is killed, which is an incident that recovers and is acknowledged. */
+async function incident(host: Host): Promise<void> {
+  const { api } = host;
+  const daemon = { params: { path: { name: "gpu0" }, query: { fresh: true } } };
+  const server = (await meant(200, api.GET("/api/v1/daemons/{name}", daemon))).status?.effective?.servers[0]?.pid;
+  assert(server);
+  process.kill(server, "SIGKILL");
+  const query = { kind: "server_died", state: "recovered" } as const;
+  const found = await eventually("it recovers", async () => {
+    return (await meant(200, api.GET("/api/v1/incidents", { params: { query } }))).items[0];
+  });
+  const path = { id: found.id };
+  assert.equal((await meant(200, api.GET("/api/v1/incidents/{id}", { params: { path } }))).daemon, "gpu0");
+  const note = { params: { path }, body: { note: "killed by hand" } };
+  const acknowledged = await meant(200, api.POST("/api/v1/incidents/{id}/acknowledge", note));
+  assert.equal(acknowledged.acknowledged?.note, "killed by hand");
+  await ready(host);
+}
+
 /** Tokens and sessions: made, used, and over at once. */
 async function whoMayCall({ api }: Host): Promise<void> {
   assert.equal((await meant(200, api.GET("/api/v1/whoami"))).grant, "admin");
@@ -354,6 +383,7 @@ async function whoMayCall({ api }: Host): Promise<void> {
   const page = new URL(opened.response.url).origin;
   const browser = { headers: { Authorization: null, Cookie: cookie, Origin: page } };
   assert.equal((await meant(200, api.GET("/api/v1/session", browser))).grant, "viewer");
+  assert.equal((await meant(200, api.GET("/api/v1/sessions"))).items.length, 1);
   await empty(api.DELETE("/api/v1/session", browser));
   await empty(api.DELETE("/api/v1/sessions", { params: { query: { token: made.token.id } } }));
   assert((await meant(201, api.POST("/api/v1/login-urls"))).url.startsWith("http://"));
@@ -368,6 +398,8 @@ async function whatHappened({ api }: Host): Promise<void> {
   assert(event);
   const path = { id: event.id };
   assert.equal((await meant(200, api.GET("/api/v1/events/{id}", { params: { path } }))).type, event.type);
+  const name = { params: { path: { name: "gpu0" } } };
+  assert((await meant(200, api.GET("/api/v1/daemons/{name}/logs", name))).lines.length > 0);
   const rows = await meant(200, api.GET("/api/v1/audit", { params: { query: { limit: 5 } } }));
   assert((await meant(200, api.GET("/api/v1/audit/head"))).id >= (rows.items[0]?.id ?? Infinity));
   const metrics = await meant(200, api.GET("/metrics", { parseAs: "text" }));
@@ -387,6 +419,8 @@ await lifeOfATenant(a);
 await lifeOfADaemon(a);
 await lifeOfALayout(a, b);
 await whoMayCall(a);
+await hostAsAFile(a);
+await incident(a);
 await whatHappened(a);
 await daemonOfSomebodyElse(b);
 await maintenance(b);

@@ -125,8 +125,7 @@ fn plain_text(host: &InProcess, words: &[&str], columns: u16) -> String {
     assert_eq!(command.ends(), Some(0), "{words:?}");
     // The end of its output may come after its end.
     eventually("a whole line", || command.written.lock().unwrap().ends_with('\n').then_some(()));
-    let written = command.written.lock().unwrap().clone();
-    written
+    command.written.lock().unwrap().clone()
 }
 
 #[test]
