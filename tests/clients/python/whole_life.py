@@ -256,10 +256,9 @@ def host_as_a_file(host):
 
 
 def incident(host):
-    """A server is killed, which is an incident that recovers and is acknowledged."""
-    server = host.call("get_daemon", "gpu0", fresh=True).status.effective.servers[0].pid
-    os.kill(server, signal.SIGKILL)
-    state, kind = m.IncidentState.RECOVERED, m.IncidentKind.SERVER_DIED
+    """A control daemon is killed, which is an incident that recovers and is acknowledged."""
+    os.kill(host.call("get_daemon", "gpu0").status.pid, signal.SIGKILL)
+    state, kind = m.IncidentState.RECOVERED, m.IncidentKind.DAEMON_DIED
     found = eventually(lambda: host.call("list_incidents", kind=kind, state=state).items or None, "it recovers")
     assert host.call("get_incident", found[0].id).daemon == "gpu0"
     note = m.AcknowledgeIncidentRequest(note="killed by hand")

@@ -337,19 +337,20 @@ async function hostAsAFile({ api }: Host): Promise<void> {
   const file = await meant(200, api.GET("/api/v1/host/spec"));
   assert(file.daemons?.["gpu0"]);
   const same = await meant(200, api.PUT("/api/v1/host/spec", { body: file, params: { query: { dry_run: true } } }));
+  assert("changes" in same);
   assert.deepEqual(same.changes, []);
   const lost = await meant(200, api.POST("/api/v1/foreign-daemons/adopt-lost", { params: { query: { dry_run: true } } }));
   assert.deepEqual(lost.daemons, []);
 }
 
-/** A server is killed, which is an incident that recovers and is acknowledged. */
+/** A control daemon is killed, which is an incident that recovers and is acknowledged. */
 async function incident(host: Host): Promise<void> {
   const { api } = host;
-  const daemon = { params: { path: { name: "gpu0" }, query: { fresh: true } } };
-  const server = (await meant(200, api.GET("/api/v1/daemons/{name}", daemon))).status?.effective?.servers[0]?.pid;
-  assert(server);
-  process.kill(server, "SIGKILL");
-  const query = { kind: "server_died", state: "recovered" } as const;
+  const daemon = { params: { path: { name: "gpu0" } } };
+  const pid = (await meant(200, api.GET("/api/v1/daemons/{name}", daemon))).status?.pid;
+  assert(pid);
+  process.kill(pid, "SIGKILL");
+  const query = { kind: "daemon_died", state: "recovered" } as const;
   const found = await eventually("it recovers", async () => {
     return (await meant(200, api.GET("/api/v1/incidents", { params: { query } }))).items[0];
   });
