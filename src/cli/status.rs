@@ -198,7 +198,8 @@ fn print_host(host: &HostView, format: OutputFormat) {
     for condition in &host.conditions {
         line!("{}: {}\n", condition.kind, condition.message);
     }
-    if format == OutputFormat::Wide {
+    // Without scopes alone nothing is wrong; mounts of its own hide the daemons from clients.
+    if format == OutputFormat::Wide || host.isolation.private_mounts == Some(true) {
         for remark in &host.isolation.remarks {
             line!("Isolation: {remark}\n");
         }

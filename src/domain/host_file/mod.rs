@@ -1,7 +1,7 @@
 //! The host file: everything that is wanted of a host, in one document.
 //!
 //! A file names GPUs as people do, and a layout by its name. [`resolve`] reads it for one host and finds whatever is wrong in it;
-//! [`changes`] compares the result with what the host has; [`export`] writes what a host has as a file that changes nothing on it.
+//! [`changes`] compares the result with what the host has; [`export()`] writes what a host has as a file that changes nothing on it.
 //! All of it is pure: the service loads [`StoredHost`] in the transaction that commits the changes.
 
 mod check;
