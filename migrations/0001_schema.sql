@@ -414,6 +414,33 @@ CREATE TABLE event_subjects (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX event_subjects_by_name ON event_subjects (kind, name, event);
 
+-- What broke: written in the transaction of the events that it is made of.
+CREATE TABLE incidents (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind            TEXT NOT NULL,
+    severity        INTEGER NOT NULL,
+    daemon          TEXT NOT NULL,
+    opened_at       INTEGER NOT NULL,
+    -- NULL while it is open.
+    recovered_at    INTEGER,
+    acknowledged_at INTEGER,
+    -- The event that opened it: earlier events are of a deleted daemon or tenant of the same name.
+    first_event     INTEGER NOT NULL,
+    content         TEXT NOT NULL CHECK (json_valid(content))
+) STRICT;
+CREATE INDEX incidents_open ON incidents (daemon) WHERE recovered_at IS NULL;
+CREATE INDEX incidents_by_end ON incidents (recovered_at) WHERE recovered_at IS NOT NULL;
+CREATE INDEX incidents_by_daemon ON incidents (daemon, id);
+
+-- The GPUs of an incident, and the tenants that it hit.
+CREATE TABLE incident_subjects (
+    incident INTEGER NOT NULL REFERENCES incidents (id) ON DELETE CASCADE,
+    kind     TEXT NOT NULL CHECK (kind IN ('gpu', 'tenant')),
+    name     TEXT NOT NULL,
+    PRIMARY KEY (incident, kind, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX incident_subjects_by_name ON incident_subjects (kind, name, incident);
+
 -- The audit log: who did what, and with what outcome. Rows are only ever added, and each holds the hash of the one before;
 -- docs/audit.md says what is hashed, so that anyone can check it.
 CREATE TABLE audit (

@@ -34,9 +34,11 @@ impl StopSignals {
 }
 
 /// Cancels `stop` at the first signal; ends the process at the second, or when the soft stop takes too long.
-pub async fn watch(mut signals: StopSignals, stop: CancellationToken) {
+///
+/// `effect` says what becomes of daemons and their clients.
+pub async fn watch(mut signals: StopSignals, stop: CancellationToken, effect: &'static str) {
     signals.next().await;
-    tracing::info!("stopping; daemons and their clients run on");
+    tracing::info!("stopping; {effect}");
     notify("STOPPING=1");
     stop.cancel();
     tokio::select! {

@@ -9,6 +9,7 @@ mod callers;
 mod daemons;
 #[path = "../../tests/host/mod.rs"]
 mod host;
+mod host_file;
 mod imports;
 mod metrics;
 mod pages;
@@ -27,12 +28,13 @@ fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, Measure); 9] = [
+    let all: [(&str, Measure); 10] = [
         ("start", daemons::starts),
         ("polls", daemons::polls),
         ("idle", daemons::idle),
         ("partitions", partitions::partitions),
         ("imports", imports::imports),
+        ("host-file", host_file::host_files),
         ("callers", callers::callers),
         ("bare", bare::bare),
         ("metrics", metrics::metrics),

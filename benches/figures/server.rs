@@ -37,7 +37,7 @@ impl Server {
         std::fs::create_dir_all(directory).expect("a directory");
         host::write_config(directory, profile, config);
         let began = Instant::now();
-        let mut child = host::start(directory, Path::new(MANAGER), Stdio::null());
+        let mut child = host::start(directory, Path::new(MANAGER), &[], Stdio::null());
         let url = host::url(&mut child).expect("it serves");
         let took = began.elapsed();
         let address = url.trim_start_matches("http://").parse().expect("an address");

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::platform::Platform;
 use super::{
-    DATABASE, StartupError, durable_records, guarding, platform, refused, seed, token_file, trusted,
+    DATABASE, StartupError, durable_records, guarding, platform, refused, seed, token_file, trial, trusted,
 };
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
@@ -59,8 +59,8 @@ pub struct Prepared {
     real: Option<Platform>,
     remembered: Option<crate::gpu::SuspendedGpus>,
     admin_token: Option<Secret>,
-    /// What the daemons of a new simulated host should be.
-    seeded: DesiredState,
+    /// What the example daemons of a new simulated host should be; `None` adds no examples.
+    seeded: Option<DesiredState>,
     /// The binary that probes are run with, where it is not this process's own.
     probe: Option<PathBuf>,
 }
@@ -79,15 +79,22 @@ impl Prepared {
         let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
         let admin_token = token_file::read(&config.state_dir)?;
         guarding::check_database(&config.state_dir, new_database)?;
+        trial::mark(config)?;
         trusted::make_runtime_directory(&config.runtime_dir)?;
-        let seeded = DesiredState::Running;
+        let seeded = Some(DesiredState::Running);
         Ok(Self { lock, users, machine_id, real, remembered, admin_token, seeded, probe: None })
     }
 
     /// Leaves the daemons of a new simulated host stopped.
     #[must_use]
     pub fn stopped(self) -> Self {
-        Self { seeded: DesiredState::Stopped, ..self }
+        Self { seeded: Some(DesiredState::Stopped), ..self }
+    }
+
+    /// Adds no example daemons and tenants to a new simulated host: a host file says what it has.
+    #[must_use]
+    pub fn without_examples(self) -> Self {
+        Self { seeded: None, ..self }
     }
 
     /// Runs probes with another binary than this process's own, which may be that of a test.
@@ -185,7 +192,14 @@ impl App {
         background.push(tokio::spawn(watching));
         let unfinished = config.state_dir.join(seed::SEEDING);
         // A copied state directory may bring the file along: what is sealed gets nothing new.
-        if platform.simulated && !store.is_sealed() && (first_start || unfinished.exists()) {
+        let is_new = platform.simulated && !store.is_sealed() && (first_start || unfinished.exists());
+        let seeded = seeded.filter(|_| is_new);
+        if seeded.is_some() && service.without_permit().has_lost_daemons().await {
+            tracing::warn!(
+                "daemons of this manager are running that its database does not know, so no examples were added: \
+                 `mps-manager daemon adopt --all-ours` takes them back"
+            );
+        } else if let Some(seeded) = seeded {
             seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
@@ -221,6 +235,16 @@ impl App {
     /// The API, its document, the pages and the probes; a request brings its [`Peer`](crate::http::auth::Peer).
     pub fn router(&self) -> Router {
         router(self.state.clone())
+    }
+
+    /// The use cases.
+    pub(super) fn service(&self) -> &Service {
+        &self.state.service
+    }
+
+    /// The daemons.
+    pub(super) fn fleet(&self) -> &Fleet {
+        &self.fleet
     }
 
     /// How it is reached, and the way to change that.
@@ -321,6 +345,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
         tokio::spawn(tasks().keep_audit()),
         tokio::spawn(tasks().refresh_metrics_snapshot()),
         tokio::spawn(tasks().keep_history()),
+        tokio::spawn(tasks().watch_breaches(every)),
     ]
 }
 

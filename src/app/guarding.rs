@@ -87,8 +87,8 @@ pub(super) async fn compare_audit(
     };
     let message = format!(
         "{damage}: {means} what was written last, settings among it, as when its log (-wal) was removed or an older copy was put in \
-         its place. Restore a backup, or check daemons, tenants and layouts and accept the database as it is: POST \
-         {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm"
+         its place. Restore a backup, or check daemons, tenants and layouts and accept the database as it is: \
+         `mps-manager host confirm` (POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm)"
     );
     tracing::error!("{message}");
     health.set(HostFault::AuditTruncated, Some(FaultReport { reason, message }));

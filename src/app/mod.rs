@@ -9,16 +9,19 @@ mod certificates;
 pub mod doctor;
 mod durable_records;
 mod guarding;
+mod host_file;
 mod platform;
 mod seed;
 mod serve;
 mod token_file;
+pub mod trial;
 mod trusted;
+mod welcome;
 
 use std::path::Path;
 
 pub use self::build::{App, Prepared};
-pub use self::serve::serve;
+pub use self::serve::{ServeOptions, serve};
 use crate::domain::audit::{Broken, Head};
 use crate::store;
 

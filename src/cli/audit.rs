@@ -4,19 +4,53 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 
-use super::{DIFFERS, line};
+use super::fetch::{all, filtered, newest};
+use super::output::{DIFFERS, ListColumn, ListLayout, TableCell, line};
+use super::server::{CallArgs, ask};
 use crate::app;
 use crate::config::Config;
-use crate::domain::audit::Head;
+use crate::domain::audit::{AuditRecord, Head};
 use crate::domain::count::counted;
+use crate::domain::rfc3339;
 
 /// Commands on the audit log.
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
+    /// List the audit log, the newest rows first
+    #[command(after_help = "Examples:
+  mps-manager audit list --target tenants/web
+  mps-manager audit list --outcome refused -n 0")]
+    List {
+        /// Only rows of this actor, for example `uid 0`
+        #[arg(long)]
+        actor: Option<String>,
+        /// Only rows about this target, for example tenants/web
+        #[arg(long)]
+        target: Option<String>,
+        /// Only rows with this outcome: done, refused or failed
+        #[arg(long, hide_possible_values = true, value_parser = outcomes())]
+        outcome: Option<String>,
+        /// The most to list; 0 lists all
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+        limit: usize,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Print the number and the hash of the last row, for `verify --anchor`
+    #[command(after_help = "Examples:
+  mps-manager audit head > /mnt/elsewhere/anchor")]
+    Head {
+        #[command(flatten)]
+        call: CallArgs,
+    },
     /// Verify the hash chain; exit 1 with the first invalid row
     ///
     /// Reads the database directly and changes nothing, whether or not a manager is running.
+    #[command(after_help = "Examples:
+  sudo mps-manager audit verify
+  sudo mps-manager audit verify --anchor $(cat /mnt/elsewhere/anchor)")]
     Verify {
         /// The database; by default the one in the state directory
         #[arg(long, value_name = "FILE")]
@@ -24,10 +58,15 @@ pub(super) enum AuditCommand {
         /// The state directory
         #[arg(long, value_name = "DIR")]
         state_dir: Option<PathBuf>,
-        /// A row number and hash kept elsewhere, as 12:4f…: the chain must contain it
+        /// A row number and hash kept elsewhere, for example 12:4f…: the chain must contain it
         #[arg(long, value_name = "ID:HASH", value_parser = anchor)]
         anchor: Option<Head>,
     },
+}
+
+/// The outcomes, for arguments and completions.
+fn outcomes() -> PossibleValuesParser {
+    PossibleValuesParser::new(["done", "refused", "failed"])
 }
 
 fn anchor(text: &str) -> Result<Head, String> {
@@ -38,10 +77,58 @@ fn anchor(text: &str) -> Result<Head, String> {
     read.ok_or_else(|| "give the number of a row, a colon and its hash of 64 hexadecimal digits".to_owned())
 }
 
+const LAYOUT: ListLayout<AuditRecord> = ListLayout {
+    noun: "rows",
+    name: |row| row.id.to_string(),
+    columns: &[
+        ListColumn::new("ROW", |row| row.id.to_string().into()),
+        ListColumn::ranked(2, ListColumn::new("TIME", |row| rfc3339::format(row.at).into())),
+        ListColumn::ranked(3, ListColumn::new("ACTOR", |row| row.actor.as_str().into())),
+        ListColumn::ranked(4, ListColumn::new("OUTCOME", |row| TableCell::state(row.outcome.as_str()))),
+        ListColumn::cut("ACTION", |row| row.action.as_str().into()),
+        ListColumn::ranked(1, ListColumn::cut("TARGET", |row| row.target.as_str().into())),
+        ListColumn::wide("ORIGIN", |row| row.origin.as_str().into()),
+        ListColumn::wide("GRANT", |row| row.granted.as_str().into()),
+        ListColumn::wide("HASH", |row| row.hash.as_str().into()),
+    ],
+};
+
 pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
-    let AuditCommand::Verify { database, state_dir, anchor } = command;
+    match command {
+        AuditCommand::Verify { database, state_dir, anchor } => verify(database, state_dir, anchor),
+        AuditCommand::List { actor, target, outcome, limit, call } => ask(async move {
+            let client = call.client()?;
+            let path =
+                filtered("/api/v1/audit", &[("actor", actor), ("target", target), ("outcome", outcome)]);
+            let rows = match limit {
+                0 => all(&client, &path).await?,
+                limit => newest(&client, &path, limit).await?,
+            };
+            LAYOUT.print(&rows, call.format());
+            Ok(ExitCode::SUCCESS)
+        }),
+        AuditCommand::Head { call } => ask(async move {
+            let head: Head = call.client()?.get("/api/v1/audit/head").await?;
+            let anchor = format!("{}:{}", head.id, head.hash);
+            call.format().announce(&anchor, &anchor, &head);
+            Ok(ExitCode::SUCCESS)
+        }),
+    }
+}
+
+fn verify(
+    database: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    anchor: Option<Head>,
+) -> Result<ExitCode, String> {
     let state_dir = state_dir.unwrap_or_else(|| Config::default().state_dir);
     let database = database.unwrap_or_else(|| state_dir.join("mps-manager.db"));
+    if !database.exists() {
+        return Err(format!(
+            "there is no database {}: give --state-dir or --database, and become a user who may read it",
+            database.display()
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     match runtime.block_on(app::verify_audit(&database, anchor))? {

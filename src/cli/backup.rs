@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{OutputFormat, line};
+use super::output::{OutputArgs, line};
 use crate::app;
 use crate::config::Config;
 use crate::domain::memory::Bytes;
@@ -14,10 +14,10 @@ use crate::domain::memory::Bytes;
 #[derive(Debug, Args)]
 pub(super) struct StateArgs {
     /// The configuration file of the manager
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the database is
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
 
@@ -36,9 +36,8 @@ pub(super) struct BackupArgs {
     file: PathBuf,
     #[command(flatten)]
     state: StateArgs,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-    output: OutputFormat,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -53,35 +52,31 @@ pub(super) struct Restore {
 /// Runs a command to completion and prints its result.
 fn finish<T>(
     work: impl Future<Output = Result<T, app::StartupError>>,
-    print: impl FnOnce(&T) -> Result<(), serde_json::Error>,
+    print: impl FnOnce(&T),
 ) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done =
         runtime.map_err(|error| error.to_string())?.block_on(work).map_err(|error| error.to_string())?;
-    print(&done).map_err(|error| error.to_string())?;
+    print(&done);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn backup(BackupArgs { file, state, output }: BackupArgs) -> Result<ExitCode, String> {
     let config = state.read()?;
     finish(app::backup::backup(&config, &file), |made| {
-        match output {
-            OutputFormat::Json => line!("{}", serde_json::to_string_pretty(made)?),
-            OutputFormat::Table => {
-                let backup = &made.backup;
-                line!(
-                    "{}: {}, schema version {}, checked and on the disk",
-                    backup.file.display(),
-                    Bytes(backup.bytes),
-                    backup.schema_version
-                );
-                line!("Not in it: admin.token and the configuration file.");
-                if let Some(why) = &made.unrecorded {
-                    line!("The backup is not in the audit log and the events: {why}");
-                }
+        if !output.format.print_value(made) {
+            let backup = &made.backup;
+            line!(
+                "{}: {}, schema version {}, checked and on the disk",
+                backup.file.display(),
+                Bytes(backup.bytes),
+                backup.schema_version
+            );
+            line!("Not in it: admin.token and the configuration file.");
+            if let Some(why) = &made.unrecorded {
+                line!("The backup is not in the audit log and the events: {why}");
             }
         }
-        Ok(())
     })
 }
 
@@ -89,21 +84,17 @@ pub(super) fn restore(Restore { backup, broken_audit }: Restore) -> Result<ExitC
     let BackupArgs { file, state, output } = backup;
     let config = state.read()?;
     finish(app::backup::restore(&config, &file, broken_audit), |restored| {
-        match output {
-            OutputFormat::Json => line!("{}", serde_json::to_string_pretty(restored)?),
-            OutputFormat::Table => {
-                line!("{} was restored from {}", restored.database.display(), restored.backup.file.display());
-                if let Some(replaced) = &restored.replaced {
-                    line!("{} is the previous database", replaced.display());
-                }
-                for note in &restored.notes {
-                    line!("- {note}");
-                }
-                line!(
-                    "Start the manager: it adopts what is running, and applies the configuration of the backup."
-                );
+        if !output.format.print_value(restored) {
+            line!("{} was restored from {}", restored.database.display(), restored.backup.file.display());
+            if let Some(replaced) = &restored.replaced {
+                line!("{} is the previous database", replaced.display());
             }
+            for note in &restored.notes {
+                line!("- {note}");
+            }
+            line!(
+                "Start the manager: it adopts what is running, and applies the configuration of the backup."
+            );
         }
-        Ok(())
     })
 }

@@ -1,36 +1,51 @@
 //! `doctor`: what this host lacks for a manager.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+use unicode_width::UnicodeWidthStr as _;
 
-use super::{DIFFERS, OutputFormat, line, running, runtime_dir};
-use crate::app::doctor;
-use crate::config::Config;
+use super::completion;
+use super::fetch::all;
+use super::output::{DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width};
+use super::running;
+use super::server::runtime_dir;
+use crate::app::doctor::{self, DaemonReport};
+use crate::client::Client;
+use crate::config::{self, Config};
 use crate::domain::checkup::{CheckVerdict, Checkup};
-use crate::domain::printable::printable;
+use crate::service::daemons::DaemonView;
+
+/// How long a manager may take to say how its daemons are.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// The width of the column of outcomes.
+const STATUS: usize = 7;
+/// Text is not broken into lines narrower than this.
+const NARROWEST: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
     /// The configuration file of the manager; by default, that of the running manager
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the database is
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// The directory of sockets, pipe directories and logs [env: `MPS_MANAGER_RUNTIME_DIR`]
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
-    /// Check the simulated host of this profile, as h200x2
-    #[arg(long, value_name = "PROFILE")]
+    /// Check the simulated host of this profile, for example h200x2
+    #[arg(long, value_name = "PROFILE", add = ArgValueCandidates::new(completion::profiles))]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     mps_dir: Option<PathBuf>,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-    output: OutputFormat,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
@@ -67,25 +82,102 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let checkup = runtime.map_err(|error| error.to_string())?.block_on(doctor::examine(config, refused));
-    match args.output {
-        OutputFormat::Json => {
-            line!("{}", serde_json::to_string_pretty(&checkup).map_err(|error| error.to_string())?);
+    let checkup = runtime.map_err(|error| error.to_string())?.block_on(async {
+        let report = report(&config).await;
+        doctor::examine(config, refused, report).await
+    });
+    match args.output.format {
+        OutputFormat::Name => {
+            for check in checkup.checks.iter().filter(|check| check.status == CheckVerdict::Fail) {
+                line!("{}", check.id);
+            }
         }
-        OutputFormat::Table => print(&checkup),
+        format => {
+            if !format.print_value(&checkup) {
+                print(&checkup);
+            }
+        }
     }
     Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
+/// What the manager that serves says of its daemons; `None` where none serves.
+async fn report(config: &Config) -> Option<DaemonReport> {
+    let socket = config.socket();
+    UnixStream::connect(&socket).ok()?;
+    let asked = async {
+        let trusted = config::trusted_managers()?;
+        let client = Client::over_socket(&socket, trusted).map_err(|error| error.to_string())?;
+        let daemons: Vec<DaemonView> =
+            all(&client, "/api/v1/daemons").await.map_err(|error| error.to_string())?;
+        let conditions = |daemon: DaemonView| {
+            let status = daemon.status.map(|status| status.conditions).unwrap_or_default();
+            (daemon.name.to_string(), status)
+        };
+        Ok(daemons.into_iter().map(conditions).collect())
+    };
+    let answer = tokio::time::timeout(TIMEOUT, asked).await;
+    Some(answer.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs()))))
+}
+
 fn print(checkup: &Checkup) {
     let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
+    let columns = terminal_width().map(|columns| columns.saturating_sub(STATUS + width + 4));
+    let columns = columns.filter(|columns| *columns >= NARROWEST);
+    let row = |status: &str, id: &str, text: &str| {
+        let mut head = Some((TableCell::state(status), id));
+        for text in wrapped(text, columns) {
+            let (status, id) = head.take().unwrap_or_else(|| ("".into(), ""));
+            print_cells(&[(status, STATUS), (id.into(), width), (text.into(), 0)]);
+        }
+    };
     for check in &checkup.checks {
-        line!("{:<7}  {:<width$}  {}", check.status.as_str(), check.id, printable(&check.seen));
-        if let Some(remedy) = &check.remedy {
-            line!("{:<7}  {:<width$}  -> {remedy}", "", "");
+        let several = check.findings.iter();
+        let mut found: Vec<(&str, Option<&str>)> =
+            several.map(|finding| (finding.seen.as_str(), Some(finding.remedy.as_str()))).collect();
+        if found.is_empty() {
+            found.push((check.seen.as_str(), check.remedy.as_deref()));
+        }
+        let mut head = Some((check.status.as_str(), check.id));
+        for (seen, remedy) in found {
+            let (status, id) = head.take().unwrap_or_default();
+            row(status, id, seen);
+            if let Some(remedy) = remedy {
+                row("", "", &format!("-> {remedy}"));
+            }
         }
     }
     let counts = [CheckVerdict::Ok, CheckVerdict::Warn, CheckVerdict::Fail, CheckVerdict::Skipped]
         .map(|verdict| format!("{} {}", checkup.count(verdict), verdict.as_str()));
     line!("\n{}", counts.join(", "));
+}
+
+/// A text in lines of at most so many columns, broken between words; a longer word has a line of its own.
+fn wrapped(text: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![text.to_owned()] };
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && line.width() + 1 + word.width() > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", None), ["one two three"]);
+        assert_eq!(wrapped("one two three", Some(7)), ["one two", "three"]);
+        assert_eq!(wrapped("mps-manager status", Some(5)), ["mps-manager", "status"]);
+        assert_eq!(wrapped("", Some(5)), [""]);
+    }
 }

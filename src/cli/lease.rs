@@ -1,11 +1,15 @@
-//! `mps-manager lease …`: the leases of a tenant.
+//! `mps-manager lease`: the leases of a tenant.
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
 
-use super::{OutputFormat, ServerArgs, ask, line, show};
-use crate::client::{Client, ClientError};
+use super::completion;
+use super::fetch::all;
+use super::output::{ListColumn, ListLayout, TableCell, age};
+use super::server::{CallArgs, ask};
 use crate::domain::TenantName;
 use crate::domain::client::ClientId;
 use crate::service::tenants::leases::HeldLease;
@@ -14,54 +18,57 @@ use crate::service::tenants::leases::HeldLease;
 #[derive(Debug, Subcommand)]
 pub(super) enum LeaseCommand {
     /// List the leases of a tenant
+    #[command(after_help = "Examples:
+  mps-manager lease list web")]
     List {
-        #[command(flatten)]
-        server: ServerArgs,
         /// The tenant
+        #[arg(add = ArgValueCandidates::new(completion::tenants))]
         tenant: TenantName,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
+        #[command(flatten)]
+        call: CallArgs,
     },
     /// Revoke a lease; its process keeps running
+    #[command(after_help = "Examples:
+  mps-manager lease revoke web 19080-1234567")]
     Revoke {
-        #[command(flatten)]
-        server: ServerArgs,
         /// The tenant
+        #[arg(add = ArgValueCandidates::new(completion::tenants))]
         tenant: TenantName,
         /// The lease's ID, as `list` prints it
         id: ClientId,
+        #[command(flatten)]
+        call: CallArgs,
     },
 }
 
-pub(super) fn run(command: LeaseCommand) -> Result<ExitCode, String> {
-    match command {
-        LeaseCommand::List { server, tenant, output } => {
-            ask(async move { list(&server.client()?, &tenant, output).await })
-        }
-        LeaseCommand::Revoke { server, tenant, id } => ask(async move {
-            server.client()?.delete(&format!("/api/v1/tenants/{tenant}/leases/{id}")).await?;
-            Ok(ExitCode::SUCCESS)
-        }),
-    }
-}
+const LAYOUT: ListLayout<HeldLease> = ListLayout {
+    noun: "leases",
+    name: |lease| lease.id.to_string(),
+    columns: &[
+        ListColumn::new("LEASE", |lease| lease.id.to_string().into()),
+        ListColumn::ranked(4, ListColumn::new("KIND", |lease| lease.kind.as_str().into())),
+        ListColumn::new("CLIENT", |lease| if lease.is_client { "yes" } else { "no" }.into()),
+        ListColumn::ranked(3, ListColumn::new("UID", |lease| TableCell::optional(lease.uid))),
+        ListColumn::ranked(5, ListColumn::new("AGE", |lease| age(lease.granted_at).into())),
+        ListColumn::ranked(1, ListColumn::cut("COMMAND", |lease| lease.command.as_str().into())),
+    ],
+};
 
-async fn list(client: &Client, tenant: &TenantName, output: OutputFormat) -> Result<ExitCode, ClientError> {
-    let leases: Vec<HeldLease> = show::all(client, &format!("/api/v1/tenants/{tenant}/leases")).await?;
-    if matches!(output, OutputFormat::Json) {
-        line!("{:#}", serde_json::json!(leases));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut rows = vec![["ID", "KIND", "CLIENT", "UID", "COMMAND"].map(str::to_owned)];
-    for lease in leases {
-        rows.push([
-            lease.id.to_string(),
-            lease.kind.as_str().to_owned(),
-            if lease.is_client { "yes" } else { "no" }.to_owned(),
-            lease.uid.map_or_else(|| "-".into(), |uid| uid.to_string()),
-            lease.command.escape_debug().to_string(),
-        ]);
-    }
-    show::table(&rows);
-    Ok(ExitCode::SUCCESS)
+pub(super) fn run(command: LeaseCommand) -> Result<ExitCode, String> {
+    ask(async move {
+        match command {
+            LeaseCommand::List { tenant, call } => {
+                let leases: Vec<HeldLease> =
+                    all(&call.client()?, &format!("/api/v1/tenants/{tenant}/leases")).await?;
+                LAYOUT.print(&leases, call.format());
+            }
+            LeaseCommand::Revoke { tenant, id, call } => {
+                call.client()?.delete(&format!("/api/v1/tenants/{tenant}/leases/{id}")).await?;
+                let sentence =
+                    format!("lease {id} of tenant {tenant} was revoked; its process keeps running");
+                call.format().announce(&sentence, &id.to_string(), &json!({ "id": id, "revoked": true }));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }

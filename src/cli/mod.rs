@@ -1,40 +1,79 @@
-//! The command line.
+//! The command line: one file or folder per noun.
 
+mod adopt_ours;
 mod audit;
 mod backup;
+mod change;
+mod clients;
+mod completion;
+mod confirm;
+mod context;
+mod daemon;
 mod doctor;
+mod environment;
 mod events;
-
+mod fetch;
+mod foreign;
+mod gpu;
+mod host;
+mod host_file;
+mod identity;
+mod incident;
 mod layout;
 mod lease;
+mod maintenance;
+mod manual;
+mod operation;
 mod output;
+mod replay;
 mod run;
 mod running;
 mod serve;
 mod server;
-mod show;
+mod session;
+mod short_id;
+mod sim_down;
+mod spec_changes;
+mod status;
+mod suggestions;
+mod tenant;
 mod token;
+mod top;
 mod verify;
 mod vet;
+mod wait;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
 
-use self::output::{DIFFERS, ERROR, OutputFormat, complain, line};
+use self::completion::CompletedShell;
+use self::output::{ColourChoice, ERROR, EXIT_CODES, choose_colour, complain, line};
 use self::serve::Serve;
-use self::server::{ServerArgs, ask, runtime_dir};
-use self::show::{EnvFormat, StoppedClientAction};
+use self::server::{CallArgs, ask};
 use crate::config::Config;
-use crate::domain::client::ClientId;
 use crate::domain::{MemoryLimit, TenantName};
-use crate::{gpu, http, sim};
+use crate::{gpu as host_gpu, http, sim};
 
 /// Owns the NVIDIA MPS control daemons of a GPU host.
 #[derive(Debug, Parser)]
-#[command(name = "mps-manager", version, max_term_width = 100)]
+#[command(name = "mps-manager", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
+    /// When to colour results and help: auto, always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    color: ColourChoice,
     #[command(subcommand)]
     command: CliCommand,
 }
@@ -42,112 +81,210 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Serve this host, or a simulated one
+    #[command(after_help = "Examples:
+  mps-manager serve --sim h200x2 --rm                 a simulated host, removed at the end
+  mps-manager serve --config /etc/mps-manager/config.toml
+  mps-manager serve --listen 0.0.0.0:8640 --apply host.yaml")]
     Serve(Serve),
-    /// Show the host, its daemons and its tenants; exit 1 when something is not ready
-    Status {
-        #[command(flatten)]
-        server: ServerArgs,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
-    },
-    /// List the processes connected to the servers
-    Clients {
-        #[command(flatten)]
-        server: ServerArgs,
-        /// Only those of this tenant
-        #[arg(long)]
-        tenant: Option<TenantName>,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
-    },
-    /// List events, and follow new ones
-    Events(events::EventsArgs),
-    /// Print the environment of a tenant's processes
-    Env {
-        #[command(flatten)]
-        server: ServerArgs,
-        /// The tenant
-        tenant: TenantName,
-        /// As lines for a shell, or as JSON
-        #[arg(long, value_enum, default_value_t = EnvFormat::Sh)]
-        format: EnvFormat,
-    },
-    /// Start a command with a tenant's environment, as the tenant's user
-    Run(run::RunArgs),
-    /// Verify a tenant's settings with a CUDA client; exit 1 if one differs, 2 if the client could not run
-    Verify {
-        #[command(flatten)]
-        server: ServerArgs,
-        /// The tenant
-        tenant: TenantName,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
-    },
-    /// Terminate a client in the safe order
-    Terminate {
-        #[command(flatten)]
-        server: ServerArgs,
-        /// The client's ID, as `clients` prints it
-        client: ClientId,
-        /// What to do if the client is stopped (SIGSTOP, a debugger); by default nothing is sent and this fails
-        #[arg(long, value_enum)]
-        stopped: Option<StoppedClientAction>,
-    },
-    /// List and revoke leases
-    Lease {
+    /// Show the host, its daemons, its tenants and incidents; exit 1 when something is not ready or an incident is open
+    Status(status::StatusArgs),
+    /// Watch GPUs, tenants and clients in the terminal
+    Top(top::TopArgs),
+    /// Work with control daemons
+    #[command(alias = "daemons")]
+    Daemon {
         #[command(subcommand)]
-        command: lease::LeaseCommand,
+        command: daemon::DaemonCommand,
+    },
+    /// Work with tenants: named consumers with limits
+    #[command(alias = "tenants")]
+    Tenant {
+        #[command(subcommand)]
+        command: tenant::TenantCommand,
+    },
+    /// Work with GPUs
+    #[command(alias = "gpus")]
+    Gpu {
+        #[command(subcommand)]
+        command: gpu::GpuCommand,
+    },
+    /// Show the host, and confirm a database that came from another machine
+    #[command(alias = "hosts")]
+    Host {
+        #[command(subcommand)]
+        command: host::HostCommand,
+    },
+    /// List incidents, show one, and acknowledge it
+    #[command(alias = "incidents")]
+    Incident {
+        #[command(subcommand)]
+        command: incident::IncidentCommand,
     },
     /// Work with partition layouts
+    #[command(alias = "layouts")]
     Layout {
         #[command(subcommand)]
         command: layout::LayoutCommand,
     },
-    /// Create, list and revoke tokens
+    /// Show what a host file would change; exit 1 if it would change something
+    Diff(host_file::DiffArgs),
+    /// Make the host what a file says; exit 1 if that is refused or fails
+    Apply(host_file::ApplyArgs),
+    /// Print the host as a file that `apply` takes: its daemons, tenants and layouts
+    Export(host_file::ExportArgs),
+    /// Show replays of layouts
+    #[command(alias = "replays")]
+    Replay {
+        #[command(subcommand)]
+        command: replay::ReplayCommand,
+    },
+    /// Work with operations: actions that take time
+    #[command(alias = "operations")]
+    Operation {
+        #[command(subcommand)]
+        command: operation::OperationCommand,
+    },
+    /// Work with clients: processes that are connected to servers
+    Client {
+        #[command(subcommand)]
+        command: clients::ClientCommand,
+    },
+    /// List clients: short for `client list`
+    #[command(
+        visible_alias = "ps",
+        after_help = "Examples:
+  mps-manager clients
+  mps-manager ps --tenant web"
+    )]
+    Clients(clients::ClientListArgs),
+    /// Terminate clients: short for `client terminate`
+    #[command(
+        visible_alias = "kill",
+        after_help = "Examples:
+  mps-manager terminate 19080
+  mps-manager kill --tenant web --yes"
+    )]
+    Terminate(clients::TerminateArgs),
+    /// Start a command with a tenant's environment, as the tenant's user
+    Run(run::RunArgs),
+    /// Print the environment of a tenant's processes
+    Env(environment::EnvironmentArgs),
+    /// Verify a tenant's limits with a CUDA client; exit 1 if one differs, 2 if the client could not run
+    #[command(after_help = "Examples:
+  mps-manager verify web
+  mps-manager verify web -o json")]
+    Verify {
+        /// The tenant
+        #[arg(add = ArgValueCandidates::new(completion::tenants))]
+        tenant: TenantName,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// List events, and follow new ones
+    Events(events::EventsArgs),
+    /// Work with leases: permissions for one process to run as a tenant's client
+    #[command(alias = "leases")]
+    Lease {
+        #[command(subcommand)]
+        command: lease::LeaseCommand,
+    },
+    /// Show control daemons that somebody else started
+    Foreign {
+        #[command(subcommand)]
+        command: foreign::ForeignCommand,
+    },
+    /// Release GPUs and the driver for maintenance, and take them again
+    Maintenance {
+        #[command(subcommand)]
+        command: maintenance::MaintenanceCommand,
+    },
+    /// Work with tokens
+    #[command(alias = "tokens")]
     Token {
         #[command(subcommand)]
         command: token::TokenCommand,
     },
+    /// Work with sessions of browsers
+    #[command(alias = "sessions")]
+    Session {
+        #[command(subcommand)]
+        command: session::SessionCommand,
+    },
     /// Print a link that logs a browser in once, within 15 minutes
+    #[command(after_help = "Examples:
+  mps-manager login-url")]
     LoginUrl {
         #[command(flatten)]
-        server: ServerArgs,
+        call: CallArgs,
     },
-    /// Show who the server takes you for, and what you may do
+    /// Show who you are, and what you may do
+    #[command(after_help = "Examples:
+  mps-manager whoami
+  mps-manager whoami --context lab")]
     Whoami {
         #[command(flatten)]
-        server: ServerArgs,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
+        call: CallArgs,
     },
     /// Work with the audit log
     Audit {
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
-    /// Check what this host lacks, with or without a running manager; exit 1 on warnings or failures
+    /// Save how to reach servers, and choose one
+    #[command(alias = "contexts")]
+    Context {
+        #[command(subcommand)]
+        command: context::ContextCommand,
+    },
+    /// Check whether this host is ready for a manager; exit 1 on warnings or failures
+    #[command(after_help = "Examples:
+  mps-manager doctor
+  mps-manager doctor --sim h200x2")]
     Doctor(doctor::Doctor),
     /// Copy the database to a file, also while the manager is running
+    #[command(after_help = "Examples:
+  mps-manager backup /var/backups/mps-manager.db")]
     Backup(backup::BackupArgs),
     /// Replace the database with a backup, while no manager is running
+    #[command(after_help = "Examples:
+  mps-manager restore /var/backups/mps-manager.db")]
     Restore(backup::Restore),
-    /// Print the OpenAPI document
-    Openapi {
-        /// The version of OpenAPI
-        #[arg(long = "as", value_name = "VERSION", default_value = "3.1", value_parser = ["3.1", "3.0"])]
-        form: String,
-    },
     /// Work with configuration files
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Print the version
+    #[command(after_help = "Examples:
+  mps-manager version")]
+    Version,
+    /// Print the OpenAPI document
+    #[command(after_help = "Examples:
+  mps-manager openapi > openapi.json
+  mps-manager openapi --as 3.0 > openapi-3.0.json")]
+    Openapi {
+        /// The version of OpenAPI
+        #[arg(long = "as", value_name = "VERSION", default_value = "3.1", value_parser = ["3.1", "3.0"])]
+        form: String,
+    },
+    /// Print a script with completions for a shell; names of tenants, daemons and layouts come from the server
+    #[command(after_help = "Examples:
+  source <(mps-manager completions bash)
+  mps-manager completions fish > ~/.config/fish/completions/mps-manager.fish")]
+    Completions {
+        /// The shell
+        shell: CompletedShell,
+    },
+    /// Write the manual pages to a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory
+        directory: PathBuf,
+    },
     /// Report what a CUDA client sees, from a child process; prints JSON
-    CudaProbe(gpu::probe::ProbeArgs),
+    #[command(after_help = "Examples:
+  mps-manager run --tenant web -- mps-manager cuda-probe")]
+    CudaProbe(host_gpu::probe::ProbeArgs),
     /// Parts of the simulated host
     Sim {
         #[command(subcommand)]
@@ -158,6 +295,8 @@ enum CliCommand {
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Print the effective configuration, or what is wrong with it
+    #[command(after_help = "Examples:
+  mps-manager config check --config /etc/mps-manager/config.toml")]
     Check {
         /// The configuration file
         #[arg(long)]
@@ -168,65 +307,115 @@ enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 enum SimCommand {
     /// A client of the simulated GPUs that behaves like a recorded real one
+    #[command(after_help = "Examples:
+  mps-manager run --tenant demo -- mps-manager sim client --spin 60")]
     Client(sim::client::ClientArgs),
+    /// End a trial: the manager of a simulated host if it runs, its MPS processes and clients, and its directories
+    #[command(after_help = "Examples:
+  mps-manager sim down
+  mps-manager sim down --runtime-dir /tmp/mps/run --state-dir /tmp/mps/state")]
+    Down(sim_down::SimDown),
 }
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.command {
-        CliCommand::CudaProbe(args) => return cuda_probe(&args),
-        CliCommand::Sim { command: SimCommand::Client(args) } => return sim::client::run(&args),
+    completion::answer_shell::<Cli>();
+    let mut command = Cli::command().color(help_colour(std::env::args_os()));
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed =
+        parsed.and_then(|found| Cli::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
+    let cli = parsed.unwrap_or_else(|error| match error.kind() {
+        ErrorKind::InvalidSubcommand => suggestions::with_safe_ones(error, &Cli::command()).exit(),
+        _ => error.exit(),
+    });
+    choose_colour(cli.color);
+    dispatch(cli.command).unwrap_or_else(|message| {
+        complain(&message);
+        ExitCode::from(ERROR)
+    })
+}
+
+/// When help and errors about arguments are coloured, which are printed before the arguments are known.
+fn help_colour(words: impl IntoIterator<Item = OsString>) -> clap::ColorChoice {
+    let words: Vec<String> = words
+        .into_iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .take_while(|word| word != "--")
+        .collect();
+    let given = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
+        "" => words.get(at + 1).map(String::as_str),
+        rest => rest.strip_prefix('='),
+    });
+    match given {
+        Some("always") => clap::ColorChoice::Always,
+        Some("never") => clap::ColorChoice::Never,
+        _ => clap::ColorChoice::Auto,
+    }
+}
+
+fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
+    match command {
+        CliCommand::CudaProbe(args) => Ok(cuda_probe(&args)),
+        CliCommand::Sim { command: SimCommand::Client(args) } => Ok(sim::client::run(&args)),
+        CliCommand::Sim { command: SimCommand::Down(args) } => sim_down::run(args),
         CliCommand::Openapi { form } => {
             let document =
                 serde_json::from_str(http::DOCUMENT).expect("a test holds that the document is JSON");
             line!("{:#}", if form == "3.0" { http::api::as_openapi_3_0(&document) } else { document });
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Audit { command } => audit::run(command),
-        CliCommand::Layout { command } => layout::run(command),
-        CliCommand::Token { command } => token::run(command),
-        CliCommand::LoginUrl { server } => ask(async move { token::login_url(&server.client()?).await }),
-        CliCommand::Whoami { server, output } => {
-            ask(async move { token::whoami(&server.client()?, output).await })
+        CliCommand::Version => {
+            line!("mps-manager {}", env!("CARGO_PKG_VERSION"));
+            Ok(ExitCode::SUCCESS)
         }
+        CliCommand::Completions { shell } => completion::print_script(shell),
+        CliCommand::Man { directory } => manual::write(&Cli::command(), &directory),
         CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
+        CliCommand::Context { command } => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Backup(args) => backup::backup(args),
         CliCommand::Restore(args) => backup::restore(args),
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Run(args) => run::run(&args),
-        CliCommand::Status { server, output } => {
-            ask(async move { show::status(&server.client()?, output).await })
-        }
-        CliCommand::Clients { server, tenant, output } => {
-            ask(async move { show::clients(&server.client()?, tenant.as_ref(), output).await })
-        }
-        CliCommand::Events(args) => ask(events::run(args)),
-        CliCommand::Env { server, tenant, format } => {
-            ask(async move { show::environment(&server.client()?, &tenant, format).await })
-        }
-        CliCommand::Verify { server, tenant, output } => {
-            ask(async move { verify::run(&server.client()?, &tenant, output).await })
-        }
-        CliCommand::Terminate { server, client, stopped } => {
-            ask(async move { show::terminate(&server.client()?, client, stopped).await })
-        }
+        CliCommand::Status(args) => status::run(args),
+        CliCommand::Top(args) => top::run(args),
+        CliCommand::Daemon { command } => daemon::run(command),
+        CliCommand::Tenant { command } => tenant::run(command),
+        CliCommand::Gpu { command } => gpu::run(command),
+        CliCommand::Host { command } => host::run(command),
+        CliCommand::Incident { command } => incident::run(command),
+        CliCommand::Layout { command } => layout::run(command),
+        CliCommand::Diff(args) => host_file::diff(args),
+        CliCommand::Apply(args) => host_file::apply(args),
+        CliCommand::Export(args) => host_file::export(args),
+        CliCommand::Replay { command } => replay::run(command),
+        CliCommand::Operation { command } => operation::run(command),
+        CliCommand::Client { command } => clients::run(command),
+        CliCommand::Clients(args) => ask(async move { clients::list(&args).await }),
+        CliCommand::Terminate(args) => ask(async move { clients::terminate(&args).await }),
         CliCommand::Lease { command } => lease::run(command),
-    };
-    result.unwrap_or_else(|message| {
-        complain(&message);
-        ExitCode::from(ERROR)
-    })
+        CliCommand::Foreign { command } => foreign::run(command),
+        CliCommand::Maintenance { command } => maintenance::run(command),
+        CliCommand::Token { command } => token::run(command),
+        CliCommand::Session { command } => session::run(command),
+        CliCommand::Audit { command } => audit::run(command),
+        CliCommand::LoginUrl { call } => ask(async move { identity::login_url(&call).await }),
+        CliCommand::Whoami { call } => ask(async move { identity::whoami(&call).await }),
+        CliCommand::Events(args) => ask(events::run(args)),
+        CliCommand::Env(args) => ask(async move { environment::print(&args).await }),
+        CliCommand::Verify { tenant, call } => {
+            ask(async move { verify::run(&call.client()?, &tenant, call.format()).await })
+        }
+    }
 }
 
 /// The probe; in the process that uses CUDA, the simulated host's CUDA is used if the environment names one.
-fn cuda_probe(args: &gpu::probe::ProbeArgs) -> ExitCode {
+fn cuda_probe(args: &host_gpu::probe::ProbeArgs) -> ExitCode {
     match std::env::var_os(sim::world::WORLD_VARIABLE) {
         Some(world) if args.child => {
             sim::client::probe::run(world.as_ref(), args.allocate_up_to.map(MemoryLimit::bytes))
         }
-        _ => gpu::probe::run(args),
+        _ => host_gpu::probe::run(args),
     }
 }
 
@@ -236,4 +425,73 @@ fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
     let config = config.map_err(|error| error.to_string())?;
     line!("{}", toml::to_string(&config).map_err(|error| error.to_string())?.trim_end());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(word: &str) -> String {
+        let error = Cli::try_parse_from(["mps-manager", word]).expect_err(word);
+        suggestions::with_safe_ones(error, &Cli::command()).to_string()
+    }
+
+    #[test]
+    fn harmful_commands_are_not_suggested() {
+        for word in ["terminat", "restor", "versio", "tenan"] {
+            for harmful in ["'terminate'", "'restore'"] {
+                assert!(!refusal(word).contains(harmful), "{word}: {}", refusal(word));
+            }
+        }
+        assert!(refusal("tenan").contains("'tenant'"), "{}", refusal("tenan"));
+    }
+
+    #[test]
+    fn verb_alone_is_shown_with_nouns() {
+        assert!(refusal("restart").contains("daemon restart"), "{}", refusal("restart"));
+    }
+
+    #[test]
+    fn plural_nouns_are_accepted() {
+        for words in [["tenants", "list"], ["daemons", "list"], ["tokens", "list"], ["operations", "list"]] {
+            Cli::try_parse_from([&["mps-manager"][..], &words].concat()).expect("a command");
+        }
+    }
+
+    /// Adds the commands without subcommands that `--help` lists.
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
+        for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+            let path = format!("{path} {}", one.get_name());
+            if one.has_subcommands() {
+                leaves(one, &path, found);
+            } else {
+                let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+                found.push((path, after));
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let mut found = Vec::new();
+        leaves(&Cli::command(), "mps-manager", &mut found);
+        assert!(found.len() > 70, "{}", found.len());
+        for (path, after) in found {
+            assert!(after.contains("Examples:\n"), "{path} has no examples");
+            assert!(after.lines().any(|line| line.contains(&path)), "{path} has examples of other commands");
+        }
+    }
+
+    #[test]
+    fn help_takes_the_colour_that_is_chosen() {
+        let of = |words: &[&str]| help_colour(words.iter().map(OsString::from));
+        assert_eq!(of(&["mps-manager", "--color", "never", "--help"]), clap::ColorChoice::Never);
+        assert_eq!(of(&["mps-manager", "status", "--color=always"]), clap::ColorChoice::Always);
+        assert_eq!(of(&["mps-manager", "run", "--", "ls", "--color=always"]), clap::ColorChoice::Auto);
+    }
+
+    #[test]
+    fn commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
 }

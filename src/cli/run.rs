@@ -9,8 +9,11 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 
-use super::ServerArgs;
+use super::completion;
+use super::output::complain;
+use super::server::ServerArgs;
 use super::vet::{Answerer, check_environment, check_user};
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
@@ -20,21 +23,25 @@ use crate::host::user::become_user;
 use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager run --tenant web -- python train.py
+  mps-manager run --tenant web --wait 10m -- ./job
+Exits with the code of the command, with 126 or 127 if that cannot be run, or with 2 if it got no lease.")]
 pub(super) struct RunArgs {
-    #[command(flatten)]
-    server: ServerArgs,
     /// The tenant
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
     tenant: TenantName,
     /// The user that the command must run as; refused if it is not the tenant's
     #[arg(short, long)]
     uid: Option<u32>,
-    /// Wait for a slot if there is none, for at most this time (as 90s, 15m, 24h), or for as long as it takes
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = FOREVER, value_parser = parse_duration)]
+    /// Wait for a slot if there is none, for at most this time (for example 90s, 15m or 24h), or for as long as it takes
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = FOREVER, value_parser = parse_duration)]
     wait: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// What `--wait` means without a duration.
@@ -58,7 +65,7 @@ async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<Le
             return Err(error);
         }
         if !is_announced {
-            crate::cli::complain(&format!("waiting: {error}"));
+            complain(&format!("waiting: {error}"));
             is_announced = true;
         }
         tokio::time::sleep(PAUSE).await;
@@ -123,7 +130,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     }
     let error = command.exec();
     // As shells do: 127 for a command that does not exist, 126 for one that cannot run.
-    crate::cli::complain(&format!("{} cannot be run: {error}", program.to_string_lossy()));
+    complain(&format!("{} cannot be run: {error}", program.to_string_lossy()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(ExitCode::from(if missing { 127 } else { 126 }))
 }

@@ -9,10 +9,12 @@ use rustix::net::sockopt::socket_peercred;
 
 use super::serve::Serve;
 use crate::config::{self, Config};
-use crate::host::process;
+use crate::host::{Identity, process};
 
 /// A running manager.
 pub(super) struct RunningManager {
+    /// Its process.
+    pub(super) process: Identity,
     /// Its configuration, or why that cannot be read now.
     pub(super) config: Result<Config, String>,
     /// The directory of its database, from the file it has open.
@@ -27,10 +29,11 @@ pub(super) fn manager(runtime_dir: &Path) -> Option<RunningManager> {
         return None;
     }
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    let process = process::identify(pid)?;
     let serve = serve_of(&process::command(pid)?)?;
     let directory = fs::read_link(format!("/proc/{pid}/cwd")).ok();
     let config = serve.within(directory.as_deref()).config().map_err(|error| error.to_string());
-    Some(RunningManager { config, state_dir: state_dir(pid) })
+    Some(RunningManager { process, config, state_dir: state_dir(pid) })
 }
 
 /// The options of `serve` on a command line.

@@ -1,50 +1,65 @@
 //! `serve`: its options, and the manager itself.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap_complete::engine::ArgValueCandidates;
 
+use super::completion;
+use crate::app::ServeOptions;
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::{app, telemetry};
 
 #[derive(Debug, Parser)]
 pub(super) struct Serve {
     /// The configuration file
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The address of the API
-    #[arg(long)]
+    #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Listen beyond loopback without TLS: anyone on the network can read what is sent, tokens included
     #[arg(long)]
     insecure_listen: bool,
     /// The directory of the database and the admin token
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// The directory of sockets, pipe directories and logs
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
-    /// Run on a simulated host of this profile, as h200x2
-    #[arg(long, value_name = "PROFILE")]
+    /// Run on a simulated host of this profile, for example h200x2
+    #[arg(long, value_name = "PROFILE", add = ArgValueCandidates::new(completion::profiles))]
     sim: Option<String>,
     /// The directory of NVIDIA's two programs
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     mps_dir: Option<PathBuf>,
     /// The format of log lines
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "FORMAT", value_enum)]
     log_format: Option<LogFormat>,
-    /// Start with an empty database if the state directory has lost its own
-    #[arg(long)]
-    new_database: bool,
+    /// Apply this host file at the start, and stop if it is refused
+    #[arg(long, value_name = "HOST.yaml")]
+    apply: Option<PathBuf>,
+    #[command(flatten)]
+    options: ServeOptions,
+    /// On a terminal: log everything that `log_filter` lets through, and not only warnings
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 impl Serve {
     /// The same, with relative paths resolved against a directory.
     pub(super) fn within(mut self, directory: Option<&Path>) -> Self {
         let Some(directory) = directory else { return self };
-        let paths = [&mut self.config, &mut self.state_dir, &mut self.runtime_dir, &mut self.mps_dir];
+        let paths = [
+            &mut self.config,
+            &mut self.state_dir,
+            &mut self.runtime_dir,
+            &mut self.mps_dir,
+            &mut self.apply,
+        ];
         for path in paths.into_iter().flatten() {
             *path = directory.join(&*path);
         }
@@ -66,15 +81,20 @@ impl Serve {
 }
 
 pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
-    let new_database = args.new_database;
+    let host_file = args.apply.as_deref().map(super::host_file::checked).transpose()?.map(|(file, _)| file);
+    let options = args.options;
+    let is_quiet = !args.verbose && std::io::stderr().is_terminal();
     let config = args.config().map_err(|error| error.to_string())?;
-    telemetry::start(config.log_format, &config.log_filter)?;
+    // Somebody who sits there reads the address and what goes wrong; a filter that was chosen stays.
+    let is_chosen = config.log_filter != Config::default().log_filter;
+    let filter = if is_quiet && !is_chosen { "warn" } else { &config.log_filter };
+    telemetry::start(config.log_format, filter)?;
     // The work is waiting for processes and sockets: two threads suffice on any host.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config, new_database)).map_err(|error| error.to_string())?;
+    runtime.block_on(app::serve(config, options, host_file)).map_err(|error| error.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

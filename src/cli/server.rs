@@ -1,4 +1,4 @@
-//! Calls to the server.
+//! How a command reaches the server, and how its outcome becomes an exit code.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,26 +6,63 @@ use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 
-use super::output::{DIFFERS, complain};
+use super::context::{SavedContexts, context_names};
+use super::output::{DIFFERS, OutputArgs, OutputFormat, complain};
 use crate::client::{Client, ClientError};
 use crate::config;
 
 /// The status of a conflict with the state of the host.
 const CONFLICT: u16 = 409;
 
+/// The heading of these options in `--help`, which stands last.
+const CONNECTION: &str = "Connection";
+
 /// How to reach the server.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(super) struct ServerArgs {
-    /// The server's URL; by default the unix socket [env: `MPS_MANAGER_URL`]
-    #[arg(long)]
+    /// A saved context (`mps-manager context add`) [env: `MPS_MANAGER_CONTEXT`]
+    #[arg(long, value_name = "NAME", help_heading = CONNECTION, conflicts_with_all = ["url", "runtime_dir"],
+        add = ArgValueCandidates::new(context_names))]
+    pub(super) context: Option<String>,
+    /// The server's URL, used with the token in `MPS_MANAGER_TOKEN` [env: `MPS_MANAGER_URL`]
+    #[arg(long, help_heading = CONNECTION)]
     pub(super) url: Option<String>,
-    /// PEM file with the certificates to verify an https:// server with, instead of the system's [env: `MPS_MANAGER_CA_FILE`]
-    #[arg(long, value_name = "FILE")]
-    ca_file: Option<PathBuf>,
-    /// The server's runtime directory, where its unix socket is [env: `MPS_MANAGER_RUNTIME_DIR`]
-    #[arg(long)]
+    /// PEM file with the certificates to trust for an https:// URL, instead of the system's [env: `MPS_MANAGER_CA_FILE`]
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION)]
+    pub(super) ca_file: Option<PathBuf>,
+    /// The server's runtime directory, where its unix socket is; this is the default [env: `MPS_MANAGER_RUNTIME_DIR`]
+    #[arg(long, value_name = "DIR", help_heading = CONNECTION)]
     pub(super) runtime_dir: Option<PathBuf>,
+}
+
+/// What nearly every command takes.
+#[derive(Debug, Clone, Args)]
+pub(super) struct CallArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+}
+
+impl CallArgs {
+    /// The client of the server.
+    pub(super) fn client(&self) -> Result<Client, ClientError> {
+        self.server.client()
+    }
+
+    /// How the result is printed.
+    pub(super) fn format(&self) -> OutputFormat {
+        self.output.format
+    }
+}
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CallTarget {
+    Url { url: String, token: Option<String>, ca_file: Option<PathBuf> },
+    Socket(PathBuf),
 }
 
 /// The variable for an option; an empty one counts as unset.
@@ -33,6 +70,11 @@ pub(super) struct ServerArgs {
 /// Not read by clap, whose usage in error messages shows options with a variable as if they were required.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The same as text.
+fn text_variable(name: &str) -> Option<String> {
+    variable(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The directory of the socket.
@@ -48,18 +90,58 @@ impl ServerArgs {
     }
 
     pub(super) fn client(&self) -> Result<Client, ClientError> {
-        let of_environment = || variable("MPS_MANAGER_URL").map(|value| value.to_string_lossy().into_owned());
-        match self.url.clone().or_else(of_environment) {
-            Some(url) => {
-                let token = std::env::var("MPS_MANAGER_TOKEN").ok();
-                Client::over_url(&url, token, self.ca_file().as_deref())
-            }
-            None => {
-                let directory = runtime_dir(self.runtime_dir.clone());
+        match self.address().map_err(ClientError::Address)? {
+            CallTarget::Url { url, token, ca_file } => Client::over_url(&url, token, ca_file.as_deref()),
+            CallTarget::Socket(directory) => {
                 let trusted = config::trusted_managers().map_err(ClientError::Address)?;
                 Client::over_socket(&config::socket_in(&directory), trusted)
             }
         }
+    }
+
+    /// What the options say, then the environment, then the context in use, then the socket of this host.
+    fn address(&self) -> Result<CallTarget, String> {
+        if let Some(name) = &self.context {
+            return self.of_context(Some(name)).map(|found| found.expect("a named context or an error"));
+        }
+        if let Some(url) = &self.url {
+            return Ok(self.of_url(url.clone()));
+        }
+        if let Some(directory) = &self.runtime_dir {
+            return Ok(CallTarget::Socket(directory.clone()));
+        }
+        if let Some(name) = text_variable("MPS_MANAGER_CONTEXT") {
+            return self.of_context(Some(&name)).map(|found| found.expect("a named context or an error"));
+        }
+        if let Some(url) = text_variable("MPS_MANAGER_URL") {
+            return Ok(self.of_url(url));
+        }
+        if variable("MPS_MANAGER_RUNTIME_DIR").is_none()
+            && let Some(address) = self.of_context(None)?
+        {
+            return Ok(address);
+        }
+        Ok(CallTarget::Socket(runtime_dir(None)))
+    }
+
+    fn of_url(&self, url: String) -> CallTarget {
+        CallTarget::Url { url, token: text_variable("MPS_MANAGER_TOKEN"), ca_file: self.ca_file() }
+    }
+
+    /// The address of a saved context, or of the one in use; `None` if none is in use.
+    fn of_context(&self, name: Option<&str>) -> Result<Option<CallTarget>, String> {
+        let saved = SavedContexts::read()?;
+        let Some(context) = saved.find(name)? else { return Ok(None) };
+        Ok(Some(match (&context.url, &context.runtime_dir) {
+            (Some(url), _) => CallTarget::Url {
+                url: url.clone(),
+                token: text_variable("MPS_MANAGER_TOKEN")
+                    .map_or_else(|| context.token(), |token| Ok(Some(token)))?,
+                ca_file: self.ca_file().or_else(|| context.ca_file.clone()),
+            },
+            (None, Some(directory)) => CallTarget::Socket(directory.clone()),
+            (None, None) => CallTarget::Socket(config::default_runtime_dir()),
+        }))
     }
 }
 

@@ -1,136 +1,157 @@
-//! `mps-manager token …` and `whoami`.
+//! `mps-manager token`.
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use jiff::Timestamp;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use serde_json::json;
 
-use super::{OutputFormat, ServerArgs, ask, line, show};
+use super::completion;
+use super::fetch::all;
+use super::output::{ListColumn, ListLayout, OutputFormat, TableCell, age, line, remark};
+use super::server::{CallArgs, ask};
 use crate::client::{Client, ClientError};
-use crate::domain::TokenName;
 use crate::domain::access::Grant;
 use crate::domain::duration::parse_seconds;
-use crate::domain::token::{Secret, TokenId, TokenState};
-use crate::http::api::sessions::LoginUrl;
+use crate::domain::rfc3339;
+use crate::domain::token::{Secret, TokenId};
+use crate::domain::{TokenName, token::TokenState};
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
-use crate::service::access::whoami::WhoamiView;
+
+const TOKENS: &str = "/api/v1/tokens";
 
 /// Commands on tokens.
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
     /// Create a token and print it: it is shown only this once
+    #[command(after_help = "Examples:
+  mps-manager token create ci --grant operator --expires-in 30d
+  token=$(mps-manager token create jobs --grant tenant:web)")]
     Create {
-        #[command(flatten)]
-        server: ServerArgs,
         /// What it is for
         name: TokenName,
         /// What it grants: viewer, operator, admin, or tenant:NAME
-        #[arg(long)]
+        #[arg(long, add = ArgValueCandidates::new(grants))]
         grant: Grant,
-        /// When it expires: seconds, or a time as 24h or 7d; by default it is valid until revoked
+        /// When it expires, for example 24h or 7d; by default it is valid until revoked
         #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u64>)]
         expires_in: Option<u64>,
-        /// As the token alone, or as JSON with its metadata
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
+        #[command(flatten)]
+        call: CallArgs,
     },
-    /// List the tokens
+    /// List tokens
+    #[command(after_help = "Examples:
+  mps-manager token list")]
     List {
         #[command(flatten)]
-        server: ServerArgs,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
+        call: CallArgs,
     },
     /// Revoke a token
+    #[command(after_help = "Examples:
+  mps-manager token revoke ci
+  mps-manager token revoke 0123456789abcdef")]
     Revoke {
+        /// The token, by ID, or by name where one active token has it
+        #[arg(add = ArgValueCandidates::new(completion::tokens))]
+        token: String,
         #[command(flatten)]
-        server: ServerArgs,
-        /// The token's ID, as `list` prints it
-        id: TokenId,
+        call: CallArgs,
     },
 }
 
-pub(super) fn run(command: TokenCommand) -> Result<ExitCode, String> {
-    match command {
-        TokenCommand::Create { server, name, grant, expires_in, output } => {
-            let request = TokenRequest { name, grant, expires_in_s: expires_in };
-            ask(async move { create(&server.client()?, &request, output).await })
-        }
-        TokenCommand::List { server, output } => ask(async move { list(&server.client()?, output).await }),
-        TokenCommand::Revoke { server, id } => ask(async move {
-            server.client()?.delete(&format!("/api/v1/tokens/{id}")).await?;
-            Ok(ExitCode::SUCCESS)
-        }),
-    }
+/// What a token can grant, for completions.
+fn grants() -> Vec<CompletionCandidate> {
+    let of_tenants = completion::tenants().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
+    ["viewer", "operator", "admin"].into_iter().map(CompletionCandidate::new).chain(of_tenants).collect()
 }
 
-async fn create(
-    client: &Client,
-    request: &TokenRequest,
-    output: OutputFormat,
-) -> Result<ExitCode, ClientError> {
-    let made: NewToken = client.post("/api/v1/tokens", request).await?;
-    match output {
-        OutputFormat::Json => line!("{:#}", serde_json::json!(made)),
+const LAYOUT: ListLayout<TokenView> = ListLayout {
+    noun: "tokens",
+    name: |token| token.id.to_string(),
+    columns: &[
+        ListColumn::new("TOKEN", |token| token.id.to_string().into()),
+        ListColumn::new("NAME", |token| token.name.as_str().into()),
+        ListColumn::ranked(1, ListColumn::new("GRANT", |token| token.grant.to_string().into())),
+        ListColumn::new("STATE", |token| {
+            TableCell::state(match token.state {
+                TokenState::Active => "active",
+                TokenState::Expired => "expired",
+                TokenState::Revoked => "revoked",
+            })
+        }),
+        ListColumn::ranked(
+            2,
+            ListColumn::new("EXPIRES", |token| TableCell::optional(token.expires_at.map(rfc3339::format))),
+        ),
+        ListColumn::ranked(
+            3,
+            ListColumn::new("LAST USED", |token| {
+                TableCell::optional(token.last_used_at.map(|at| format!("{} ago", age(at))))
+            }),
+        ),
+        ListColumn::ranked(5, ListColumn::new("AGE", |token| age(token.created_at).into())),
+        ListColumn::ranked(4, ListColumn::cut("CREATED BY", |token| token.created_by.as_str().into())),
+    ],
+};
+
+pub(super) fn run(command: TokenCommand) -> Result<ExitCode, String> {
+    ask(async move {
+        match command {
+            TokenCommand::Create { name, grant, expires_in, call } => {
+                create(&call, &TokenRequest { name, grant, expires_in_s: expires_in }).await?;
+            }
+            TokenCommand::List { call } => LAYOUT.print(&all(&call.client()?, TOKENS).await?, call.format()),
+            TokenCommand::Revoke { token, call } => revoke(&call, &token).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+async fn create(call: &CallArgs, request: &TokenRequest) -> Result<(), ClientError> {
+    let made: NewToken = call.client()?.post(TOKENS, request).await?;
+    match call.format() {
+        OutputFormat::Name => line!("{}", made.token.id),
+        OutputFormat::Json | OutputFormat::Yaml => drop(call.format().print_value(&made)),
         // The only text on standard output, for scripts.
-        OutputFormat::Table => {
-            eprintln!(
+        OutputFormat::Table | OutputFormat::Wide => {
+            remark(&format!(
                 "token {} ({}) grants {}; its text is shown only this once:",
                 made.token.id, made.token.name, made.token.grant
-            );
+            ));
             line!("{}", made.secret.as_ref().map(Secret::reveal).unwrap_or_default());
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-async fn list(client: &Client, output: OutputFormat) -> Result<ExitCode, ClientError> {
-    let tokens: Vec<TokenView> = show::all(client, "/api/v1/tokens").await?;
-    if matches!(output, OutputFormat::Json) {
-        line!("{:#}", serde_json::json!(tokens));
-        return Ok(ExitCode::SUCCESS);
+async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
+    let client = call.client()?;
+    let id = match (TokenId::parse(token), TokenName::parse(token)) {
+        (Ok(id), _) => id,
+        (Err(_), Ok(name)) => active_token(&client, &name).await?,
+        (Err(error), Err(_)) => return Err(ClientError::Address(error.to_string())),
+    };
+    client.delete(&format!("{TOKENS}/{id}")).await?;
+    let answer = json!({ "id": id, "revoked": true });
+    call.format().announce(&format!("token {id} was revoked"), id.as_str(), &answer);
+    Ok(())
+}
+
+/// The only active token of a name.
+async fn active_token(client: &Client, name: &TokenName) -> Result<TokenId, ClientError> {
+    let mut tokens: Vec<TokenView> = all(client, TOKENS).await?;
+    tokens.retain(|token| token.state == TokenState::Active && token.name == *name);
+    match tokens.as_slice() {
+        [one] => Ok(one.id.clone()),
+        [] => Err(ClientError::Address(format!(
+            "there is no active token {name}: `mps-manager token list` shows those that there are"
+        ))),
+        several => {
+            let ids: Vec<&str> = several.iter().map(|token| token.id.as_str()).collect();
+            Err(ClientError::Address(format!(
+                "several active tokens are named {name}: give one of {}",
+                ids.join(", ")
+            )))
+        }
     }
-    let mut rows =
-        vec![["ID", "NAME", "GRANT", "STATE", "CREATED BY", "EXPIRES", "LAST USED"].map(str::to_owned)];
-    for token in tokens {
-        let state = match token.state {
-            TokenState::Active => "active",
-            TokenState::Expired => "expired",
-            TokenState::Revoked => "revoked",
-        };
-        rows.push([
-            token.id.to_string(),
-            token.name.to_string(),
-            token.grant.to_string(),
-            state.to_owned(),
-            token.created_by,
-            time(token.expires_at),
-            time(token.last_used_at),
-        ]);
-    }
-    show::table(&rows);
-    Ok(ExitCode::SUCCESS)
-}
-
-fn time(ms: Option<i64>) -> String {
-    let time = ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    time.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))
-}
-
-/// A link that logs in once.
-pub(super) async fn login_url(client: &Client) -> Result<ExitCode, ClientError> {
-    let made: LoginUrl = client.post("/api/v1/login-urls", &serde_json::json!({})).await?;
-    line!("{}", made.url.reveal());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Who the server takes the caller for.
-pub(super) async fn whoami(client: &Client, output: OutputFormat) -> Result<ExitCode, ClientError> {
-    let who: WhoamiView = client.get("/api/v1/whoami").await?;
-    match output {
-        OutputFormat::Json => line!("{:#}", serde_json::json!(who)),
-        OutputFormat::Table => line!("{}: {} (from {})", who.subject, who.grant, who.origin),
-    }
-    Ok(ExitCode::SUCCESS)
 }

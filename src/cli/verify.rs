@@ -1,20 +1,20 @@
 //! `mps-manager verify`: runs a CUDA client in a tenant's environment, and prints what it saw.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use super::show::table;
-use super::{DIFFERS, ERROR, OutputFormat, line};
+use super::fetch::whole;
+use super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, complain, line};
+use super::wait::{POLL, ProgressLine};
 use crate::client::{Client, ClientError};
-use crate::domain::TenantName;
 use crate::domain::memory::Bytes;
+use crate::domain::tenant::EffectiveMemory;
 use crate::domain::verification::{
-    ComparisonVerdict, Verification, VerificationOutcome, VerificationResult, VerifiedSetting,
+    ComparisonVerdict, SettingComparison, Verification, VerificationOutcome, VerificationResult,
+    VerifiedSetting,
 };
+use crate::domain::{GpuUuid, TenantName};
+use crate::service::host::GpuView;
 use crate::service::tenants::TenantView;
-
-/// How often the result is polled.
-const POLL: Duration = Duration::from_millis(100);
 
 /// Runs a client and waits for its result: exit 0 if it saw the configuration, 1 if a value differs, 2 if it could not run.
 pub(super) async fn run(
@@ -25,11 +25,12 @@ pub(super) async fn run(
     let path = format!("/api/v1/tenants/{tenant}");
     let started: Verification = client.post(&format!("{path}/verify"), &serde_json::json!({})).await?;
     let since = started.running_since.unwrap_or(0);
-    let result = loop {
+    let progress = ProgressLine::new(&format!("running a CUDA client as tenant {tenant}"));
+    let (result, effective) = loop {
         let view: TenantView = client.get(&path).await?;
         let verification = view.status.verification.unwrap_or_default();
         match verification.last {
-            Some(last) if last.requested_at >= since => break last,
+            Some(last) if last.requested_at >= since => break (last, view.status.effective),
             _ if verification.running_since.is_none() => {
                 let lost = "the tenant was created again meanwhile, so the result is lost: verify again";
                 return Err(ClientError::Address(lost.to_owned()));
@@ -37,54 +38,124 @@ pub(super) async fn run(
             _ => tokio::time::sleep(POLL).await,
         }
     };
-    match output {
-        OutputFormat::Json => line!("{:#}", serde_json::json!(result)),
-        OutputFormat::Table => print(&result),
+    drop(progress);
+    if output == OutputFormat::Name {
+        line!("{tenant}");
+    } else if !output.print_value(&result) {
+        // A caller who may not see the GPUs is shown UUIDs.
+        let gpus: Vec<GpuView> = whole(client, "/api/v1/gpus").await.unwrap_or_default();
+        let limits = effective.map(|effective| effective.device_memory_limits).unwrap_or_default();
+        let rows: Vec<VerifiedRow> = result.comparisons.iter().map(|one| row(one, &gpus, &limits)).collect();
+        print(&result, &rows, output);
     }
     Ok(match result.outcome {
         VerificationOutcome::Verified => ExitCode::SUCCESS,
         VerificationOutcome::Differs => ExitCode::from(DIFFERS),
         VerificationOutcome::NotVerified => {
             let why = result.blocker.map(|blocker| blocker.message).unwrap_or_default();
-            crate::cli::complain(&format!("tenant {tenant} was not verified: {why}"));
+            complain(&format!("tenant {tenant} was not verified: {why}"));
             ExitCode::from(ERROR)
         }
     })
 }
 
-fn print(result: &VerificationResult) {
+/// A setting as it is shown: GPUs by index where that is known, sizes in words.
+#[derive(Debug)]
+struct VerifiedRow {
+    setting: VerifiedSetting,
+    configured: Option<String>,
+    seen: Option<String>,
+    verdict: ComparisonVerdict,
+    gpu: Option<String>,
+    uuid: Option<GpuUuid>,
+}
+
+const LAYOUT: ListLayout<VerifiedRow> = ListLayout {
+    noun: "settings",
+    name: |row| row.setting.as_str().to_owned(),
+    columns: &[
+        ListColumn::new("SETTING", |row| row.setting.as_str().into()),
+        ListColumn::ranked(
+            2,
+            ListColumn::new("CONFIGURED", |row| TableCell::optional(row.configured.as_deref())),
+        ),
+        ListColumn::ranked(1, ListColumn::new("SEEN", |row| TableCell::optional(row.seen.as_deref()))),
+        ListColumn::new("VERDICT", |row| {
+            TableCell::state(match row.verdict {
+                ComparisonVerdict::Holds => "holds",
+                ComparisonVerdict::Differs => "differs",
+                ComparisonVerdict::NotSeen => "not seen",
+            })
+        }),
+        ListColumn::ranked(3, ListColumn::new("GPU", |row| TableCell::optional(row.gpu.as_deref()))),
+        ListColumn::wide("UUID", |row| TableCell::optional(row.uuid.as_ref())),
+    ],
+};
+
+/// A comparison in words. What is free is less than the limit, since the client's context is paid from it: shown is the limit.
+fn row(one: &SettingComparison, gpus: &[GpuView], limits: &[EffectiveMemory]) -> VerifiedRow {
+    let name = |uuid: &str| {
+        let index = gpus.iter().find(|gpu| gpu.uuid.as_str() == uuid).and_then(|gpu| gpu.index);
+        index.map_or_else(|| uuid.to_owned(), |index| index.to_string())
+    };
+    let names = |list: &str| list.split(',').map(name).collect::<Vec<_>>().join(",");
+    let size = |text: &str| text.parse().map_or_else(|_| text.to_owned(), |bytes| Bytes(bytes).to_string());
+    let (expected, seen) = (one.expected.as_deref(), one.seen.as_deref());
+    let (configured, seen) = match one.setting {
+        VerifiedSetting::Gpus => (expected.map(names), seen.map(names)),
+        VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation => {
+            let limit = limits.iter().find(|limit| Some(&limit.gpu) == one.gpu.as_ref());
+            let configured = match limit.map(|limit| limit.bytes) {
+                Some(Some(bytes)) => Some(Bytes(bytes).to_string()),
+                Some(None) => Some("whole GPU".to_owned()),
+                None => expected.map(|text| format!("{} free", size(text))),
+            };
+            let is_free = one.setting == VerifiedSetting::DeviceMemoryLimit;
+            let seen = seen.map(size);
+            (configured, if is_free { seen.map(|seen| format!("{seen} free")) } else { seen })
+        }
+        _ => (expected.map(str::to_owned), seen.map(str::to_owned)),
+    };
+    let gpu = one.gpu.as_ref().map(|uuid| name(uuid.as_str()));
+    VerifiedRow { setting: one.setting, configured, seen, verdict: one.verdict, gpu, uuid: one.gpu.clone() }
+}
+
+fn print(result: &VerificationResult, rows: &[VerifiedRow], output: OutputFormat) {
     match result.outcome {
         VerificationOutcome::Verified => line!("verified"),
         VerificationOutcome::Differs => line!("differs"),
         VerificationOutcome::NotVerified => return line!("not verified"),
     }
-    let mut rows = vec![["SETTING", "GPU", "CONFIGURED", "SEEN", "VERDICT"].map(str::to_owned)];
-    for one in &result.comparisons {
-        let shown = |text: &Option<String>| {
-            let Some(text) = text else { return "-".to_owned() };
-            match (one.setting, text.parse()) {
-                (VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation, Ok(bytes)) => {
-                    Bytes(bytes).to_string()
-                }
-                _ => text.clone(),
-            }
-        };
-        let verdict = match one.verdict {
-            ComparisonVerdict::Holds => "holds",
-            ComparisonVerdict::Differs => "differs",
-            ComparisonVerdict::NotSeen => "not seen",
-        };
-        rows.push([
-            one.setting.as_str().to_owned(),
-            one.gpu.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
-            shown(&one.expected),
-            shown(&one.seen),
-            verdict.to_owned(),
-        ]);
-    }
-    table(&rows);
+    LAYOUT.print_rows(rows, output);
     for one in result.comparisons.iter().filter(|one| one.verdict == ComparisonVerdict::Differs) {
         let words = |text: &Option<String>| text.clone().unwrap_or_default();
         line!("\n{}: {}. {}", one.setting.as_str(), words(&one.reason), words(&one.remedy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn configured_memory_is_the_limit() {
+        let uuid = "GPU-74d43ed3-7d54-4a7b-8a3d-4a3b5f0f1d11";
+        let read = |setting: &str, expected: u64, seen: u64| -> SettingComparison {
+            let one = json!({
+                "setting": setting, "gpu": uuid, "expected": expected.to_string(), "seen": seen.to_string(),
+                "verdict": "holds", "reason": null, "remedy": null,
+            });
+            serde_json::from_value(one).expect("a comparison")
+        };
+        let limit = json!({"gpu": uuid, "bytes": 4_u64 << 30, "enforced_by": "server"});
+        let limits: [EffectiveMemory; 1] = [serde_json::from_value(limit).expect("a limit")];
+        let shown = row(&read("device_memory_limit", 4_142_000_000, 4_142_000_000), &[], &limits);
+        assert_eq!(
+            (shown.configured.as_deref(), shown.seen.as_deref()),
+            (Some("4 GiB"), Some("3.9 GiB free"))
+        );
+        assert_eq!(shown.gpu.as_deref(), Some(uuid), "its index is not known");
     }
 }

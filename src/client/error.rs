@@ -9,7 +9,9 @@ use crate::http::problem::Problem;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The server cannot be reached.
-    #[error("{target} cannot be reached: {detail}; is `mps-manager serve` running?")]
+    #[error(
+        "{target} cannot be reached: {detail}; is `mps-manager serve` running? If it runs elsewhere, give --runtime-dir or --url"
+    )]
     Unreachable {
         /// The address.
         target: String,
@@ -26,6 +28,12 @@ pub enum ClientError {
         socket: PathBuf,
         /// The listener's user.
         uid: u32,
+    },
+    /// The server wants a token, and none was given.
+    #[error("{target} requires a token: set MPS_MANAGER_TOKEN (`mps-manager token create` makes one)")]
+    NoToken {
+        /// The address.
+        target: String,
     },
     /// The server refused.
     #[error("{}", describe(.0))]

@@ -7,7 +7,7 @@ mod tls;
 
 use std::path::Path;
 
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -86,7 +86,52 @@ impl Client {
     /// Sends a DELETE whose answer is empty.
     pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
         let (status, bytes) = self.send(Method::DELETE, path, None::<&()>).await?;
-        refused(status, bytes).map(drop)
+        self.refused(status, bytes).map(drop)
+    }
+
+    /// Sends a POST whose answer is empty.
+    pub async fn post_empty(&self, path: &str) -> Result<(), ClientError> {
+        let (status, bytes) = self.send(Method::POST, path, Some(&serde_json::json!({}))).await?;
+        self.refused(status, bytes).map(drop)
+    }
+
+    /// Sends a DELETE whose answer says what is being done.
+    pub async fn delete_with_answer<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::DELETE, path, None::<&()>).await
+    }
+
+    /// Reads something that may not exist, with its entity tag.
+    pub async fn get_tagged<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<Option<(T, String)>, ClientError> {
+        let response = self.respond(self.request(Method::GET, path)).await?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or("*").to_owned();
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?.to_vec();
+        let value = serde_json::from_slice(&self.refused(status, bytes)?)
+            .map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        Ok(Some((value, tag)))
+    }
+
+    /// Sends a PUT: of something that has this entity tag still, or, without one, of something that does not exist yet.
+    pub async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        tag: Option<&str>,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let request = self.request(Method::PUT, path).json(body);
+        let request = match tag {
+            Some(tag) => request.header(IF_MATCH, tag),
+            None => request.header(IF_NONE_MATCH, "*"),
+        };
+        let (status, bytes) = self.answer(request).await?;
+        serde_json::from_slice(&self.refused(status, bytes)?)
+            .map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
     /// Sends text that is not JSON.
@@ -98,15 +143,38 @@ impl Client {
     ) -> Result<T, ClientError> {
         let request = self.request(Method::POST, path).header(CONTENT_TYPE, media_type).body(text);
         let (status, bytes) = self.answer(request).await?;
-        let bytes = refused(status, bytes)?;
+        let bytes = self.refused(status, bytes)?;
         serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))
+    }
+
+    /// Sends a PUT of text that is not JSON, if the entity tag is still this one; gives the answer with its status and its entity tag.
+    pub async fn put_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        media_type: &str,
+        text: String,
+        if_match: Option<&str>,
+    ) -> Result<(StatusCode, T, Option<String>), ClientError> {
+        let mut request = self.request(Method::PUT, path).header(CONTENT_TYPE, media_type).body(text);
+        if let Some(tag) = if_match {
+            request = request.header(IF_MATCH, tag);
+        }
+        let response = self.respond(request).await?;
+        let status = response.status();
+        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let bytes = self.refused(status, bytes.to_vec())?;
+        let value =
+            serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        Ok((status, value, tag))
     }
 
     /// The response as text of this media type.
     pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
         let request = self.request(method, path).header(ACCEPT, media_type);
         let (status, bytes) = self.answer(request).await?;
-        String::from_utf8(refused(status, bytes)?).map_err(|error| ClientError::Unreadable(error.to_string()))
+        String::from_utf8(self.refused(status, bytes)?)
+            .map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
     /// The response, whatever its status, if the status is part of the answer.
@@ -124,7 +192,7 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
         let (status, bytes) = self.send(method, path, body).await?;
-        serde_json::from_slice(&refused(status, bytes)?)
+        serde_json::from_slice(&self.refused(status, bytes)?)
             .map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
@@ -158,12 +226,18 @@ impl Client {
             return Ok(Stream::new(response, self.target.clone()));
         }
         let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        refused(status, bytes.to_vec())?;
+        self.refused(status, bytes.to_vec())?;
         Err(ClientError::Unreadable(format!("status {status}")))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::Unreachable { target: self.target.clone(), detail: reason(error) }
+        let detail = reason(error);
+        // What rustls says of an answer that is not TLS.
+        if self.base.starts_with("https://") && detail.contains("InvalidContentType") {
+            let http = self.base.replacen("https://", "http://", 1);
+            return ClientError::Address(format!("{} speaks http, not https: use {http}", self.target));
+        }
+        ClientError::Unreachable { target: self.target.clone(), detail }
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
@@ -171,6 +245,20 @@ impl Client {
         let status = response.status();
         let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         Ok((status, bytes.to_vec()))
+    }
+
+    /// The body of a successful response.
+    fn refused(&self, status: StatusCode, bytes: Vec<u8>) -> Result<Vec<u8>, ClientError> {
+        if status.is_success() {
+            return Ok(bytes);
+        }
+        if status == StatusCode::UNAUTHORIZED && self.socket.is_none() && self.token.is_none() {
+            return Err(ClientError::NoToken { target: self.target.clone() });
+        }
+        match serde_json::from_slice(&bytes) {
+            Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
+            Err(_) => Err(ClientError::Unreadable(format!("status {status}"))),
+        }
     }
 
     async fn respond(&self, request: RequestBuilder) -> Result<reqwest::Response, ClientError> {
@@ -191,15 +279,4 @@ fn reason(error: &reqwest::Error) -> String {
         source = inner.source();
     }
     detail
-}
-
-/// The body of a successful response.
-fn refused(status: StatusCode, bytes: Vec<u8>) -> Result<Vec<u8>, ClientError> {
-    if status.is_success() {
-        return Ok(bytes);
-    }
-    match serde_json::from_slice(&bytes) {
-        Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
-        Err(_) => Err(ClientError::Unreadable(format!("status {status}"))),
-    }
 }

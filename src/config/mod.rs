@@ -231,6 +231,17 @@ mod tests {
     }
 
     #[test]
+    fn packaged_configuration_has_the_defaults() {
+        let text = include_str!("../../deploy/config.toml");
+        assert_eq!(toml::from_str::<Config>(text).expect("valid"), Config::default());
+        // Whoever takes a `#` away gets what the line says.
+        let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
+        let offered = lines.filter(|line| !line.starts_with(' ')).collect::<Vec<_>>().join("\n");
+        let config = toml::from_str::<Config>(&offered).expect("valid without its `#`s");
+        assert!(config.tls.is_some() && config.listen == Config::default().listen, "{offered}");
+    }
+
+    #[test]
     fn config_keys_match_their_documentation() {
         let documented = include_str!("../../docs/configuration.md");
         let config = Config {

@@ -8,7 +8,10 @@ use super::count::counted;
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::memory::Bytes;
-use super::tenant::{TenantSpec, resolve};
+use super::provisioning::ShareBasis;
+use super::resolution::resolve;
+use super::shares;
+use super::tenant::TenantSpec;
 use super::{GpuUuid, TenantName};
 
 /// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
@@ -21,10 +24,10 @@ pub struct AdmissionError {
     pub detail: String,
 }
 
-/// What the processes of a tenant may hold together on each of its GPUs, in bytes: its limit × `max_clients`, or once where that is left
+/// What the processes of a tenant may hold together on a GPU, in bytes: its limit × `max_clients`, or once where that is left
 /// out. `None` without a limit.
-pub fn memory_of(tenant: &TenantSpec, daemon: &DaemonSpec) -> Option<u64> {
-    let limit = tenant.memory_limit(daemon)?;
+pub fn memory_of(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &GpuUuid) -> Option<u64> {
+    let limit = tenant.memory_limit(daemon, gpu)?;
     Some(limit.bytes().saturating_mul(u64::from(tenant.max_clients.unwrap_or(1))))
 }
 
@@ -39,20 +42,12 @@ pub fn admit(
     ceiling: u32,
 ) -> Result<(), AdmissionError> {
     for (name, tenant) in tenants {
-        if let Some(foreign) = tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)) {
-            let offered: Vec<&str> = daemon.gpus.iter().map(GpuUuid::as_str).collect();
-            return Err(AdmissionError {
-                field: "gpus",
-                detail: format!(
-                    "tenant {name} names {foreign}, which daemon {daemon_name} does not offer: choose among {}",
-                    offered.join(", ")
-                ),
-            });
-        }
-        resolve(tenant, daemon, gpus)
+        on_gpus_of(daemon_name, daemon, name, tenant, gpus)?;
+        resolve(tenant, daemon, None, gpus)
             .map_err(|error| AdmissionError { field: "sms", detail: error.to_string() })?;
     }
     no_percentages(daemon_name, daemon, tenants)?;
+    shares_are_left(daemon_name, daemon, tenants, gpus)?;
     same_user(daemon_name, daemon, tenants)?;
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
@@ -65,6 +60,34 @@ pub fn admit(
         }
     }
     Ok(())
+}
+
+/// Refuses a tenant that names a GPU which its daemon does not have.
+pub fn on_gpus_of(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    name: &TenantName,
+    tenant: &TenantSpec,
+    gpus: &[Gpu],
+) -> Result<(), AdmissionError> {
+    let beyond =
+        tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)).map(|gpu| ("gpus", "names", gpu));
+    let limit = tenant.device_memory_limit.as_ref();
+    let limited = || Some(("device_memory_limit", "limits", limit?.names_beyond(&daemon.gpus)?));
+    let Some((field, does, foreign)) = beyond.or_else(limited) else { return Ok(()) };
+    let shown = |uuid: &GpuUuid| {
+        let known = gpus.iter().find(|known| known.uuid == *uuid && known.present);
+        known.map_or_else(|| uuid.to_string(), |known| format!("GPU {} ({uuid})", known.index))
+    };
+    let offered: Vec<String> = daemon.gpus.iter().map(shown).collect();
+    Err(AdmissionError {
+        field,
+        detail: format!(
+            "tenant {name} {does} {}, which daemon {daemon_name} does not offer: choose among {}",
+            shown(foreign),
+            offered.join(", ")
+        ),
+    })
 }
 
 /// Tenants that are named in a refusal; of more, the others are counted.
@@ -109,6 +132,39 @@ fn no_percentages(
     })
 }
 
+/// Refuses tenants with shares of their own that leave nothing to those that the daemon's strategy gives shares to.
+fn shares_are_left(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    tenants: &[(TenantName, TenantSpec)],
+    gpus: &[Gpu],
+) -> Result<(), AdmissionError> {
+    let field =
+        tenants.last().map_or("sms", |(_, tenant)| match (tenant.sms, tenant.active_thread_percentage) {
+            (None, Some(_)) => "active_thread_percentage",
+            _ => "sms",
+        });
+    let basis = shares::basis(daemon, tenants.iter().map(|(_, tenant)| tenant), gpus)
+        .map_err(|error| AdmissionError { field, detail: error.to_string() })?;
+    let Some(basis) = basis.filter(ShareBasis::leaves_nothing) else { return Ok(()) };
+    let mut terms = Vec::new();
+    for (name, tenant) in tenants.iter().filter(|(_, tenant)| tenant.states_share()) {
+        let own =
+            resolve(tenant, daemon, None, gpus).map(|own| own.percentage.to_string()).unwrap_or_default();
+        terms.push(format!("{name} {own} % × {}", tenant.max_clients.unwrap_or(1)));
+    }
+    Err(AdmissionError {
+        field,
+        detail: format!(
+            "daemon {daemon_name} gives shares by strategy {}, and the tenants with shares of their own leave nothing to divide: {} = {} %; \
+             lower one or its max_clients, or set the daemon's provisioning to none",
+            basis.strategy.as_str(),
+            listed(&terms, " + "),
+            basis.taken_percentage(),
+        ),
+    })
+}
+
 /// Without `-M` a client of another user waits until the present user's clients are gone, which may be never
 /// (recording 03), so all tenants of such a daemon have one user.
 fn same_user(
@@ -137,7 +193,7 @@ fn same_user(
 /// Refuses a limit that no process could reach.
 fn within_gpu(gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), AdmissionError> {
     for (name, tenant) in here {
-        if let Some(limit) = tenant.device_memory_limit
+        if let Some(limit) = tenant.device_memory_limit.as_ref().and_then(|limit| limit.on(&gpu.uuid))
             && limit.bytes() > gpu.memory_total
         {
             return Err(AdmissionError {
@@ -162,7 +218,7 @@ fn memory_fits(
 ) -> Result<(), AdmissionError> {
     let (mut reserved, mut terms) = (0_u64, Vec::new());
     for (name, tenant) in here {
-        let Some(limit) = tenant.memory_limit(daemon) else {
+        let Some(limit) = tenant.memory_limit(daemon, &gpu.uuid) else {
             return Err(must_state(daemon_name, name, "device_memory_limit"));
         };
         let Some(clients) = tenant.max_clients else {
@@ -302,6 +358,54 @@ mod tests {
         let error = check(&reserved(""), &[tenant, tenant]).expect_err("50 clients");
         assert_eq!(error.field, "max_clients");
         assert!(error.detail.contains("25 + t1 25 = 50"), "{}", error.detail);
+    }
+
+    #[test]
+    fn memory_is_summed_per_gpu() {
+        let (zero, one) = (h200(0).uuid, h200(1).uuid);
+        let json = format!(r#"{{"gpus":["{zero}","{one}"],"admission":"reserved"}}"#);
+        let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
+        let check = |limits: [&str; 2]| {
+            let tenant = |limit: &str| {
+                spec(&format!(r#"{{"daemon":"gpu0","max_clients":1,"device_memory_limit":{limit}}}"#))
+            };
+            let name = |text: &str| TenantName::parse(text).expect("name");
+            let tenants = [(name("a"), tenant(limits[0])), (name("b"), tenant(limits[1]))];
+            admit("gpu0", &daemon, &tenants, &[h200(0), h200(1)], 48)
+        };
+        let (left, right) = (
+            format!(r#"{{"{zero}":"100G","{one}":"10G"}}"#),
+            format!(r#"{{"{zero}":"10G","{one}":"100G"}}"#),
+        );
+        assert_eq!(check([&left, &right]), Ok(()));
+        let error = check([&left, &left]).expect_err("200 GiB on the first");
+        assert!(
+            error.detail.contains("GPU 0") && error.detail.contains("a 100 GiB × 1 + b 100 GiB × 1"),
+            "{}",
+            error.detail
+        );
+        let partial = format!(r#"{{"{zero}":"1G"}}"#);
+        assert_eq!(check([&left, &partial]).expect_err("none on the second").field, "device_memory_limit");
+    }
+
+    #[test]
+    fn limit_of_another_daemons_gpu_is_refused() {
+        let tenant = format!(r#"{{"daemon":"gpu0","device_memory_limit":{{"{}":"1G"}}}}"#, h200(1).uuid);
+        let error = check(&daemon(""), &[&tenant]).expect_err("not offered");
+        assert_eq!(error.field, "device_memory_limit");
+        assert!(error.detail.contains(&format!("choose among GPU 0 ({})", h200(0).uuid)), "{}", error.detail);
+    }
+
+    #[test]
+    fn own_shares_leave_something_to_divide() {
+        let uniform = daemon(r#","provisioning":{"strategy":"uniform"}"#);
+        let own = r#"{"daemon":"gpu0","active_thread_percentage":25,"max_clients":4}"#;
+        let plain = r#"{"daemon":"gpu0"}"#;
+        assert_eq!(check(&uniform, &[own, own]), Ok(()), "nobody is given a share");
+        let error = check(&uniform, &[plain, own]).expect_err("nothing is left");
+        assert_eq!(error.field, "active_thread_percentage");
+        assert!(error.detail.contains("t1 25.0 % × 4 = 100 %"), "{}", error.detail);
+        assert_eq!(check(&daemon(""), &[plain, own]), Ok(()));
     }
 
     #[test]

@@ -159,6 +159,8 @@ mod tests {
             hint: hint.map(Into::into),
             sm_partition: None,
             connections: 2,
+            active_thread_percentage: None,
+            memory_limits: None,
         }
     }
 

@@ -28,6 +28,15 @@ impl CheckVerdict {
     }
 }
 
+/// One of several things that a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckFinding {
+    /// What was seen.
+    pub seen: String,
+    /// What to do, as a command where there is one.
+    pub remedy: String,
+}
+
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
@@ -39,27 +48,50 @@ pub struct Check {
     pub seen: String,
     /// What to do; `None` where there is nothing to mend.
     pub remedy: Option<String>,
+    /// What `seen` and `remedy` consist of, where each thing that was found has its own remedy.
+    pub findings: Vec<CheckFinding>,
 }
 
 impl Check {
     /// As it should be.
     pub fn ok(id: &'static str, seen: impl Into<String>) -> Self {
-        Self { id, status: CheckVerdict::Ok, seen: seen.into(), remedy: None }
+        Self { id, status: CheckVerdict::Ok, seen: seen.into(), remedy: None, findings: Vec::new() }
     }
 
     /// Not checked, and why.
     pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
-        Self { id, status: CheckVerdict::Skipped, seen: why.into(), remedy: None }
+        Self { id, status: CheckVerdict::Skipped, seen: why.into(), remedy: None, findings: Vec::new() }
     }
 
     /// Something to know of.
     pub fn warn(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { id, status: CheckVerdict::Warn, seen: seen.into(), remedy: Some(remedy.into()) }
+        Self {
+            id,
+            status: CheckVerdict::Warn,
+            seen: seen.into(),
+            remedy: Some(remedy.into()),
+            findings: Vec::new(),
+        }
     }
 
     /// A blocker.
     pub fn fail(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { id, status: CheckVerdict::Fail, seen: seen.into(), remedy: Some(remedy.into()) }
+        Self {
+            id,
+            status: CheckVerdict::Fail,
+            seen: seen.into(),
+            remedy: Some(remedy.into()),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Several things to know of, or blockers, each with its remedy.
+    pub fn each(id: &'static str, status: CheckVerdict, findings: Vec<CheckFinding>) -> Self {
+        let seen: Vec<&str> = findings.iter().map(|finding| finding.seen.as_str()).collect();
+        let mut remedies: Vec<&str> = findings.iter().map(|finding| finding.remedy.as_str()).collect();
+        remedies.dedup();
+        let (seen, remedy) = (seen.join("; "), remedies.join("; "));
+        Self { id, status, seen, remedy: Some(remedy), findings }
     }
 }
 

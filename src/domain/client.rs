@@ -1,8 +1,10 @@
 //! Clients: processes connected to a server, and their leases.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::{GpuUuid, InvalidValue, TenantName};
+use super::{GpuUuid, InvalidValue, MemoryLimit, TenantName, ThreadPercentage};
 
 /// Names one process for ever: its PID and its start time, as `1234-567890`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -101,6 +103,10 @@ pub struct ClientFacts {
     pub sm_partition: Option<String>,
     /// Device connections that it takes: `CUDA_DEVICE_MAX_CONNECTIONS` in the environment it was started with, or else what is usual.
     pub connections: u32,
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in the environment it was started with, or else 100; `None` where that cannot be read.
+    pub active_thread_percentage: Option<ThreadPercentage>,
+    /// The memory limits of GPUs in the environment it was started with; `None` where that cannot be read.
+    pub memory_limits: Option<BTreeMap<GpuUuid, MemoryLimit>>,
 }
 
 /// How it is known that a process is a tenant's.

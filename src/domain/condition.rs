@@ -79,6 +79,8 @@ words! {
         ServerReplaced,
         /// Another program changed settings.
         SettingsDrifted,
+        /// The tenant's share of the SMs is below what MPS gives every client.
+        ShareBelowMinimum,
         /// A daemon that is not managed serves one of its GPUs.
         SharesGpu,
         /// The manager's unix socket is not at its place.
@@ -139,6 +141,8 @@ words! {
         DiskFull,
         /// What is known of a process does not agree, so nothing is touched.
         DoubtfulProcess,
+        /// MPS gives no client fewer SMs.
+        FewestSmsOfMps,
         /// A file of the database was removed.
         FileRemoved,
         /// A file of the database was replaced.
@@ -149,6 +153,8 @@ words! {
         ForeignDaemon,
         /// A GPU of the daemon is missing.
         GpuMissing,
+        /// Another daemon of this manager still serves a GPU that is this one's now.
+        GpuNotReleased,
         /// A daemon that is not managed serves a GPU of this one.
         GpuSharedWithForeignDaemon,
         /// The file that remembers the end of the audit log cannot be read.

@@ -6,6 +6,16 @@ pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {}", plural(noun)) }
 }
 
+/// Names in a sentence: `a`, `a and b`, `a, b and c`.
+pub fn enumerated(names: &[impl AsRef<str>]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
 /// The plural of an English noun of the regular kinds.
 fn plural(noun: &str) -> String {
     let sibilant = ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(end));
@@ -19,6 +29,14 @@ fn plural(noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_enumerated() {
+        let words = ["", "a", "a and b", "a, b and c"];
+        for (count, words) in words.into_iter().enumerate() {
+            assert_eq!(enumerated(&["a", "b", "c"][..count]), words);
+        }
+    }
 
     #[test]
     fn nouns_agree_with_their_numbers() {

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::client::ClientId;
 use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
+pub use super::effective::{Effective, FaultHolder, MemoryReading, Server, ServerStatus};
 use super::gpu::{ComputeMode, Gpu, GpuRef};
 use super::isolation::Isolation;
 use super::layout::active::ActiveLayout;
 use super::layout::status::LayoutStatus;
 pub use super::management::{CurrentDaemon, check_management};
-use super::partitions::GpuPartitions;
+use super::provisioning::{Provisioning, ProvisioningStatus};
 pub use super::reservation::{AdmissionMode, OvercommitRatio};
 use super::wedge::{WedgeGrace, WedgePolicy, WedgeSettings};
-use super::{DaemonName, GpuUuid, Inode, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+use super::{DaemonName, DeviceMemoryLimit, GpuUuid, Inode, InvalidValue, Priority, ThreadPercentage};
 
 /// What an operator wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -52,8 +52,12 @@ pub struct DaemonSpec<G = GpuUuid> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<ComputeMode>,
     /// What holds for tenants that do not say otherwise.
+    #[serde(default = "Defaults::default")]
+    #[schema(value_type = Defaults)]
+    pub defaults: Defaults<G>,
+    /// How it gives thread percentages to tenants that state neither a percentage nor SMs; in shared mode only, and without a layout.
     #[serde(default)]
-    pub defaults: Defaults,
+    pub provisioning: Provisioning,
     /// Whether tenants reserve what they may use.
     #[serde(default)]
     pub admission: AdmissionMode,
@@ -111,18 +115,29 @@ pub enum Management {
 }
 
 /// What holds for tenants of a daemon that leave a value out, and for the daemon while it has none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Defaults {
-    /// Memory limit per client process and GPU; without one, the whole GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_memory_limit: Option<MemoryLimit>,
+pub struct Defaults<G = GpuUuid> {
+    /// Memory limit per client process, one for all GPUs or one for each; without one, the whole GPU.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<DeviceMemoryLimit>)]
+    pub device_memory_limit: Option<DeviceMemoryLimit<G>>,
     /// Active thread percentage; without one, 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Priority, a hint to the GPU; without one, normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+impl<G> Default for Defaults<G> {
+    fn default() -> Self {
+        Self { device_memory_limit: None, active_thread_percentage: None, priority: None }
+    }
 }
 
 /// A daemon as it is remembered.
@@ -149,7 +164,7 @@ pub struct Incarnation {
     pub token: String,
     /// The boot in which it was started.
     pub boot_id: String,
-    /// Its process and start time; `None` between the writing of the token and the start.
+    /// Its process and start time; `None` between the writing of the token and the start, and once the manager has stopped it.
     pub process: Option<(u32, u64)>,
     /// Its pipe directory, distinguished from a later one.
     pub pipe_inode: Option<Inode>,
@@ -235,6 +250,9 @@ pub struct DaemonStatus {
     pub compute_modes: Vec<ComputeModeStatus>,
     /// The layout of its partitions; `null` where it has none.
     pub layout: Option<LayoutStatus>,
+    /// What its strategy gives its tenants, and what the number is that it divides by; left out without a strategy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioning: Option<ProvisioningStatus>,
 }
 
 impl DaemonStatus {
@@ -295,144 +313,39 @@ pub struct ServedUser {
     pub clients: Vec<u32>,
 }
 
-/// What a daemon answered when its settings were read.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Effective {
-    /// When it was read.
-    #[serde(with = "crate::domain::rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub observed_at: i64,
-    /// Control processes that this poll took.
-    pub control_processes: u32,
-    /// Thread percentage of servers to come.
-    pub default_active_thread_percentage: Option<ThreadPercentage>,
-    /// Priority of clients to come.
-    pub default_priority: Option<Priority>,
-    /// Memory limits of servers to come, one a GPU.
-    pub default_memory_limits: Vec<MemoryReading>,
-    /// The servers, at most one of them taking clients.
-    pub servers: Vec<Server>,
-    /// The static SM partitions of each of its GPUs; `null` for a daemon in shared mode, which has none.
-    #[serde(default)]
-    pub partitions: Option<Vec<GpuPartitions>>,
-}
-
-/// A memory limit as read back for one GPU.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct MemoryReading {
-    /// The GPU.
-    pub gpu: GpuUuid,
-    /// The limit in bytes; `null` is no limit, or one that cannot be read.
-    pub bytes: Option<u64>,
-    /// Whether `bytes` is known exactly: from 1 GiB on, the daemon prints whole GiB, rounded down.
-    pub exact: bool,
-    /// What the daemon printed, where it is no whole number of MiB: another program set it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<String>,
-    /// Whether server.log has the server's own word for this limit; `null` where no server is queried.
-    pub in_server_log: Option<bool>,
-}
-
-impl Effective {
-    /// Whether a server takes clients.
-    pub fn is_serving(&self) -> bool {
-        self.servers.iter().any(Server::is_active)
-    }
-}
-
-/// An MPS server.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Server {
-    /// Its process ID.
-    pub pid: u32,
-    /// Its start time, in clock ticks since boot; with `pid` it names one process for ever.
-    pub start_time: u64,
-    /// The user it serves; `null` where that is not known.
-    pub uid: Option<u32>,
-    /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
-    #[schema(value_type = String)]
-    pub status: ServerStatus,
-    /// Its thread percentage.
-    pub active_thread_percentage: Option<ThreadPercentage>,
-    /// Its memory limits, one a GPU.
-    pub memory_limits: Vec<MemoryReading>,
-    /// Clients that keep a server with a fatal GPU error from taking others: those it affects and that are still connected.
-    #[serde(default)]
-    pub held_by: Vec<FaultHolder>,
-}
-
-/// What a server says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", from = "String")]
-pub enum ServerStatus {
-    /// It takes clients.
-    Active,
-    /// It is starting (documented, not recorded).
-    Initializing,
-    /// A fatal fault is being handled; new clients wait until the affected ones are gone.
-    Fault,
-    /// A word that a newer daemon may have.
-    Other(String),
-}
-
-impl From<String> for ServerStatus {
-    fn from(word: String) -> Self {
-        match word.as_str() {
-            "ACTIVE" => Self::Active,
-            "INITIALIZING" => Self::Initializing,
-            "FAULT" => Self::Fault,
-            _ => Self::Other(word),
-        }
-    }
-}
-
-impl From<ServerStatus> for String {
-    fn from(status: ServerStatus) -> Self {
-        status.to_string()
-    }
-}
-
-/// As the daemon prints it.
-impl std::fmt::Display for ServerStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Active => "ACTIVE",
-            Self::Initializing => "INITIALIZING",
-            Self::Fault => "FAULT",
-            Self::Other(word) => word,
-        })
-    }
-}
-
-impl Server {
-    /// Whether it takes clients.
-    pub fn is_active(&self) -> bool {
-        self.status == ServerStatus::Active
-    }
-
-    /// Whether a fatal GPU error keeps it from taking clients.
-    pub fn is_faulty(&self) -> bool {
-        self.status == ServerStatus::Fault
-    }
-}
-
-/// A client that a fatal GPU error affects and that has not ended yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct FaultHolder {
-    /// Its process.
-    #[schema(value_type = String, example = "1234-567890")]
-    pub client: ClientId,
-    /// Whether it is stopped (SIGSTOP), so that it does not end by itself.
-    pub stopped: bool,
-}
+/// Paths of fields that are refused in combination with others.
+const DEFAULT_LIMIT: &str = "defaults/device_memory_limit";
+const DEFAULT_PERCENTAGE: &str = "defaults/active_thread_percentage";
+const STRATEGY: &str = "provisioning/strategy";
 
 impl DaemonSpec<GpuRef> {
-    /// The same spec with its GPUs named by UUID, in PCI order.
-    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DaemonSpec, InvalidValue> {
-        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>()?;
+    /// The same spec with its GPUs named by UUID, in PCI order; the field that names an unknown one is given with the error.
+    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
+        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
+        let mut gpus = gpus.map_err(|error| ("gpus", error))?;
         gpus.sort_by_key(|gpu| gpu.index);
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
-        Ok(self.with_gpus(gpus))
+        let Defaults { device_memory_limit, active_thread_percentage, priority } = self.defaults;
+        let limit = device_memory_limit.map(|limit| limit.resolve_gpus(known)).transpose();
+        let limit = limit.map_err(|error| (DEFAULT_LIMIT, error))?;
+        Ok(DaemonSpec {
+            gpus,
+            mode: self.mode,
+            layout: self.layout,
+            multi_user: self.multi_user,
+            desired_state: self.desired_state,
+            management: self.management,
+            share_gpus: self.share_gpus,
+            schedulable: self.schedulable,
+            compute_mode: self.compute_mode,
+            defaults: Defaults { device_memory_limit: limit, active_thread_percentage, priority },
+            provisioning: self.provisioning,
+            admission: self.admission,
+            memory_overcommit: self.memory_overcommit,
+            drift_policy: self.drift_policy,
+            wedge_policy: self.wedge_policy,
+            wedge_grace_s: self.wedge_grace_s,
+        })
     }
 }
 
@@ -450,6 +363,7 @@ impl<G> DaemonSpec<G> {
             schedulable: yes(),
             compute_mode: None,
             defaults: Defaults::default(),
+            provisioning: Provisioning::default(),
             admission: AdmissionMode::default(),
             memory_overcommit: OvercommitRatio::default(),
             drift_policy: DriftPolicy::default(),
@@ -472,57 +386,99 @@ impl<G> DaemonSpec<G> {
     pub fn is_observed(&self) -> bool {
         self.management == Management::Observed
     }
-
-    /// The same spec with these GPUs, whatever the old ones were named by.
-    fn with_gpus<H>(self, gpus: Vec<H>) -> DaemonSpec<H> {
-        DaemonSpec {
-            gpus,
-            mode: self.mode,
-            layout: self.layout,
-            multi_user: self.multi_user,
-            desired_state: self.desired_state,
-            management: self.management,
-            share_gpus: self.share_gpus,
-            schedulable: self.schedulable,
-            compute_mode: self.compute_mode,
-            defaults: self.defaults,
-            admission: self.admission,
-            memory_overcommit: self.memory_overcommit,
-            drift_policy: self.drift_policy,
-            wedge_policy: self.wedge_policy,
-            wedge_grace_s: self.wedge_grace_s,
-        }
-    }
 }
 
 impl DaemonSpec {
-    /// Refuses a spec that no daemon could follow, whatever the host.
-    pub fn check(&self) -> Result<(), InvalidValue> {
+    /// Refuses a spec that no daemon could follow, whatever the host; the field comes first.
+    pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
         if self.gpus.is_empty() {
-            return Err(InvalidValue("a daemon needs at least one GPU: name one in gpus".into()));
+            return Err(("gpus", InvalidValue("a daemon needs at least one GPU: name one in gpus".into())));
         }
         let mut seen = std::collections::BTreeSet::new();
         if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
-            return Err(InvalidValue(format!("{twice} is named twice: name each GPU once")));
+            return Err(("gpus", InvalidValue(format!("{twice} is named twice: name each GPU once"))));
         }
-        Ok(())
-    }
-
-    /// Refuses a default thread percentage in static mode, in which MPS ignores it.
-    pub fn check_default_percentage(&self) -> Result<(), InvalidValue> {
-        match (self.mode, self.defaults.active_thread_percentage) {
-            (Mode::Static, Some(percentage)) => Err(InvalidValue(format!(
+        if let Some(beyond) =
+            self.defaults.device_memory_limit.as_ref().and_then(|limit| limit.names_beyond(&self.gpus))
+        {
+            let offered: Vec<&str> = self.gpus.iter().map(GpuUuid::as_str).collect();
+            let text = format!(
+                "the default limit names {beyond}, which is not among the daemon's GPUs: choose among {}",
+                offered.join(", ")
+            );
+            return Err((DEFAULT_LIMIT, InvalidValue(text)));
+        }
+        // MPS ignores it there.
+        if let (Mode::Static, Some(percentage)) = (self.mode, self.defaults.active_thread_percentage) {
+            let text = format!(
                 "in static mode MPS ignores thread percentages ({percentage} given), and a client has the SMs of its \
                  partition: leave it out, or set mode to shared"
-            ))),
-            _ => Ok(()),
+            );
+            return Err((DEFAULT_PERCENTAGE, InvalidValue(text)));
         }
+        self.check_provisioning()?;
+        super::compute_mode::check(self.compute_mode).map_err(|reason| ("compute_mode", reason))
+    }
+
+    /// Refuses a strategy beside something else that gives tenants their SMs.
+    fn check_provisioning(&self) -> Result<(), (&'static str, InvalidValue)> {
+        self.provisioning.check()?;
+        if !self.provisioning.is_active() {
+            return Ok(());
+        }
+        let strategy = self.provisioning.strategy.as_str();
+        if self.mode == Mode::Static {
+            let text = format!(
+                "in static mode MPS ignores thread percentages, which strategy {strategy} gives, and a client has the SMs of its partition: \
+                 set the strategy to none, or mode to shared"
+            );
+            return Err((STRATEGY, InvalidValue(text)));
+        }
+        if let Some(percentage) = self.defaults.active_thread_percentage {
+            let text = format!(
+                "strategy {strategy} gives a percentage to each tenant that states none, and so does the default of {percentage} %: leave one \
+                 of them out"
+            );
+            return Err((DEFAULT_PERCENTAGE, InvalidValue(text)));
+        }
+        if let Some(layout) = &self.layout {
+            let text = format!(
+                "layout {} gives the tenants of this daemon their SMs, and strategy {strategy} would give them others: set the strategy to \
+                 none, or delete the daemon's layout first",
+                layout.name
+            );
+            return Err((STRATEGY, InvalidValue(text)));
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::tenant::tests::h200;
+
+    #[test]
+    fn strategy_excludes_other_sources_of_shares() {
+        for (extra, field) in [
+            (r#""mode":"static","provisioning":{"strategy":"uniform"}"#, STRATEGY),
+            (
+                r#""defaults":{"active_thread_percentage":50},"provisioning":{"strategy":"uniform"}"#,
+                DEFAULT_PERCENTAGE,
+            ),
+            (
+                r#""layout":{"name":"l","version":1,"gpu_map":{}},"provisioning":{"strategy":"weighted"}"#,
+                STRATEGY,
+            ),
+            (r#""provisioning":{"expected_clients":4}"#, "provisioning/expected_clients"),
+            (r#""defaults":{"device_memory_limit":{"1":"1G"}}"#, DEFAULT_LIMIT),
+        ] {
+            let spec: DaemonSpec<GpuRef> =
+                serde_json::from_str(&format!("{{\"gpus\":[\"0\"],{extra}}}")).expect(extra);
+            let spec = spec.resolve_gpus(&[h200(0), h200(1)]).expect("known GPUs");
+            assert_eq!(spec.check().expect_err(extra).0, field, "{extra}");
+        }
+    }
 
     #[test]
     fn unknown_fields_are_refused() {

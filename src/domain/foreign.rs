@@ -3,7 +3,7 @@
 use super::daemon::{DaemonSpec, Defaults, Effective, Management, MemoryReading, Mode};
 use super::gpu::Gpu;
 use super::memory::{Bytes, MIB};
-use super::{GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+use super::{DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
 /// The GPUs that `CUDA_VISIBLE_DEVICES` leaves a daemon, in the daemon's own order; unset, all of them.
 ///
@@ -83,7 +83,7 @@ fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
              cannot hold: set it to 100 first"
         )));
     }
-    let limit = common_limit(effective, &mut notes)?;
+    let limits = default_limits(effective, &mut notes)?;
     for server in &effective.servers {
         if server.active_thread_percentage != Some(percentage) {
             return Err(InvalidValue(format!(
@@ -95,6 +95,7 @@ fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
         }
         for reading in &server.memory_limits {
             refuse_nonsense(reading)?;
+            let limit = limits.iter().find(|(gpu, _)| *gpu == reading.gpu).and_then(|(_, limit)| *limit);
             if printed(reading.bytes) != printed(limit.map(MemoryLimit::bytes)) {
                 return Err(InvalidValue(format!(
                     "its server {} has another memory limit ({}) than servers to come ({}), and a spec has one value for \
@@ -110,7 +111,7 @@ fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
     spec.mode = seen.mode;
     spec.multi_user = seen.multi_user;
     spec.defaults = Defaults {
-        device_memory_limit: limit,
+        device_memory_limit: DeviceMemoryLimit::of(&limits),
         active_thread_percentage: Some(percentage).filter(|value| *value != ThreadPercentage::FULL),
         priority: Some(priority).filter(|value| *value != Priority::Normal),
     };
@@ -134,6 +135,8 @@ pub struct AdoptionCandidate {
     pub uid: Option<u32>,
     /// Whether another manager's token is in its environment.
     pub held: bool,
+    /// Whether that manager served from this one's runtime directory, so that it has lost its database.
+    pub lost: bool,
     /// How its clients share SMs.
     pub mode: Mode,
     /// Why the control program of this manager could not start it again in this mode.
@@ -184,6 +187,13 @@ impl AdoptionCandidate {
                  only: observe it, or serve with a manager of that user",
                 self.uid.map_or_else(|| "unknown".into(), |uid| uid.to_string())
             )));
+        }
+        if self.held && self.lost {
+            return Err(InvalidValue(
+                "a manager of this host started it and has lost its database since: take all such daemons back with \
+                 `mps-manager daemon adopt --all-ours`, or observe it"
+                    .into(),
+            ));
         }
         if self.held {
             return Err(InvalidValue(
@@ -237,19 +247,32 @@ impl AdoptionCandidate {
     }
 }
 
-/// The one default limit of all GPUs; refused where it is not known exactly, since writing what the getter prints
+/// The default limit of each GPU; refused where one is not known exactly, since writing what the getter prints
 /// would change it.
-fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option<MemoryLimit>, InvalidValue> {
-    let mut limits: Vec<(Option<u64>, bool)> = Vec::new();
+fn default_limits(
+    effective: &Effective,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(GpuUuid, Option<MemoryLimit>)>, InvalidValue> {
+    let mut limits = Vec::new();
     for (ordinal, reading) in effective.default_memory_limits.iter().enumerate() {
         refuse_nonsense(reading)?;
         // A server that was given the default logs it exactly.
         let mut logged = effective.servers.iter().filter_map(|server| server.memory_limits.get(ordinal));
         let logged = logged.rfind(|limit| limit.exact && printed(limit.bytes) == printed(reading.bytes));
-        limits.push(match logged {
+        let (bytes, exact) = match logged {
             Some(limit) => (limit.bytes, true),
             None => (reading.bytes, reading.exact),
-        });
+        };
+        if !exact {
+            return Err(InvalidValue(format!(
+                "its default memory limit for {} reads {}: the daemon prints whole GiB, rounded down, and no server of its own has \
+                 logged it exactly, so it may be up to 1 GiB more, which keeping what is printed would take away: start a \
+                 server (start_server -uid) or connect a client first, and set the limit again if it still is not known",
+                reading.gpu,
+                shown(bytes)
+            )));
+        }
+        limits.push((reading.gpu.clone(), bytes.map(MemoryLimit::from_bytes).transpose()?));
         if let Some(logged) = logged.filter(|_| !reading.exact) {
             notes.push(format!(
                 "its default memory limit for {} reads {}: the daemon prints whole GiB, rounded down, and it is taken for \
@@ -260,23 +283,7 @@ fn common_limit(effective: &Effective, notes: &mut Vec<String>) -> Result<Option
             ));
         }
     }
-    let Some(&(first, _)) = limits.first() else { return Ok(None) };
-    if let Some((other, _)) = limits.iter().find(|(limit, _)| *limit != first) {
-        return Err(InvalidValue(format!(
-            "its GPUs have different default memory limits ({} and {}), and a spec has one for all: set them alike first",
-            shown(first),
-            shown(*other)
-        )));
-    }
-    if let Some((inexact, _)) = limits.iter().find(|(_, exact)| !exact) {
-        return Err(InvalidValue(format!(
-            "its default memory limit reads {}: the daemon prints whole GiB, rounded down, and no server of its own has \
-             logged it exactly, so it may be up to 1 GiB more, which keeping what is printed would take away: start a \
-             server (start_server -uid) or connect a client first, and set the limit again if it still is not known",
-            shown(*inexact)
-        )));
-    }
-    first.map(MemoryLimit::from_bytes).transpose()
+    Ok(limits)
 }
 
 fn refuse_nonsense(reading: &MemoryReading) -> Result<(), InvalidValue> {
@@ -372,9 +379,9 @@ mod tests {
         );
         let AdoptedSpec { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
         assert!(spec.multi_user);
-        assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1536 MiB that"), "{notes:?}");
+        assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1.5 GiB that"), "{notes:?}");
         let limit = MemoryLimit::from_mib(1536).expect("a limit");
-        assert_eq!(spec.defaults.device_memory_limit, Some(limit), "as the server logged it");
+        assert_eq!(spec.defaults.device_memory_limit, Some(limit.into()), "as the server logged it");
         assert_eq!(spec.defaults.active_thread_percentage.map(ThreadPercentage::tenths), Some(400));
         assert_eq!(spec.defaults.priority, Some(Priority::BelowNormal));
     }
@@ -387,8 +394,19 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         let read = spec_in_force(&seen(900 * MIB, true)).expect("a spec can hold it");
-        assert_eq!(read.spec.defaults.device_memory_limit.map(MemoryLimit::mib), Some(900));
+        let limit = |mib| MemoryLimit::from_mib(mib).expect("a limit");
+        assert_eq!(read.spec.defaults.device_memory_limit, Some(limit(900).into()));
         assert!(read.notes.is_empty(), "{:?}", read.notes);
+    }
+
+    #[test]
+    fn limits_of_several_gpus_are_adopted() {
+        let limit = |mib| MemoryLimit::from_mib(mib).expect("a limit");
+        let limits = vec![reading(0, Some(900 * MIB), true), reading(1, None, true)];
+        let spec =
+            spec_in_force(&in_force(limits.clone(), Some((400, limits)))).expect("a spec can hold it").spec;
+        let first = DeviceMemoryLimit::PerGpu(vec![(h200(0).uuid, limit(900))]);
+        assert_eq!(spec.defaults.device_memory_limit, Some(first));
     }
 
     #[test]
@@ -398,6 +416,7 @@ mod tests {
         let good = AdoptionCandidate {
             uid: Some(0),
             held: false,
+            lost: false,
             mode: Mode::Shared,
             mode_unsupported: None,
             multi_user: true,
@@ -411,6 +430,7 @@ mod tests {
             (AdoptionCandidate { uid: Some(1000), ..good.clone() }, "runs as uid 1000"),
             (AdoptionCandidate { uid: None, ..good.clone() }, "uid unknown"),
             (AdoptionCandidate { held: true, ..good.clone() }, "another mps-manager"),
+            (AdoptionCandidate { held: true, lost: true, ..good.clone() }, "adopt --all-ours"),
             (
                 AdoptionCandidate { mode_unsupported: Some("needs 13010".into()), ..good.clone() },
                 "needs 13010",
@@ -444,10 +464,6 @@ mod tests {
             InForce { limited_by_uuid: vec![h200(0).uuid], ..in_force(vec![reading(0, None, true)], None) };
         for (seen, message) in [
             (in_force(vec![nonsense.clone()], None), "17179869183G"),
-            (
-                in_force(vec![reading(0, Some(4 << 30), true), reading(1, None, true)], None),
-                "different default memory limits (4 GiB and none)",
-            ),
             (
                 in_force(vec![reading(0, None, true)], Some((1000, vec![reading(0, None, true)]))),
                 "another active thread percentage (100.0) than servers to come (40.0)",

@@ -141,6 +141,29 @@ fn sizes() {
 }
 
 #[test]
+fn limits_of_gpus() {
+    Inputs::new(["0=1G,1=2G", "GPU-5=512M", "06:00.0=1G", "4G"], &["=", ",", " ", "G", "0", "GPU-", "K"])
+        .check_text(|text| {
+            let quoted = serde_json::to_string(text).expect("JSON");
+            match serde_json::from_str::<DeviceMemoryLimit<GpuRef>>(&quoted) {
+                Ok(limit) => {
+                    let written = serde_json::to_string(&limit).expect("JSON");
+                    assert_eq!(
+                        serde_json::from_str::<DeviceMemoryLimit<GpuRef>>(&written).expect("its own"),
+                        limit
+                    );
+                    assert!(limit.sizes().all(|limit| (1..=MAX_MIB).contains(&limit.mib())));
+                    true
+                }
+                Err(why) => {
+                    assert!(why.to_string().len() <= WORDS, "{why}");
+                    false
+                }
+            }
+        });
+}
+
+#[test]
 fn percentages() {
     Inputs::new(["25", "33.3", "100.0", "0.1"], &[".", "%", "e1", "nan", "inf", "-"]).check_text(|text| {
         // The same digits as a number of JSON, which may have more spellings.

@@ -64,6 +64,10 @@ impl std::fmt::Display for GpuUuid {
     }
 }
 
+/// How a GPU may be named, as a pattern of the API document.
+pub(super) const NAMES: &str =
+    "([0-9]{1,9}|[Gg][Pp][Uu]-[0-9A-Fa-f-]{1,36}|([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.[0-7])";
+
 /// A GPU as people name it: by UUID or the beginning of one, by index in PCI order, or by PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -103,9 +107,7 @@ impl utoipa::PartialSchema for GpuRef {
             .description(Some(
                 "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address.",
             ))
-            .pattern(Some(
-                "^([0-9]{1,9}|[Gg][Pp][Uu]-[0-9A-Fa-f-]{1,36}|([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.[0-7])$",
-            ))
+            .pattern(Some(format!("^{NAMES}$")))
             .examples([serde_json::json!("0")])
             .into()
     }

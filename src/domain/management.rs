@@ -22,7 +22,7 @@ pub fn check_management(current: Option<CurrentDaemon<'_>>, spec: &DaemonSpec) -
     let refused = |reason: &str| Err(InvalidValue(reason.to_owned()));
     let Some(current) = current else {
         return refused(
-            "there is no daemon of that name to observe: adopt one that runs (POST /api/v1/daemons/NAME/adopt)",
+            "there is no daemon of that name to observe: adopt one that runs (`mps-manager daemon adopt NAME --process PROCESS --observe`)",
         );
     };
     let started_with = |spec: &DaemonSpec| (spec.gpus.clone(), spec.mode, spec.multi_user);

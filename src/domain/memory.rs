@@ -28,6 +28,9 @@ const UNITS: [(&str, u64); 8] = [
     ("t", 1 << 40),
     ("ti", 1 << 40),
 ];
+/// How a size may be spelled, as a pattern of the API document: those that everyone reads alike.
+pub(super) const SPELLINGS: &str =
+    "([1-9][0-9]{0,5} ?[Mm]i?[Bb]?|[1-9][0-9]{0,2}(\\.(0|25|50?|75))? ?[Gg]i?[Bb]?|1 ?[Tt]i?[Bb]?)";
 /// Most digits of a number, so that its bytes fit 128 bits.
 const MAX_DIGITS: usize = 18;
 
@@ -127,12 +130,12 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Writes bytes for people: `4 GiB`, `3.5 GiB`, `512 MiB`, `12 bytes`.
+/// Writes bytes for people: `4 GiB`, `1.5 GiB`, `512 MiB`, `12 bytes`; whole MiB are never rounded.
 fn display_bytes(bytes: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    #[allow(clippy::cast_precision_loss, reason = "rounded to one decimal for a reader")]
+    #[allow(clippy::cast_precision_loss, reason = "rounded for a reader; quarters of a GiB are exact")]
     let gib = bytes as f64 / (1u64 << 30) as f64;
-    if bytes >= 1 << 30 && bytes.is_multiple_of(1 << 30) {
-        write!(f, "{} GiB", bytes >> 30)
+    if bytes >= 1 << 30 && bytes.is_multiple_of(1 << 28) {
+        write!(f, "{gib} GiB")
     } else if bytes >= 1 << 30 && !bytes.is_multiple_of(MIB) {
         write!(f, "{gib:.1} GiB")
     } else if bytes >= MIB {
@@ -189,6 +192,18 @@ impl<'de> Deserialize<'de> for MemoryLimit {
     }
 }
 
+/// The schema of a limit in bytes.
+pub(super) fn bytes_schema() -> utoipa::openapi::schema::Object {
+    use utoipa::openapi::schema::{ObjectBuilder, Type};
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(utoipa::openapi::KnownFormat::Int64)))
+        .minimum(Some(utoipa::Number::UInt(1 << 20)))
+        .maximum(Some(utoipa::Number::UInt(1 << 40)))
+        .multiple_of(Some(utoipa::Number::UInt(1 << 20)))
+        .build()
+}
+
 impl utoipa::PartialSchema for MemoryLimit {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
         use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
@@ -198,17 +213,8 @@ impl utoipa::PartialSchema for MemoryLimit {
                     "A device memory limit: whole MiB. Answers hold an integer of bytes; requests may hold that or a \
                      text such as \"4G\", \"1.5 GiB\" or \"512Mi\"; G and GB mean GiB, as they do for MPS.",
                 ))
-                .item(
-                    ObjectBuilder::new()
-                        .schema_type(Type::Integer)
-                        .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(
-                            utoipa::openapi::KnownFormat::Int64,
-                        )))
-                        .minimum(Some(utoipa::Number::UInt(1 << 20)))
-                        .maximum(Some(utoipa::Number::UInt(1 << 40)))
-                        .multiple_of(Some(utoipa::Number::UInt(1 << 20))),
-                )
-                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([1-9][0-9]{0,5} ?[Mm]i?[Bb]?|[1-9][0-9]{0,2}(\\.(0|25|50?|75))? ?[Gg]i?[Bb]?|1 ?[Tt]i?[Bb]?)$")))
+                .item(bytes_schema())
+                .item(ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^{SPELLINGS}$"))))
                 .build(),
         )
         .into()
@@ -292,6 +298,22 @@ mod tests {
         }
         let refused = MemoryLimit::parse("1.3G").expect_err("it is 1331.2 MiB").to_string();
         assert!(refused.contains("the nearest are 1331M and 1332M"), "{refused}");
+    }
+
+    #[test]
+    fn sizes_are_shown_as_people_write_them() {
+        for (text, shown) in [
+            ("4G", "4 GiB"),
+            ("1.5G", "1.5 GiB"),
+            ("38400M", "37.5 GiB"),
+            ("1.25G", "1.25 GiB"),
+            ("1T", "1024 GiB"),
+            ("1025M", "1025 MiB"),
+            ("512M", "512 MiB"),
+        ] {
+            assert_eq!(MemoryLimit::parse(text).expect(text).to_string(), shown);
+        }
+        assert_eq!(Bytes(4_142_000_000).to_string(), "3.9 GiB");
     }
 
     #[test]

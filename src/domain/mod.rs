@@ -15,9 +15,11 @@ pub mod compute_mode;
 pub mod condition;
 pub mod count;
 pub mod daemon;
+pub mod device_memory_limit;
 pub mod difference;
 pub mod drift;
 pub mod duration;
+mod effective;
 pub mod environment;
 pub mod event;
 pub mod foreign;
@@ -26,6 +28,8 @@ mod fuzz;
 pub mod gpu;
 pub mod health;
 pub mod history;
+pub mod host_file;
+pub mod incident;
 mod inode;
 pub mod isolation;
 pub mod json;
@@ -45,9 +49,12 @@ pub mod plan;
 pub mod prediction;
 pub mod printable;
 pub mod priority;
+pub mod provisioning;
 mod reservation;
+pub mod resolution;
 pub mod rfc3339;
 pub mod session;
+pub mod shares;
 pub mod tenant;
 mod tenant_directory;
 pub mod timings;
@@ -56,10 +63,11 @@ mod token_id;
 pub mod verification;
 pub mod wedge;
 
+pub use device_memory_limit::DeviceMemoryLimit;
 pub use gpu::GpuUuid;
 pub use inode::{FilePlace, Inode};
 pub use memory::MemoryLimit;
-pub use name::{DaemonName, LayoutName, PartitionName, TenantName, TokenName};
+pub use name::{ContextName, DaemonName, LayoutName, PartitionName, TenantName, TokenName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
@@ -74,16 +82,21 @@ fn plain_number<T: std::str::FromStr>(text: &str) -> Option<T> {
 }
 
 /// The most of a parser's words that are passed on, in characters.
-const LONGEST_WORDS: usize = 600;
+pub const LONGEST_WORDS: usize = 600;
 
 /// Words of a parser without their middle where they are long: what was sent may be repeated there, of any length, and what
 /// is expected instead stands at the end.
 pub fn shortened(text: String) -> String {
+    shortened_to(LONGEST_WORDS, text)
+}
+
+/// The same with room for so many characters.
+pub fn shortened_to(longest: usize, text: String) -> String {
     let count = text.chars().count();
-    if count <= LONGEST_WORDS {
+    if count <= longest {
         return text;
     }
-    let half = LONGEST_WORDS / 2;
+    let half = longest / 2;
     text.chars().take(half).chain(['…']).chain(text.chars().skip(count - half)).collect()
 }
 

@@ -103,6 +103,10 @@ name! {
     /// What a token is for.
     TokenName, "token"
 }
+name! {
+    /// What a user of the command line calls a server.
+    ContextName, "context"
+}
 
 /// What stands in a path where a layout's name would: a layout of that name could be made, and never read or deleted.
 const TAKEN: &[&str] = &["import"];

@@ -3,31 +3,44 @@
 //! A server holds all its clients to one limit, so a tenant without a limit leaves the server without one, and the limits of its
 //! neighbours to their environments, which a process can change. A default limit on the daemon keeps a floor.
 
-use super::TenantName;
 use super::daemon::Daemon;
-use super::tenant::{Tenant, gpus_of};
+use super::resolution::gpus_of;
+use super::tenant::Tenant;
+use super::{GpuUuid, TenantName};
 
-/// The tenants on a GPU of `tenant` whose limit only their environment holds, because `tenant` has none.
+/// The tenants whose limit on a GPU of `tenant` only their environment holds, because `tenant` has none there.
 pub fn weakened_by(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    if is_limited(tenant, daemon) { Vec::new() } else { opposite(tenant, daemon, tenants) }
+    opposite(tenant, daemon, tenants, false)
 }
 
-/// The tenants without a limit that leave the limit of `tenant` to its environment.
+/// The tenants without a limit on a GPU of `tenant` that leave its limit there to its environment.
 pub fn weakening(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    if is_limited(tenant, daemon) { opposite(tenant, daemon, tenants) } else { Vec::new() }
+    opposite(tenant, daemon, tenants, true)
 }
 
-fn is_limited(tenant: &Tenant, daemon: &Daemon) -> bool {
-    tenant.spec.memory_limit(&daemon.spec).is_some()
+/// The GPUs on which the limit of `tenant` is left to its environment by tenants that have none there.
+pub fn weakened_gpus(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<GpuUuid> {
+    let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
+    gpus.retain(|gpu| {
+        let without = |other: &Tenant| {
+            other.spec.daemon == daemon.name && other.spec.sees(gpu) && !is_limited(other, daemon, gpu)
+        };
+        is_limited(tenant, daemon, gpu) && tenants.iter().any(without)
+    });
+    gpus
 }
 
-/// The tenants on a GPU of `tenant` that have a limit where it has none, or have none where it has one.
-fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    let own = gpus_of(&tenant.spec, &daemon.spec);
+fn is_limited(tenant: &Tenant, daemon: &Daemon, gpu: &GpuUuid) -> bool {
+    tenant.spec.memory_limit(&daemon.spec, gpu).is_some()
+}
+
+/// The tenants that have no limit on a GPU where `tenant` has one, if it is the limited one; else those that have one where it has none.
+fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant], limited: bool) -> Vec<TenantName> {
+    let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
+    gpus.retain(|gpu| is_limited(tenant, daemon, gpu) == limited);
     let others = tenants.iter().filter(|other| {
         other.spec.daemon == daemon.name
-            && is_limited(other, daemon) != is_limited(tenant, daemon)
-            && own.iter().any(|gpu| other.spec.sees(gpu))
+            && gpus.iter().any(|gpu| other.spec.sees(gpu) && is_limited(other, daemon, gpu) != limited)
     });
     others.map(|other| other.name.clone()).collect()
 }
@@ -69,6 +82,18 @@ mod tests {
         assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["plain"]);
         assert!(weakening(&all[1], &daemon(""), &all).is_empty(), "it is on another GPU");
         assert!(weakening(&all[2], &daemon(""), &all).is_empty(), "it has no limit to lose");
+    }
+
+    #[test]
+    fn limits_weaken_on_their_own_gpu_only() {
+        let on = |gpu: u32| format!(",\"device_memory_limit\":{{\"{}\":\"4G\"}}", h200(gpu).uuid);
+        let all = [tenant("a", &on(0)), tenant("b", &on(0)), tenant("c", &on(1))];
+        let names = |found: Vec<TenantName>| found.into_iter().map(String::from).collect::<Vec<_>>();
+        assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["c"], "on the first GPU");
+        assert_eq!(names(weakened_by(&all[0], &daemon(""), &all)), ["c"], "on the second");
+        assert!(weakening(&all[0], &daemon(""), &all[..2]).is_empty());
+        assert_eq!(weakened_gpus(&all[0], &daemon(""), &all), [h200(0).uuid]);
+        assert_eq!(weakened_gpus(&all[2], &daemon(""), &all), [h200(1).uuid]);
     }
 
     #[test]

@@ -81,11 +81,52 @@ pub enum OperationRequest {
         /// Its version.
         version: u32,
     },
+    /// Brings about what a host file changed: waits for its daemons, applies layouts, and deletes what was pruned.
+    ApplySpec {
+        /// How many changes the file made.
+        changes: u32,
+        /// Whether what the file does not have is deleted.
+        prune: bool,
+        /// The daemons that are waited for until they are ready.
+        daemons: Vec<DaemonName>,
+        /// The layouts that are put on daemons which run, each by an operation of its own.
+        layouts: Vec<HostLayout>,
+        /// The daemons that are deleted, each by an operation of its own.
+        delete_daemons: Vec<DaemonName>,
+        /// The layouts that are deleted once no daemon has them.
+        delete_layouts: Vec<LayoutName>,
+    },
+}
+
+/// A layout that a host file puts on a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HostLayout {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The layout.
+    pub layout: LayoutName,
+    /// Its version.
+    pub version: u32,
+    /// Which GPU plays which role.
+    #[serde(with = "roles")]
+    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
+    pub gpu_map: GpuMap,
+    /// What to do about partitions that another program makes or removes.
+    pub drift_policy: PartitionPolicy,
+}
+
+impl HostLayout {
+    /// The operation that puts it on its daemon.
+    pub fn request(&self) -> OperationRequest {
+        let Self { layout, version, gpu_map, drift_policy, .. } = self.clone();
+        let note = Some("host file".to_owned());
+        OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate: false, note }
+    }
 }
 
 impl OperationRequest {
     /// What [`OperationRequest::kind`] may give.
-    pub const KINDS: [&'static str; 10] = [
+    pub const KINDS: [&'static str; 11] = [
         "start_daemon",
         "stop_daemon",
         "restart_daemon",
@@ -96,6 +137,7 @@ impl OperationRequest {
         "end_maintenance",
         "apply_layout",
         "replay_layout",
+        "apply_spec",
     ];
 
     /// One word for logs and lists.
@@ -111,6 +153,7 @@ impl OperationRequest {
             Self::EndMaintenance => "end_maintenance",
             Self::ApplyLayout { .. } => "apply_layout",
             Self::ReplayLayout { .. } => "replay_layout",
+            Self::ApplySpec { .. } => "apply_spec",
         }
     }
 
@@ -279,6 +322,14 @@ pub enum Undo {
 /// The step in which an operation is undone.
 pub const UNDO: &str = "undo";
 
+/// What every error says of a command that may still take effect.
+const MAY_TAKE_EFFECT: &str = "the termination may still take effect";
+
+/// Whether an operation that failed with this error may have done what it was asked for, or may yet.
+pub fn is_outcome_unknown(error: &str) -> bool {
+    error.contains(MAY_TAKE_EFFECT)
+}
+
 /// Decides what becomes of an operation found running at start.
 ///
 /// `client_alive` is whether the client that a termination named still runs.
@@ -287,7 +338,8 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }
         | OperationRequest::DeleteDaemon { .. }
-        | OperationRequest::EndMaintenance => Resume::Finish,
+        | OperationRequest::EndMaintenance
+        | OperationRequest::ApplySpec { .. } => Resume::Finish,
         OperationRequest::DrainDaemon { .. }
         | OperationRequest::BeginMaintenance { .. }
         | OperationRequest::ApplyLayout { .. }
@@ -301,7 +353,8 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
         }
         OperationRequest::TerminateClient { .. } if !client_alive => Resume::Done,
         OperationRequest::TerminateClient { .. } => Resume::Abandon(
-            "the manager was restarted while the client was being terminated, and the client still runs: ask again if it should end",
+            "the manager was restarted while the client was being terminated, and the termination may still take effect: if the client still \
+             runs, terminate it again",
         ),
     }
 }

@@ -149,6 +149,8 @@ mod tests {
             hint: None,
             sm_partition: sm_partition.map(str::to_owned),
             connections: 2,
+            active_thread_percentage: None,
+            memory_limits: None,
         }
     }
 

@@ -144,18 +144,22 @@ pub fn is_measured(gpu: &Gpu) -> bool {
 }
 
 /// Fewest SMs that MPS gives any client, seen for every percentage from 0.5 to 7.
-const FEWEST_SMS: u32 = 8;
+pub const FEWEST_SMS: u32 = 8;
 
 /// SMs that a client sees under `percentage` on a GPU of `total` SMs.
 ///
 /// `max(8, floor(percentage × total) rounded down to even)`, checked against recording 05 at 23 percentages on a
 /// 132-SM H200. On another SKU it is a prediction.
 pub fn sms_for(percentage: ThreadPercentage, total: u32) -> u32 {
+    sms_unbounded(percentage, total).max(FEWEST_SMS).min(total)
+}
+
+/// The same without the least that MPS gives.
+pub fn sms_unbounded(percentage: ThreadPercentage, total: u32) -> u32 {
     if percentage == ThreadPercentage::FULL {
         return total;
     }
-    let floor = u32::from(percentage.tenths()) * total / 1000;
-    (floor & !1).max(FEWEST_SMS).min(total)
+    (u32::from(percentage.tenths()) * total / 1000) & !1
 }
 
 /// The smallest percentage under which a client sees exactly `sms` of `total` SMs, if there is one.

@@ -7,7 +7,9 @@ use super::drift::DriftPolicy;
 use super::gpu::{ComputeMode, Gpu};
 use super::layout::active::DesiredLayout;
 use super::maintenance::MaintenanceState;
-use super::tenant::{Resolved, Tenant, TenantSpec, resolve};
+use super::resolution::{Resolved, resolve};
+use super::shares;
+use super::tenant::{Tenant, TenantSpec};
 use super::wedge::WedgeSettings;
 use super::{
     DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantDirectory, TenantName, ThreadPercentage,
@@ -59,7 +61,7 @@ pub struct Desired {
     pub multi_user: bool,
     /// The user whose server is started ahead of the first client.
     pub server_uid: u32,
-    /// Memory limit of the server on each GPU, in the order of `gpus`.
+    /// Memory limit of the server by ordinal: as many as `gpus`.
     pub memory_limits: Vec<Option<MemoryLimit>>,
     /// Thread percentage of the server.
     pub percentage: ThreadPercentage,
@@ -120,15 +122,20 @@ pub fn desired(
     manager_uid: u32,
     maintenance: Option<MaintenanceState>,
 ) -> Result<Desired, InvalidValue> {
-    let resolved: Vec<Resolved> =
-        tenants.iter().map(|tenant| resolve(tenant, daemon, gpus)).collect::<Result<_, _>>()?;
-    let memory_limits = daemon
-        .gpus
+    let basis = shares::basis(daemon, tenants, gpus)?;
+    let resolved: Vec<Resolved> = tenants
         .iter()
-        .map(|uuid| {
-            let mut limits =
-                resolved.iter().filter(|tenant| tenant.gpus.contains(uuid)).map(|tenant| tenant.memory);
-            let Some(first) = limits.next() else { return daemon.defaults.device_memory_limit };
+        .map(|tenant| resolve(tenant, daemon, basis.as_ref(), gpus))
+        .collect::<Result<_, _>>()?;
+    let memory_limits = (daemon.gpus.iter().enumerate())
+        .map(|(ordinal, uuid)| {
+            // MPS applies them by the client's own ordinals (recordings 05 and 07): to the first GPU that a tenant sees, whichever it is,
+            // that of the daemon's first.
+            let own = |tenant: &Resolved| Some(tenant.memory.get(tenant.gpus.get(ordinal)?).copied());
+            let mut limits = resolved.iter().filter_map(own);
+            let Some(first) = limits.next() else {
+                return daemon.defaults.device_memory_limit.as_ref().and_then(|limit| limit.on(uuid));
+            };
             limits.fold(first, |largest, limit| largest.zip(limit).map(|(a, b)| a.max(b)))
         })
         .collect();
@@ -179,7 +186,7 @@ pub fn desired(
     })
 }
 
-/// The largest percentage among the tenants that no partition of a layout is for.
+/// The largest percentage among the tenants that no partition of a layout is for; a daemon with a layout has no strategy.
 pub fn beside(
     layout: &DesiredLayout,
     daemon: &DaemonSpec,
@@ -189,7 +196,7 @@ pub fn beside(
     let bound = |tenant: &&Tenant| layout.tenants.values().any(|names| names.contains(&tenant.name));
     let others = tenants.iter().filter(|tenant| !bound(tenant));
     let resolved: Vec<Resolved> =
-        others.map(|tenant| resolve(&tenant.spec, daemon, gpus)).collect::<Result<_, _>>()?;
+        others.map(|tenant| resolve(&tenant.spec, daemon, None, gpus)).collect::<Result<_, _>>()?;
     Ok(resolved.iter().map(|tenant| tenant.percentage).max())
 }
 
@@ -230,6 +237,44 @@ mod tests {
         assert_eq!(plan(&[]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","priority":"normal"}"#)]), Priority::Normal);
+    }
+
+    #[test]
+    fn each_gpu_has_its_largest_limit() {
+        let (zero, one) = (h200(0).uuid, h200(1).uuid);
+        let json =
+            format!(r#"{{"gpus":["{zero}","{one}"],"defaults":{{"device_memory_limit":{{"{one}":"3G"}}}}}}"#);
+        let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
+        let name = DaemonName::parse("gpu0").expect("name");
+        let limits = |tenants: &[TenantSpec]| {
+            let plan = desired(&name, 1, &daemon, tenants, &[h200(0), h200(1)], 0, None).expect("plan");
+            plan.memory_limits.iter().map(|limit| limit.map(MemoryLimit::mib)).collect::<Vec<_>>()
+        };
+        let of = |limit: &str| spec(&format!(r#"{{"daemon":"gpu0","device_memory_limit":{limit}}}"#));
+        let (first, second) = (of(&format!(r#"{{"{zero}":"1G","{one}":"4G"}}"#)), of(r#""2G""#));
+        assert_eq!(limits(&[]), [None, Some(3072)]);
+        assert_eq!(limits(&[first.clone(), second]), [Some(2048), Some(4096)]);
+        let on_one = spec(&format!(r#"{{"daemon":"gpu0","gpus":["{one}"],"device_memory_limit":"8G"}}"#));
+        let renumbered = [first.clone(), on_one];
+        assert_eq!(limits(&renumbered), [Some(8192), Some(4096)], "the second GPU is that tenant's first");
+        let third = of(&format!(r#"{{"{one}":"1G"}}"#));
+        assert_eq!(limits(&[first, third]), [None, Some(4096)], "the third has no limit on the first GPU");
+    }
+
+    #[test]
+    fn strategy_gives_the_servers_percentage() {
+        let json = format!(r#"{{"gpus":["{}"],"provisioning":{{"strategy":"uniform"}}}}"#, h200(0).uuid);
+        let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
+        let name = DaemonName::parse("gpu0").expect("name");
+        let percentage = |tenants: &[TenantSpec]| {
+            desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").percentage.tenths()
+        };
+        let plain = spec(r#"{"daemon":"gpu0"}"#);
+        assert_eq!(percentage(&vec![plain.clone(); 4]), 250);
+        assert_eq!(percentage(&vec![plain.clone(); 5]), 200);
+        let own = spec(r#"{"daemon":"gpu0","active_thread_percentage":60}"#);
+        assert_eq!(percentage(&[plain, own]), 600, "the largest of all");
+        assert_eq!(percentage(&[]), 1000);
     }
 
     #[test]

@@ -4,7 +4,10 @@ use super::admission::{AdmissionError, admit, memory_of};
 use super::daemon::{AdmissionMode, DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::percentage::is_measured;
-use super::tenant::{Resolved, TenantSpec, below_context, context_bytes, gpus_of, resolve};
+use super::provisioning::ProvisioningStatus;
+use super::resolution::{Resolved, below_context, context_bytes, gpus_of, resolve};
+use super::shares;
+use super::tenant::TenantSpec;
 use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 
 /// What a tenant would get, GPU by GPU, and why it would be refused.
@@ -14,8 +17,8 @@ pub struct Prediction {
     pub mode: Mode,
     /// Its thread percentage; `None` in static mode, and where nothing gives what is requested.
     pub percentage: Option<ThreadPercentage>,
-    /// Its memory limit per process; `None` is the whole GPU.
-    pub limit: Option<MemoryLimit>,
+    /// What its daemon's strategy would give all tenants; `None` without a strategy.
+    pub provisioning: Option<ProvisioningStatus>,
     /// Clients that a GPU takes with this version of MPS.
     pub ceiling: u32,
     /// Whether tenants of its daemon reserve what they may use.
@@ -39,6 +42,8 @@ pub struct Outlook {
     pub sms: Option<u32>,
     /// Whether that was measured on this kind of GPU, or only follows from what was.
     pub is_measured: bool,
+    /// Its memory limit per process; `None` is the whole GPU.
+    pub limit: Option<MemoryLimit>,
     /// Bytes that the context of a client takes from its limit, about.
     pub context: Option<u64>,
     /// Bytes that are left of the limit to a client, about.
@@ -92,17 +97,17 @@ pub fn predict(
     let mut all = others.to_vec();
     all.push((name.clone(), tenant.clone()));
     refusals.extend(admit(daemon_name.as_str(), daemon, &all, gpus, ceiling).err());
-    let resolved = resolve(tenant, daemon, gpus).ok();
+    let basis = shares::basis(daemon, all.iter().map(|(_, spec)| spec), gpus).ok().flatten();
+    let resolved = resolve(tenant, daemon, basis.as_ref(), gpus).ok();
     let seen = gpus_of(tenant, daemon);
     let outlook = |gpu: &Gpu| outlook(gpu, daemon, tenant, resolved.as_ref(), others);
-    let limit = tenant.memory_limit(daemon);
     Prediction {
         mode: daemon.mode,
         percentage: resolved
             .as_ref()
             .filter(|_| daemon.mode == Mode::Shared)
             .map(|resolved| resolved.percentage),
-        limit,
+        provisioning: shares::status(daemon, all.iter().map(|(name, spec)| (name, spec)), gpus, |_, _| 0),
         ceiling,
         admission: daemon.admission,
         gpus: gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).map(outlook).collect(),
@@ -120,16 +125,17 @@ fn outlook(
     let here = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| o);
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
-    let limit_set = tenant.memory_limit(daemon);
+    let limit_set = tenant.memory_limit(daemon, &gpu.uuid);
     let limit = limit_set.map_or(gpu.memory_total, MemoryLimit::bytes);
     let stated = here().chain([tenant]).filter_map(|tenant| tenant.max_clients);
-    let memory = |tenant: &TenantSpec| memory_of(tenant, daemon);
+    let memory = |tenant: &TenantSpec| memory_of(tenant, daemon, &gpu.uuid);
     Outlook {
         gpu: gpu.uuid.clone(),
         index: gpu.index,
         total_sms: gpu.sms,
         sms,
         is_measured: is_measured(gpu),
+        limit: limit_set,
         context,
         usable: context.map(|context| limit.saturating_sub(context)),
         memory: gpu.memory_total,

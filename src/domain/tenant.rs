@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::count::counted;
-use super::daemon::{DaemonSpec, Mode};
+use super::daemon::DaemonSpec;
 use super::gpu::{Gpu, GpuRef};
-use super::memory::Bytes;
-use super::percentage::{is_measured, percentage_for, sms_for};
+use super::provisioning::{ProvisioningStatus, TenantWeight};
 use super::verification::Verification;
 use super::{
-    DaemonName, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority, TenantDirectory, TenantName,
-    ThreadPercentage,
+    DaemonName, DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority,
+    TenantDirectory, TenantName, ThreadPercentage,
 };
 use crate::domain::condition::Condition;
 
@@ -29,10 +27,11 @@ pub struct TenantSpec<G = GpuUuid> {
     /// The GPUs of the daemon that it sees; left out or empty, all of them.
     #[serde(default = "Vec::new")]
     pub gpus: Vec<G>,
-    /// Memory that each of its processes may take on each GPU, the context included; left out, the daemon's
-    /// default, or else the whole GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_memory_limit: Option<MemoryLimit>,
+    /// Memory that each of its processes may take, the context included: one size for every GPU, or one for each. Left out, and for a
+    /// GPU that is not named, the daemon's default, or else the whole GPU.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<DeviceMemoryLimit>)]
+    pub device_memory_limit: Option<DeviceMemoryLimit<G>>,
     /// How many of its processes may be connected at once; left out, as many as MPS takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 60)]
@@ -41,9 +40,14 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub sms: Option<u32>,
-    /// Share of the threads of the GPU; instead of SMs. Left out with `sms`, the daemon's default, or else 100.
+    /// Share of the threads of the GPU; instead of SMs. Left out with `sms`, what the daemon's provisioning gives, or its default, or
+    /// else 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_thread_percentage: Option<ThreadPercentage>,
+    /// How much more than others it gets, where the daemon's provisioning is `weighted`.
+    #[serde(default)]
+    #[schema(value_type = u32, minimum = 1, maximum = 1000)]
+    pub weight: TenantWeight,
     /// Its priority, a hint to the GPU; left out, the daemon's default, or else normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
@@ -51,6 +55,10 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default)]
     #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
+}
+
+fn none<T>() -> Option<T> {
+    None
 }
 
 /// Most clients that any known version of MPS takes on a GPU.
@@ -74,11 +82,12 @@ fn labels() -> utoipa::openapi::schema::Object {
 }
 
 impl TenantSpec<GpuRef> {
-    /// The same spec with its GPUs named by UUID, in PCI order.
-    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<TenantSpec, InvalidValue> {
-        let mut gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>()?;
+    /// The same spec with its GPUs named by UUID, in PCI order; the field that names an unknown one is given with the error.
+    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<TenantSpec, (&'static str, InvalidValue)> {
+        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
+        let mut gpus = gpus.map_err(|error| ("gpus", error))?;
         gpus.sort_by_key(|gpu| gpu.index);
-        let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        let gpus: Vec<GpuUuid> = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
         let Self {
             daemon,
             uid,
@@ -86,10 +95,19 @@ impl TenantSpec<GpuRef> {
             max_clients,
             sms,
             active_thread_percentage,
+            weight,
             priority,
             labels,
             ..
         } = self;
+        let limit = device_memory_limit.map(|limit| limit.resolve_gpus(known)).transpose();
+        let device_memory_limit = limit.map_err(|error| ("device_memory_limit", error))?;
+        let unseen = device_memory_limit.as_ref().filter(|_| !gpus.is_empty());
+        if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&gpus)) {
+            let index = known.iter().find(|gpu| gpu.uuid == *unseen && gpu.present).map(|gpu| gpu.index);
+            let called = index.map_or_else(|| unseen.to_string(), |index| index.to_string());
+            return Err(("device_memory_limit", unseen_limit(&called)));
+        }
         Ok(TenantSpec {
             daemon,
             uid,
@@ -98,6 +116,7 @@ impl TenantSpec<GpuRef> {
             max_clients,
             sms,
             active_thread_percentage,
+            weight,
             priority,
             labels,
         })
@@ -110,9 +129,15 @@ impl TenantSpec {
         self.gpus.is_empty() || self.gpus.contains(gpu)
     }
 
-    /// Its memory limit, its own or the daemon's default.
-    pub fn memory_limit(&self, daemon: &DaemonSpec) -> Option<MemoryLimit> {
-        self.device_memory_limit.or(daemon.defaults.device_memory_limit)
+    /// Its memory limit on a GPU, its own or the daemon's default.
+    pub fn memory_limit(&self, daemon: &DaemonSpec, gpu: &GpuUuid) -> Option<MemoryLimit> {
+        let on = |limit: &Option<DeviceMemoryLimit>| limit.as_ref().and_then(|limit| limit.on(gpu));
+        on(&self.device_memory_limit).or_else(|| on(&daemon.defaults.device_memory_limit))
+    }
+
+    /// Whether it states its share of the SMs by itself.
+    pub fn states_share(&self) -> bool {
+        self.sms.is_some() || self.active_thread_percentage.is_some()
     }
 
     /// Refuses a spec that is wrong in itself; `(field, reason)`.
@@ -140,6 +165,10 @@ impl TenantSpec {
         if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
             return Err(("gpus", InvalidValue(format!("{twice} is named twice: name each GPU once"))));
         }
+        let unseen = self.device_memory_limit.as_ref().filter(|_| !self.gpus.is_empty());
+        if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&self.gpus)) {
+            return Err(("device_memory_limit", unseen_limit(unseen.as_str())));
+        }
         let too_long = |text: &str| {
             text.is_empty() || text.chars().count() > MAX_LABEL_LEN || text.chars().any(char::is_control)
         };
@@ -155,6 +184,12 @@ impl TenantSpec {
         }
         Ok(())
     }
+}
+
+fn unseen_limit(gpu: &str) -> InvalidValue {
+    InvalidValue(format!(
+        "GPU {gpu} has a limit, and the tenant does not see it: add it to gpus, or take its limit out"
+    ))
 }
 
 /// A tenant as it is remembered.
@@ -176,83 +211,6 @@ pub struct Tenant {
     pub directory: TenantDirectory,
 }
 
-/// A tenant's values once every default is filled in.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Resolved {
-    /// The GPUs it sees, in the daemon's order.
-    pub gpus: Vec<GpuUuid>,
-    /// Its memory limit; `None` is the whole GPU.
-    pub memory: Option<MemoryLimit>,
-    /// Its thread percentage.
-    pub percentage: ThreadPercentage,
-    /// Its priority.
-    pub priority: Priority,
-    /// How its daemon shares out SMs: in static mode by partitions, and no percentage determines how many it sees.
-    pub mode: Mode,
-}
-
-impl Resolved {
-    /// SMs that a client is predicted to see on a GPU of so many; `None` where a partition decides it.
-    pub fn predicted_sms(&self, total: u32) -> Option<u32> {
-        (self.mode == Mode::Shared).then(|| sms_for(self.percentage, total))
-    }
-}
-
-/// The GPUs that a tenant sees, in the daemon's order.
-pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
-    daemon.gpus.iter().filter(|uuid| spec.sees(uuid)).cloned().collect()
-}
-
-/// Fills in what the tenant leaves to its daemon; `sms` becomes the smallest percentage that gives it.
-///
-/// Fails where no percentage gives exactly `sms` on the GPUs of the tenant.
-pub fn resolve(spec: &TenantSpec, daemon: &DaemonSpec, gpus: &[Gpu]) -> Result<Resolved, InvalidValue> {
-    let seen = gpus_of(spec, daemon);
-    let percentage = match (spec.sms, spec.active_thread_percentage) {
-        (Some(sms), _) => {
-            let mut totals: Vec<u32> =
-                gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).collect();
-            totals.dedup();
-            match totals.as_slice() {
-                [] => {
-                    return Err(InvalidValue(
-                        "the SMs of the GPU are not known: give active_thread_percentage instead".into(),
-                    ));
-                }
-                [total] => percentage_for(sms, *total).ok_or_else(|| no_percentage(sms, *total))?,
-                several => {
-                    return Err(InvalidValue(format!(
-                        "the tenant's GPUs have {several:?} SMs, so one number of SMs is not one percentage: give active_thread_percentage"
-                    )));
-                }
-            }
-        }
-        (None, Some(percentage)) => percentage,
-        (None, None) => daemon.defaults.active_thread_percentage.unwrap_or(ThreadPercentage::FULL),
-    };
-    Ok(Resolved {
-        gpus: seen,
-        memory: spec.memory_limit(daemon),
-        percentage,
-        priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
-        mode: daemon.mode,
-    })
-}
-
-fn no_percentage(sms: u32, total: u32) -> InvalidValue {
-    let below = (8..=total).step_by(2).take_while(|count| *count <= sms).last().unwrap_or(8);
-    let above = (8..=total).step_by(2).find(|count| *count >= sms).unwrap_or(total);
-    let nearest = if below == above {
-        format!("the nearest is {below}")
-    } else {
-        format!("the nearest are {below} and {above}")
-    };
-    InvalidValue(format!(
-        "{} cannot be had on a GPU of {total}: MPS gives even numbers from 8 to {total}; {nearest}",
-        counted(sms, "SM")
-    ))
-}
-
 /// What makes a value hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -265,9 +223,11 @@ pub enum EnforcedBy {
     None,
 }
 
-/// A tenant's value, what holds it, and the number it comes to.
+/// A tenant's memory limit on a GPU, and what holds it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EffectiveMemory {
+    /// The GPU.
+    pub gpu: GpuUuid,
     /// The limit in bytes; `null` is the whole GPU.
     pub bytes: Option<u64>,
     /// What holds it.
@@ -326,12 +286,28 @@ pub struct TenantEffective {
     #[serde(with = "crate::domain::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
-    /// Its memory limit.
-    pub device_memory_limit: EffectiveMemory,
+    /// Its memory limit on each GPU that it sees, in the daemon's order.
+    pub device_memory_limits: Vec<EffectiveMemory>,
     /// Its share of the SMs.
     pub threads: EffectiveThreads,
     /// Its priority.
     pub priority: EffectivePriority,
+    /// Its connected clients that were started with another memory limit or share of the SMs, which they keep until they end.
+    #[serde(default)]
+    pub clients_with_other_limits: u64,
+}
+
+impl TenantEffective {
+    /// Its clients that have other limits, in words.
+    pub fn other_limits(&self) -> Option<String> {
+        match self.clients_with_other_limits {
+            0 => None,
+            1 => Some("1 client was started with other limits, which it keeps until it ends".to_owned()),
+            several => Some(format!(
+                "{several} clients were started with other limits, which they keep until they end"
+            )),
+        }
+    }
 }
 
 /// What the manager saw of a tenant.
@@ -350,10 +326,16 @@ pub struct TenantStatus {
     /// Its processes that came while its daemon may not be used, and wait to be admitted.
     #[serde(default)]
     pub waiting: Vec<WaitingProcess>,
+    /// Its processes that wait for a slot, as `mps-manager run --wait` does.
+    #[serde(default)]
+    pub queued: u64,
     /// Tenants whose memory limit only their environment holds, because this tenant has none: the server of all of them has no limit
     /// then. Left out where there are none, and for users who see one tenant only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weakens: Vec<TenantName>,
+    /// What the daemon's strategy gives, and what the number is that it divides by; left out without a strategy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioning: Option<ProvisioningStatus>,
     /// What a CUDA client in its environment saw; left out before the first verification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
@@ -372,86 +354,10 @@ pub struct WaitingProcess {
     pub since: i64,
 }
 
-/// Memory that a client's context takes from its limit, about: 27.5 MiB and 3.7 MiB for each SM it sees (FACTS.md,
-/// "Limits"; measured on an H200).
-pub fn context_bytes(sms: u32) -> u64 {
-    (275 + 37 * u64::from(sms)) * super::memory::MIB / 10
-}
-
-/// Why no client can start with this limit, where its context takes all of it.
-pub fn below_context(limit: MemoryLimit, context: u64) -> Option<String> {
-    (limit.bytes() <= context).then(|| {
-        format!(
-            "each client pays about {} of the limit of {limit} for its context, so none can start: raise the limit, or lower \
-             the share of SMs",
-            Bytes(context)
-        )
-    })
-}
-
-/// What a tenant's values come to under what its daemon was read to hold.
-///
-/// The server's values are the largest among the daemon's tenants, so a tenant whose own value is smaller is
-/// held by its environment alone. On a daemon of several GPUs a client escapes the server's memory limit by
-/// renumbering its GPUs (recordings 05 and 07), so there only the environment counts.
-pub fn effective(
-    resolved: &Resolved,
-    gpus: &[Gpu],
-    seen: &super::daemon::Effective,
-) -> Option<TenantEffective> {
-    let server = seen.servers.first()?;
-    let mine: Vec<&Gpu> = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
-    let limit = resolved.memory.map(MemoryLimit::bytes);
-    let one_gpu = server.memory_limits.len() == 1;
-    let server_limits = server.memory_limits.iter().filter(|reading| resolved.gpus.contains(&reading.gpu));
-    let memory = match limit {
-        None => EnforcedBy::None,
-        Some(bytes) if one_gpu && server_limits.clone().all(|reading| reading.bytes == Some(bytes)) => {
-            EnforcedBy::Server
-        }
-        Some(_) => EnforcedBy::Environment,
-    };
-    let threads = if resolved.percentage == ThreadPercentage::FULL {
-        EnforcedBy::None
-    } else if server.active_thread_percentage == Some(resolved.percentage) {
-        EnforcedBy::Server
-    } else {
-        EnforcedBy::Environment
-    };
-    let sms = mine.first().and_then(|gpu| gpu.sms);
-    Some(TenantEffective {
-        observed_at: seen.observed_at,
-        device_memory_limit: EffectiveMemory { bytes: limit, enforced_by: memory },
-        threads: EffectiveThreads {
-            active_thread_percentage: resolved.percentage,
-            predicted_sms: sms.and_then(|total| resolved.predicted_sms(total)),
-            measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| is_measured(gpu)),
-            enforced_by: threads,
-            partitions: Vec::new(),
-        },
-        priority: EffectivePriority {
-            priority: resolved.priority,
-            enforced_by: match resolved.priority {
-                Priority::Normal => EnforcedBy::None,
-                Priority::BelowNormal if seen.default_priority == Some(Priority::BelowNormal) => {
-                    EnforcedBy::Server
-                }
-                Priority::BelowNormal => EnforcedBy::Environment,
-            },
-        },
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::domain::gpu::{ComputeCapability, ComputeMode};
-
-    #[test]
-    fn one_nearest_number_is_named_once() {
-        assert!(no_percentage(132, 132).0.ends_with("the nearest is 132"));
-        assert!(no_percentage(15, 132).0.ends_with("the nearest are 14 and 16"));
-    }
 
     pub(crate) fn h200(index: u32) -> Gpu {
         Gpu {
@@ -474,30 +380,6 @@ pub(crate) mod tests {
         serde_json::from_str(json).expect("spec")
     }
 
-    fn daemon() -> DaemonSpec {
-        serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon")
-    }
-
-    #[test]
-    fn sms_become_a_percentage_that_gives_them() {
-        let resolved =
-            resolve(&spec(r#"{"daemon":"gpu0","sms":32}"#), &daemon(), &[h200(0)]).expect("possible");
-        assert_eq!(sms_for(resolved.percentage, 132), 32);
-        let error = resolve(&spec(r#"{"daemon":"gpu0","sms":33}"#), &daemon(), &[h200(0)]).expect_err("odd");
-        assert!(error.to_string().contains("32 and 34"), "{error}");
-    }
-
-    #[test]
-    fn omitted_settings_come_from_daemon_then_gpu() {
-        let mut daemon = daemon();
-        let bare = spec(r#"{"daemon":"gpu0"}"#);
-        let whole = resolve(&bare, &daemon, &[h200(0)]).expect("possible");
-        assert_eq!((whole.memory, whole.percentage), (None, ThreadPercentage::FULL));
-        daemon.defaults.device_memory_limit = Some(MemoryLimit::parse("2G").expect("2G"));
-        let limited = resolve(&bare, &daemon, &[h200(0)]).expect("possible");
-        assert_eq!(limited.memory.map(MemoryLimit::mib), Some(2048));
-    }
-
     #[test]
     fn a_spec_that_contradicts_itself_names_the_field() {
         for (json, field) in [
@@ -505,6 +387,11 @@ pub(crate) mod tests {
             (r#"{"daemon":"gpu0","max_clients":0}"#, "max_clients"),
             (r#"{"daemon":"gpu0","uid":4294967295}"#, "uid"),
             (r#"{"daemon":"gpu0","labels":{"":"x"}}"#, "labels"),
+            (
+                r#"{"daemon":"gpu0","gpus":["GPU-514466a0-8e68-f857-9f73-000000000000"],
+                    "device_memory_limit":{"GPU-514466a0-8e68-f857-9f73-000000000001":"1G"}}"#,
+                "device_memory_limit",
+            ),
         ] {
             assert_eq!(spec(json).check().expect_err(json).0, field);
         }

@@ -99,7 +99,7 @@ pub enum InventoryError {
     UnknownGpu(GpuUuid),
     /// The driver is closed, and only it could answer.
     #[error(
-        "the driver is not queried while the host is in maintenance: end that first (DELETE /api/v1/host/maintenance)"
+        "the driver is not queried while the host is in maintenance: end that first (`mps-manager maintenance end`)"
     )]
     Suspended,
     /// The driver did not answer in time.

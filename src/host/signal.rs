@@ -46,6 +46,10 @@ pub enum Grounds {
     FailedStart,
     /// This process started it and has not reaped it.
     OwnChild,
+    /// It plays a program of a simulated host that is being ended.
+    SimulatedProgram,
+    /// It is the manager of a simulated host that is being ended.
+    SimulatedManager,
 }
 
 impl Grounds {
@@ -190,6 +194,15 @@ fn protected(pid: u32, grounds: Grounds) -> Option<Protected> {
     let expected = match grounds {
         Grounds::ControlDaemon => CONTROL,
         Grounds::Server => SERVER,
+        Grounds::SimulatedProgram => {
+            let other = !plays_simulated_program(pid) && command(pid).is_some_and(|words| !words.is_empty());
+            return other.then_some(Protected::AnotherProgram);
+        }
+        Grounds::SimulatedManager => {
+            let words = command(pid).unwrap_or_default();
+            let serves = words.get(1).is_none_or(|word| word == "serve");
+            return (!serves).then_some(Protected::AnotherProgram);
+        }
         Grounds::OwnChild => {
             let is_child = super::process::parent(pid) == Some(std::process::id());
             return (!is_child).then_some(Protected::NoChild);
@@ -258,6 +271,22 @@ pub fn runs(pid: u32, program: &str) -> bool {
     let words = command(pid).unwrap_or_default();
     words.iter().take(2).any(|word| is(Path::new(word)))
         || super::process::executable(pid).is_some_and(|path| is(&path))
+}
+
+/// Whether a process plays one of a simulated host's programs: it is called as one of MPS's programs and executes a file of another
+/// name, or is a simulated client. Whose host that is, the caller has to know.
+pub fn plays_simulated_program(pid: u32) -> bool {
+    let words = command(pid).unwrap_or_default();
+    let name = words.first().and_then(|word| Path::new(word).file_name()).unwrap_or_default();
+    let is_mps = |name: &OsStr| name == CONTROL || name == SERVER;
+    let is_client =
+        words.get(1).is_some_and(|word| word == "sim") && words.get(2).is_some_and(|word| word == "client");
+    let executes_mps = super::process::executable(pid).is_none_or(|path| {
+        let path = path.to_string_lossy();
+        let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(&path));
+        path.file_name().is_some_and(is_mps)
+    });
+    (is_client || is_mps(name)) && !executes_mps
 }
 
 fn raw(pid: u32) -> Option<Pid> {
@@ -369,7 +398,22 @@ mod tests {
         if let Some(parent) = parent.filter(|pid| *pid > 1).and_then(identify) {
             assert_eq!(refusal(parent, Grounds::OwnChild), Some(Protected::NoChild));
         }
+        assert_eq!(refusal(id(&daemon), Grounds::SimulatedProgram), None, "it executes `sleep`");
+        assert_eq!(refusal(id(&daemon), Grounds::SimulatedManager), Some(Protected::AnotherProgram));
         for child in [&mut daemon, &mut server] {
+            child.kill().expect("alive until here");
+            child.wait().expect("reaped");
+        }
+    }
+
+    #[test]
+    fn real_mps_programs_are_not_simulated_ones() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut real = executing(directory.path(), CONTROL, "755");
+        let mut other = called("train.py");
+        for child in [&mut real, &mut other] {
+            let id = identify(child.id()).expect("alive");
+            assert_eq!(refusal(id, Grounds::SimulatedProgram), Some(Protected::AnotherProgram));
             child.kill().expect("alive until here");
             child.wait().expect("reaped");
         }

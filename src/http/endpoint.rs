@@ -37,6 +37,8 @@ pub(super) enum RequiredRight {
     EndClient,
     /// To see the event in the path.
     ViewEvent,
+    /// To see the incident in the path.
+    ViewIncident,
     /// To see the operation in the path.
     ViewOperation,
 }

@@ -28,12 +28,13 @@ pub const KINDS: &[(&str, u16)] = &[
     ("conflict", 409),
     ("not-admitted", 409),
     ("layout-blocked", 409),
+    ("host-file-refused", 409),
     ("fingerprint-differs", 409),
     ("read-only", 409),
     ("precondition-failed", 412),
     ("body-too-large", 413),
     ("not-json", 415),
-    ("not-a-layout", 415),
+    ("not-a-document", 415),
     ("unsupported-encoding", 415),
     ("wrong-host", 421),
     ("invalid-request", 422),
@@ -174,11 +175,15 @@ impl Problem {
                 detail,
             ),
             ServiceError::NotAdmitted(field) => {
-                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot hold it", detail)
+                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon has too little room", detail)
                     .with(vec![field])
             }
             ServiceError::Blocked { errors, .. } => {
                 Self::new("layout-blocked", StatusCode::CONFLICT, "The layout is blocked", detail)
+                    .with(errors)
+            }
+            ServiceError::HostFileRefused { errors, .. } => {
+                Self::new("host-file-refused", StatusCode::CONFLICT, "The host file is refused", detail)
                     .with(errors)
             }
             ServiceError::OtherHardware { errors, .. } => Self::new(

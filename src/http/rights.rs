@@ -101,6 +101,11 @@ async fn allowed(
                 service.event(ctx, id).await?;
             }
         }
+        RequiredRight::ViewIncident => {
+            if let Some(id) = looked_up.and_then(|id| id.parse().ok()) {
+                service.incident(ctx, id).await?;
+            }
+        }
         RequiredRight::ViewOperation => {
             if let Some(id) = looked_up.and_then(|id| id.parse().ok()) {
                 service.operation(ctx, id).await?;

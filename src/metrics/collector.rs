@@ -9,6 +9,7 @@ use prometheus_client::registry::Unit;
 use super::families::{Families, number, seconds, truth};
 use super::snapshot::MetricsSnapshot;
 use super::{daemons, tenants};
+use crate::domain::incident::IncidentKind;
 
 impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -48,6 +49,16 @@ impl MetricsSnapshot {
                 .unfinished
                 .iter()
                 .map(|(state, count)| ([("state", (*state).to_owned())], number(*count))),
+        )?;
+        families.gauges(
+            "incidents_open",
+            "Incidents that have not ended, by kind and severity",
+            None,
+            IncidentKind::ALL.iter().map(|kind| {
+                let labels =
+                    [("kind", kind.as_str().to_owned()), ("severity", kind.severity().as_str().to_owned())];
+                (labels, number(self.committed.open_incidents.get(kind).copied().unwrap_or(0)))
+            }),
         )?;
         families.gauges::<0>(
             "store_queue_length",

@@ -16,6 +16,7 @@ mod daemons;
 pub mod events;
 mod families;
 pub mod http;
+pub mod incidents;
 pub mod operations;
 mod process;
 pub mod snapshot;
@@ -28,6 +29,7 @@ use prometheus_client::registry::Registry;
 
 use self::events::EventCounts;
 use self::http::Http;
+use self::incidents::IncidentCounts;
 use self::operations::Operations;
 use self::process::Process;
 use self::snapshot::MetricsSnapshot;
@@ -49,6 +51,8 @@ pub struct Metrics {
     pub operations: Operations,
     /// Events.
     pub events: EventCounts,
+    /// Incidents.
+    pub incidents: IncidentCounts,
 }
 
 impl Metrics {
@@ -65,6 +69,7 @@ impl Metrics {
         self.http.register(ours);
         self.operations.register(ours);
         self.events.register(ours);
+        self.incidents.register(ours);
         commits.register(ours);
         ours.register_collector(Box::new(snapshot));
         registry.register_collector(Box::new(Process));

@@ -7,6 +7,7 @@ use super::control::Commands;
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::daemon::{Daemon, DaemonStatus};
 use crate::domain::gpu::Gpu;
+use crate::domain::incident::IncidentKind;
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, TenantName};
@@ -22,6 +23,8 @@ pub struct MetricsSnapshot {
     pub present: Option<BTreeSet<GpuUuid>>,
     /// How many processes of each tenant wait for its daemon, where there are any.
     pub waiting: BTreeMap<TenantName, u64>,
+    /// How many processes of each tenant wait for a slot, where there are any.
+    pub queued: BTreeMap<TenantName, u64>,
     /// Jobs that wait for the database's writer.
     pub queue: usize,
     /// How the API is reached.
@@ -60,6 +63,8 @@ pub struct CommittedSnapshot {
     pub gpus: Vec<Gpu>,
     /// Operations that have not ended, by state.
     pub unfinished: Vec<(&'static str, u64)>,
+    /// How many incidents are open, by kind.
+    pub open_incidents: BTreeMap<IncidentKind, u64>,
     /// Bytes of the database, its log not included.
     pub database_bytes: u64,
     /// Whether the host is in maintenance, or on its way there or back.

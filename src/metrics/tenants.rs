@@ -53,13 +53,13 @@ impl MetricsSnapshot {
     fn limits<'w>(&'w self, tenant: &'w Tenant) -> impl Iterator<Item = (&'w GpuUuid, u64)> + 'w {
         let daemon = self.committed.daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
         daemon.into_iter().flat_map(move |daemon| {
-            let own = tenant.spec.memory_limit(&daemon.spec);
             let seen = daemon.spec.gpus.iter();
             seen.filter(|gpu| tenant.spec.sees(gpu)).filter_map(move |gpu| {
                 // Without a limit it is the whole GPU.
                 let whole = || {
                     self.committed.gpus.iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.memory_total)
                 };
+                let own = tenant.spec.memory_limit(&daemon.spec, gpu);
                 Some((gpu, own.map(crate::domain::MemoryLimit::bytes).or_else(whole)?))
             })
         })
@@ -84,6 +84,13 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
         None,
         tenants()
             .map(|tenant| (labels(tenant), number(snapshot.waiting.get(&tenant.name).copied().unwrap_or(0)))),
+    )?;
+    families.gauges(
+        "tenant_queued_processes",
+        "Processes of the tenant that wait for a slot, as mps-manager run --wait does",
+        None,
+        tenants()
+            .map(|tenant| (labels(tenant), number(snapshot.queued.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
         "tenant_clients_limit",

@@ -444,21 +444,22 @@ impl std::fmt::Display for DaemonOccupants {
         let started = processes(self.holders.len(), "started by `run`");
         let recorded = processes(self.recorded.len(), "recorded for a tenant");
         let counted: Vec<String> = connected.into_iter().chain(started).chain(recorded).collect();
-        let nobody = || "no process that is known".to_owned();
-        write!(f, "{}", if counted.is_empty() { nobody() } else { counted.join(" and ") })?;
+        let is_anyone_known = !counted.is_empty();
+        let unknown = || "processes that are not known".to_owned();
+        write!(f, "{}", if is_anyone_known { counted.join(" and ") } else { unknown() })?;
         if clients + holders > 0 {
             let named: Vec<String> =
                 self.processes().take(NAMED).map(|process| process.to_string()).collect();
             let more = if clients + holders > NAMED { ", …" } else { "" };
             write!(f, " ({}{more})", named.join(", "))?;
         }
-        if !self.unread.is_empty() {
-            write!(f, ", and not all is known")?;
+        if is_anyone_known && !self.unread.is_empty() {
+            write!(f, ", and perhaps others")?;
         }
         for (daemon, why) in &self.unread {
             write!(
                 f,
-                "; daemon {daemon} cannot be read: {why} (POST /api/v1/daemons/{daemon}/stop ends it with all its clients)"
+                "; daemon {daemon} cannot be read: {why} (`mps-manager daemon stop {daemon}` ends it with all its clients)"
             )?;
         }
         Ok(())

@@ -23,7 +23,7 @@ impl Engine {
     pub(super) async fn run_out(&self, operation: &Operation, undo: Option<Undo>) -> Result<(), Stop> {
         let mut undo = undo;
         for _ in 0..2 {
-            match AssertUnwindSafe(self.run(operation, undo.take())).catch_unwind().await {
+            match AssertUnwindSafe(Box::pin(self.run(operation, undo.take()))).catch_unwind().await {
                 Ok(result) => return result,
                 Err(_) if operation.request.is_undone() => undo = Some(Undo::Failed(PANICKED.to_owned())),
                 Err(_) => break,

@@ -164,7 +164,7 @@ impl Engine {
     pub(super) async fn step<T, E: From<Failure> + std::fmt::Display>(
         &self,
         id: Uuid,
-        name: &'static str,
+        name: &str,
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<T, E> {
         self.journaled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
@@ -174,15 +174,15 @@ impl Engine {
     pub(super) async fn journaled<T, E: std::fmt::Display>(
         &self,
         id: Uuid,
-        name: &'static str,
+        name: &str,
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<Result<T, E>, StoreError> {
-        let clock = self.clock;
+        let (clock, name) = (self.clock, name.to_owned());
         let ordinal: Result<i64, StoreError> = self
             .store
             .write(move |db| {
                 Box::pin(async move {
-                    Ok((store::operations::begin_step(db, id, name, clock.unix_ms()).await?, Fate::Commit))
+                    Ok((store::operations::begin_step(db, id, &name, clock.unix_ms()).await?, Fate::Commit))
                 })
             })
             .await;

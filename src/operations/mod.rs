@@ -4,6 +4,7 @@
 //! death interrupted is decided by [`crate::domain::operation::resume`], which is pure.
 
 mod apply;
+mod apply_spec;
 mod daemon;
 mod drain;
 mod ending;
@@ -161,6 +162,10 @@ impl Engine {
                     drift_policy: *drift_policy,
                 };
                 return apply::run(self, operation, active, *recreate, undo).await;
+            }
+            OperationRequest::ApplySpec { daemons, layouts, delete_daemons, delete_layouts, .. } => {
+                let spec = apply_spec::AppliedSpec { daemons, layouts, delete_daemons, delete_layouts };
+                apply_spec::run(self, operation, spec).await
             }
             OperationRequest::ReplayLayout { replay, .. } => {
                 return replay::run(self, operation, *replay, undo).await;

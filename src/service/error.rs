@@ -37,10 +37,12 @@ pub enum ServiceError {
     #[error("{0}")]
     Conflict(String),
     /// There is no slot for another process.
-    #[error("{detail}")]
+    #[error("{full}: {remedy}")]
     AtCapacity {
-        /// What is full, and what to do.
-        detail: String,
+        /// What is full.
+        full: String,
+        /// What to do, or what happens next.
+        remedy: &'static str,
         /// What the process lacks.
         lacking: Lacking,
         /// Whether it waits, and is expected to repeat its request.
@@ -73,6 +75,14 @@ pub enum ServiceError {
         /// The first blocker.
         detail: String,
         /// All blockers.
+        errors: Vec<FieldError>,
+    },
+    /// A host file is refused as a whole.
+    #[error("{detail}")]
+    HostFileRefused {
+        /// The fault, or how many there are.
+        detail: String,
+        /// All faults, each with its place in the file.
         errors: Vec<FieldError>,
     },
     /// The record belongs to other hardware or other versions.

@@ -110,7 +110,7 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
 /// takes none. A new daemon begins with generation 1, and with a revision that no daemon of its name had before. The record of a
 /// restart ends where the layout is no longer desired.
 ///
-/// The caller has made sure that no other daemon has them.
+/// The caller has made sure that no other daemon has them; one that another has stays that one's.
 pub async fn put(
     db: &mut SqliteConnection,
     name: &DaemonName,
@@ -134,11 +134,22 @@ pub async fn put(
     sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(&mut *db).await?;
     let taken = if spec.management == Management::Managed { spec.gpus.as_slice() } else { &[] };
     for gpu in taken {
+        // A daemon that a host file replaces has handed its GPUs on, and is written once more before it goes.
+        if holder(&mut *db, gpu).await?.is_some() {
+            continue;
+        }
         let gpu = gpu.as_str();
         sqlx::query!("INSERT INTO daemon_gpus (gpu, daemon) VALUES (?, ?)", gpu, key)
             .execute(&mut *db)
             .await?;
     }
+    Ok(())
+}
+
+/// Takes the GPUs of a daemon from it, for others that are written in the same transaction.
+pub async fn release_gpus(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), StoreError> {
+    let key = name.as_str();
+    sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(db).await?;
     Ok(())
 }
 
@@ -275,6 +286,20 @@ pub async fn put_incarnation(
     Ok(())
 }
 
+/// Forgets the process of a daemon that the manager stopped: a manager that finds it gone would take it for one that died.
+pub async fn forget_process(
+    db: &mut SqliteConnection,
+    name: &DaemonName,
+    pid: u32,
+    now: i64,
+) -> Result<(), StoreError> {
+    let known = incarnation(&mut *db, name).await?;
+    match known.filter(|known| known.process.is_some_and(|(known, _)| known == pid)) {
+        Some(known) => put_incarnation(db, name, &Incarnation { process: None, ..known }, now).await,
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Fate, Store, StoreError, events};
@@ -311,5 +336,57 @@ mod tests {
         assert_eq!((first.generation, second.generation), (3, 1));
         assert!(second.revision > first.revision, "an entity tag never fits another daemon");
         assert!(from > last, "its events are its own");
+    }
+
+    #[tokio::test]
+    async fn replaced_daemon_keeps_gpus_released() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let holders: Result<_, StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let [old, new] = ["old", "new"].map(|name| DaemonName::parse(name).expect("a name"));
+                    let gpu = h200(0).uuid;
+                    let spec = DaemonSpec::of(vec![gpu.clone()]);
+                    put(&mut *db, &old, &spec, 1).await?;
+                    let first = holder(&mut *db, &gpu).await?;
+                    release_gpus(&mut *db, &old).await?;
+                    put(&mut *db, &new, &spec, 2).await?;
+                    put(&mut *db, &old, &spec, 3).await?;
+                    let second = holder(&mut *db, &gpu).await?;
+                    delete(&mut *db, &old, 4).await?;
+                    let third = holder(&mut *db, &gpu).await?;
+                    Ok(([first, second, third], Fate::RollBack))
+                })
+            })
+            .await;
+        let holders = holders.expect("written").map(|holder| holder.expect("a holder").to_string());
+        assert_eq!(holders, ["old", "new", "new"]);
+    }
+
+    #[tokio::test]
+    async fn only_the_stopped_process_is_forgotten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let processes: Result<_, StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let name = DaemonName::parse("gpu0").expect("a name");
+                    put(&mut *db, &name, &DaemonSpec::of(vec![h200(0).uuid]), 1).await?;
+                    let process = Some((7, 70));
+                    let (token, boot_id) = ("t".to_owned(), "b".to_owned());
+                    let started =
+                        Incarnation { token, boot_id, process, pipe_inode: None, applied: 1, home: None };
+                    put_incarnation(&mut *db, &name, &started, 1).await?;
+                    forget_process(&mut *db, &name, 8, 2).await?;
+                    let other = incarnation(&mut *db, &name).await?.expect("there").process;
+                    forget_process(&mut *db, &name, 7, 3).await?;
+                    let same = incarnation(&mut *db, &name).await?.expect("there");
+                    Ok(((other, same), Fate::RollBack))
+                })
+            })
+            .await;
+        let (other, same) = processes.expect("written");
+        assert_eq!((other, same.process, same.token.as_str()), (Some((7, 70)), None, "t"));
     }
 }

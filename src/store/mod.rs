@@ -19,6 +19,7 @@ pub mod gpus;
 mod guard;
 pub mod host;
 pub mod idempotency;
+pub mod incidents;
 pub mod inspect;
 pub mod layouts;
 pub mod leases;

@@ -19,6 +19,8 @@ use crate::domain::timings::Timings;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::host::systemd::Scopes;
+use crate::mps::process::foreign::Running;
+use crate::mps::process::is_same_directory;
 use crate::mps::{Capability, ControlProgram};
 
 /// Shared by all drivers.
@@ -70,6 +72,19 @@ impl SupervisorContext {
     /// The directory that has a directory for each daemon.
     pub fn daemons_directory(&self) -> PathBuf {
         self.runtime_dir.join("daemons")
+    }
+
+    /// The name of a daemon that a manager of this runtime directory started as `manager_uid`: by the token in its environment, and
+    /// its pipe directory, which is the one that this manager would give to a daemon of that name. `None` for every other.
+    pub fn own_name(&self, daemon: &Running, manager_uid: u32) -> Option<DaemonName> {
+        let around = daemon.environment.as_ref().ok()?;
+        around.token.as_ref()?;
+        if daemon.uid != Some(manager_uid) || around.reachable.is_err() {
+            return None;
+        }
+        let home = around.pipe_directory.parent()?.file_name()?.to_str()?;
+        let name = DaemonName::parse(home).ok()?;
+        is_same_directory(&around.pipe_directory, &self.pipe_directory(&name)).then_some(name)
     }
 
     /// The directory of a daemon's sockets.

@@ -22,17 +22,34 @@ pub struct RememberedDaemon {
     pub clients: Vec<ClientId>,
     /// How far its server.log was read for events.
     pub read_to: Option<FilePlace>,
+    /// What an earlier manager reported as wrong and not as well again.
+    pub open: OpenReports,
+}
+
+/// What is reported as wrong, and of which only a driver can say that it is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenReports {
+    /// Processes use its GPUs outside MPS.
+    pub bypass: bool,
+    /// Its layout is not as it should be.
+    pub layout: bool,
 }
 
 impl RememberedDaemon {
     /// A control process without events yet.
     pub fn of(incarnation: Incarnation) -> Self {
-        Self { incarnation, partitions: None, clients: Vec::new(), read_to: None }
+        Self {
+            incarnation,
+            partitions: None,
+            clients: Vec::new(),
+            read_to: None,
+            open: OpenReports::default(),
+        }
     }
 
     /// The event detector that continues from it.
     pub(super) fn event_detector(&self) -> (EventDetector, Option<FilePlace>) {
-        (EventDetector::of(self.clients.iter().copied()), self.read_to)
+        (EventDetector::of(self.clients.iter().copied(), self.open.layout), self.read_to)
     }
 }
 

@@ -20,7 +20,7 @@ mod tests;
 pub use self::context::SupervisorContext;
 pub use self::driver::owned_compute_modes::OwnedComputeModes;
 pub use self::driver::terminate_client::{TerminateError, Terminating, Termination};
-pub use self::durable::{DurableRecord, DurableWrite, RememberedDaemon};
+pub use self::durable::{DurableRecord, DurableWrite, OpenReports, RememberedDaemon};
 pub use self::fleet::Fleet;
 pub use self::handle::{FreshError, Handle};
 pub use self::handout::{ClientDirectory, DirectoryStatus, Handouts, root as tenants_directory};

@@ -106,7 +106,7 @@ PAGES = {
     "replay-new": "/replays/new?layout=prod",
     "events": "/events",
     "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
-    "faults": "/faults",
+    "incidents": "/incidents",
     "audit": "/audit",
     "tokens": "/tokens",
     "token": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}",

@@ -105,3 +105,25 @@ def test_foreign_daemon_is_adopted_and_released(own_host, visitor, scripted):
     page.get_by_role("button", name="Release theirs").click()
     expect(page.get_by_role("row", name=str(foreign["pid"]))).to_be_visible()
     visit.accessible()
+
+
+def test_strategy_and_weight_give_shares(own_host, visitor):
+    host = own_host
+    for name in ["heavy", "light"]:
+        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1"})
+    visit = visitor(host)
+    page = visit.log_in(to="/daemons/gpu1/edit")
+    page.get_by_label("Strategy").select_option("weighted")
+    page.get_by_label("Clients to divide among").fill("0")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_label("Clients to divide among")).to_have_attribute("aria-invalid", "true")
+    visit.accessible()
+    page.get_by_label("Clients to divide among").fill("")
+    page.get_by_role("button", name="Save").click()
+    page.goto(f"{host.url}/tenants/heavy/edit")
+    page.get_by_label("Weight").fill("3")
+    page.get_by_role("button", name="Save").click()
+    page.goto(f"{host.url}/daemons/gpu1")
+    rows = page.get_by_role("region", name="Shares of the SMs").locator("tbody tr")
+    expect(rows).to_have_text(["heavy375.0 %98the strategy", "light125.0 %32the strategy"])
+    visit.accessible()

@@ -26,6 +26,7 @@ def test_missing_gpu_is_replaced(own_host, visitor, scripted):
     missing = page.get_by_role("listitem").filter(has_text="is missing")
     follow(page, scripted, lambda ms: expect(missing).to_be_visible(timeout=ms))
     missing.get_by_role("link").click()
+    page.locator("dl.facts a[href^='/gpus/']").click()
     page.get_by_role("link", name="Replace").click()
     expect(page.get_by_role("radio", name="GPU")).to_be_checked()
     visit.accessible()

@@ -39,7 +39,9 @@ def test_live_updates_keep_the_scroll_position(browser, own_host):
         expect(page.locator(".events").get_by_text("daemon.died").first).to_be_attached()
     eventually("it is ready again", lambda: host.status_of("/readyz") == 200)
     expect(daemon.get_by_role("heading", level=1)).to_contain_text("ready")
-    assert tops() == before, "the daemon died and was restarted"
+    # Only the incident's own lines, above all else, move what is read.
+    moved = {path: top - before[path] for path, top in tops().items()}
+    assert all(0 <= way <= 160 for way in moved.values()), moved
     for visit in visitors:
         assert visit.errors == []
         visit.context.close()

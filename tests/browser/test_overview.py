@@ -11,7 +11,7 @@ from host import eventually
 def test_overview_is_calm_until_a_server_dies(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in()
-    expect(page.get_by_text("All is well")).to_be_visible()
+    expect(page.get_by_text("All systems healthy")).to_be_visible()
     visit.accessible()
     for daemon in ["gpu0", "gpu1"]:
         expect(page.get_by_role("row", name=daemon)).to_contain_text("ready")
@@ -71,7 +71,7 @@ def test_partitioned_gpu_is_marked(own_host, visitor):
     page = visit.log_in(to="/gpus/1")
     row = page.get_by_role("row", name="web")
     expect(row).to_contain_text("56")
-    # Users who cannot distinguish the colours have letters, which are beside the names, too; left-over SMs are struck through.
+    # Users who cannot distinguish the colours have letters, which are beside the names, too; SMs of no chunk are struck through.
     letters = page.locator(".sm-map .letter").all_text_contents()
     assert [letters.count(letter) for letter in ["A", "B", ""]] == [7, 5, 5], letters
     expect(row.locator(".swatch text")).to_have_text("A")
@@ -92,22 +92,32 @@ def test_overview_leaves_log_ins_out(own_host, visitor):
     expect(page.locator(".events").get_by_text("session.opened").first).to_be_visible()
 
 
-def test_recovered_fault_is_shown_calmly(own_host, visitor):
+def test_incident_is_shown_until_acknowledged(own_host, visitor):
     pid = own_host.api("GET", "/daemons/gpu0")["status"]["pid"]
     os.kill(pid, signal.SIGKILL)
     eventually("it is noticed", lambda: own_host.api("GET", "/daemons/gpu0")["status"]["deaths"] == 1)
     eventually("another is there", lambda: own_host.status_of("/readyz") == 200)
     visit = visitor(own_host)
     page = visit.log_in()
-    item = page.locator(".attention > li").filter(has_text="A control process was found dead")
-    expect(item).to_have_class("quiet")
-    expect(item).to_contain_text("it has ended")
-    expect(page.locator(".overview-summary")).to_contain_text("No problems")
-    page.goto("/faults")
-    row = page.get_by_role("row").filter(has_text="daemon.died")
-    expect(row.locator(".state")).to_have_text("over")
+    item = page.locator(".alerts > li").filter(has_text="control daemon crashed and was restarted")
+    expect(item).to_have_class("warn")
+    expect(page.locator(".overview-summary")).to_contain_text("Recovered from 1 incident in the last hour")
+    visit.accessible()
+    item.get_by_role("link", name="View incident").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Incident 1")
+    visit.accessible()
+    page.get_by_label("Note").fill("killed by a test")
+    page.get_by_role("button", name="Acknowledge").click()
+    expect(page.get_by_text("killed by a test")).to_be_visible()
+    expect(page.get_by_role("button", name="Acknowledge")).to_have_count(0)
+    page.goto("/incidents")
+    row = page.get_by_role("row").filter(has_text="control daemon crashed")
+    expect(row.locator(".state")).to_have_text("recovered")
     expect(row.locator(".state")).to_have_class("state quiet")
     visit.accessible()
+    page.goto("/")
+    expect(page.locator(".alerts")).to_have_count(0)
+    expect(page.get_by_text("All systems healthy")).to_be_visible()
 
 
 def test_missing_page_is_explained(host, visitor):
@@ -115,3 +125,9 @@ def test_missing_page_is_explained(host, visitor):
     assert page.goto("/nowhere").status == 404
     expect(page.get_by_role("main")).to_contain_text("There is no page at /nowhere.")
     expect(page.get_by_role("main")).not_to_contain_text("openapi")
+
+
+def test_attention_is_first_on_a_phone(host, visitor):
+    page = visitor(host, viewport={"width": 390, "height": 900}).log_in()
+    top = lambda name: page.get_by_role("heading", name=name, exact=True).bounding_box()["y"]
+    assert top("Needs attention") < top("Daemons")

@@ -97,7 +97,7 @@ def open_an_outdated_form(page, host):
     page.goto("/tenants/web/edit")
     expect(page.get_by_label("Memory limit")).to_have_value("4G")
     page.get_by_label("Memory limit").fill("6G")
-    page.get_by_label("The daemon's default").check()
+    page.get_by_label("The daemon's strategy or default").check()
     host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "5G", "sms": 32, "max_clients": 2})
     with page.expect_response("**/tenants/web/edit") as answer:
         page.get_by_role("button", name="Save").click()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The examples of docs/clients.md for curl, both generated clients and access, as they stand there but for address and directories:
+# The README's example, and those of docs/clients.md for curl, both generated clients and access, as they stand there but for address and directories:
 # `tests/clients/documented.sh [BINARY]`.
 # Needs what tests/clients/run.sh needs, and what that has installed.
 set -euo pipefail
@@ -30,6 +30,24 @@ block() {
 block curl "$scratch/example.sh"
 bash -euo pipefail "$scratch/example.sh"
 
+# The README's, on our host in place of the one that it starts; the minute of its clients becomes five seconds.
+awk '
+    $0 == "<!-- try -->"      { marked = 1; next }
+    marked && !open && /^```/ { open = 1; next }
+    open && /^```/            { exit }
+    open                      { print }
+' README.md | sed -e "s|/tmp/mps/run|$HOST_A_RUNTIME_DIR|g" -e 's| PATH=[^ ]*$||' \
+    -e 's|--spin 60|--spin 5|' >"$scratch/example.sh"
+if ! grep -q "$HOST_A_RUNTIME_DIR" "$scratch/example.sh"; then
+    echo "README.md has no block <!-- try --> with a runtime directory" >&2
+    exit 1
+fi
+echo wait >>"$scratch/example.sh"
+PATH=$(dirname "$binary"):$PATH bash -euo pipefail "$scratch/example.sh" | tee "$scratch/tried"
+for words in SIMULATED ' 32 ' ' demo *lease ' ' batch *lease '; do
+    grep -q -- "$words" "$scratch/tried" || { echo "the README's example shows no $words" >&2; exit 1; }
+done
+
 block access "$scratch/example.sh"
 PATH=$(dirname "$binary"):$PATH bash -euo pipefail "$scratch/example.sh"
 
@@ -43,4 +61,4 @@ folder=$(typescript_with)
 block typescript "$folder/example.ts"
 (cd "$folder" && npx --no-install openapi-typescript "$scratch/openapi.json" -o schema.d.ts && npx --no-install tsc)
 node "$folder/built/example.js"
-echo "documented: curl, access, python and typescript: 4 passed, 0 failed"
+echo "documented: try, curl, access, python and typescript: 5 passed, 0 failed"

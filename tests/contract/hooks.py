@@ -32,6 +32,7 @@ MEANING = {
     ("put_daemon", "/defaults*"): "more than the GPU has, or with two decimals",
     ("put_daemon", "/memory_overcommit"): "with two decimals",
     ("put_daemon", "/compute_mode"): "one that cannot be kept",
+    ("put_daemon", "/provisioning*"): "expected clients without a strategy that divides",
     ("put_daemon", "/layout*"): "there is no such layout",
     ("put_daemon", "/mode"): "not with this layout",
     ("put_daemon", "/management"): "only adopted daemons are observed",
@@ -44,11 +45,13 @@ MEANING = {
     ("create_replay", "/entry"): "not in the document",
     ("create_replay", "/version"): "without a layout",
     ("import_layouts", "*"): "a document that contradicts itself",
+    ("apply_host_spec", "*"): "a file that contradicts itself or the host",
     ("begin_maintenance", "/gpus*"): "there is no such GPU",
     ("create_token", "/grant"): "there is no such tenant",
     ("end_sessions", "/uid"): "beside a token",
     ("list_events", "/type"): "there is no such type",
     ("list_events", "/gpu"): "there is no such GPU",
+    ("list_incidents", "/gpu"): "there is no such GPU",
 }
 
 

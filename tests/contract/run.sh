@@ -32,7 +32,7 @@ contract() {
 token_of() {
     local made end=$((SECONDS + 60))
     until made=$(curl -sf -H "Authorization: Bearer $HOST_A_TOKEN" -H 'Content-Type: application/json' --max-time 30 \
-        -d "{\"name\": \"contract\", \"grant\": \"$1\"}" "$HOST_A_URL/api/v1/tokens"); do
+        -d "{\"name\": \"contract-${1/:/-}\", \"grant\": \"$1\"}" "$HOST_A_URL/api/v1/tokens"); do
         [ "$SECONDS" -lt "$end" ] || return 1
         sleep 0.2
     done

@@ -68,7 +68,7 @@ an_owned_daemon() {
     check "a tenant at 4 GiB and 25 % is created" 201 "$STATUS"
     wait_for 30 "the tenant's limits are read back" daemon_is_ready
     api GET /api/v1/tenants/alpha
-    check "alone, its limit is the server's" server "$(json "$BODY" 'd["status"]["effective"]["device_memory_limit"]["enforced_by"]')"
+    check "alone, its limit is the server's" server "$(json "$BODY" 'd["status"]["effective"]["device_memory_limits"][0]["enforced_by"]')"
     local predicted='[32, false]'
     if percentages_are_measured; then predicted='[32, true]'; fi
     check "32 multiprocessors are predicted, by a formula measured on an H200" "$predicted" \
@@ -81,7 +81,7 @@ an_owned_daemon() {
     wait_for 30 "both are read back" daemon_is_ready
     api GET /api/v1/tenants/alpha
     check "now the first tenant's limit is its environment's" environment \
-        "$(json "$BODY" 'd["status"]["effective"]["device_memory_limit"]["enforced_by"]')"
+        "$(json "$BODY" 'd["status"]["effective"]["device_memory_limits"][0]["enforced_by"]')"
     sees_its_limits "beside a larger tenant"
     as_tenant beta beta info || true
     head -n 1 "$LOGS/beta.out" >"$LOGS/beta.json"

@@ -9,7 +9,7 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
-#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, or all, which is the default; deaths and wedges, 200 rounds of
+#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, incidents (two GPUs), or all, which is the default; deaths and wedges, 200 rounds of
 #                   each (ROUNDS in the environment), run only by name
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
@@ -34,8 +34,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
 case $part in
-all | one-gpu | living-host | layout | access | sharing | deaths | wedges) ;;
-*) echo "--part is all, one-gpu, living-host, layout, access, sharing, deaths or wedges, and not $part" >&2; exit 2 ;;
+all | one-gpu | living-host | layout | access | sharing | incidents | deaths | wedges) ;;
+*) echo "--part is all, one-gpu, living-host, layout, access, sharing, incidents, deaths or wedges, and not $part" >&2; exit 2 ;;
 esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
@@ -51,6 +51,8 @@ esac
 . "$here/access.sh"
 # shellcheck source=tests/hardware/sharing.sh
 . "$here/sharing.sh"
+# shellcheck source=tests/hardware/incidents.sh
+. "$here/incidents.sh"
 # shellcheck source=tests/hardware/rounds.sh
 . "$here/rounds.sh"
 
@@ -173,6 +175,15 @@ esac
 case $part in
 all | sharing)
     ten_tenants_share
+    ;;
+esac
+case $part in
+all | incidents)
+    if [ "$(nvidia-smi --list-gpus | wc -l)" -ge 2 ]; then
+        faults_on_two_gpus
+    else
+        say "one GPU: the scenario of faults needs two"
+    fi
     ;;
 esac
 case $part in

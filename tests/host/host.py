@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import uuid
 from pathlib import Path
 
 BINARY = os.environ["MPS_MANAGER_BINARY"]
@@ -120,7 +121,9 @@ class Host(Api):
     def login_url(self):
         return self.api("POST", "/login-urls")["url"]
 
-    def token_for(self, grant, name="user"):
+    def token_for(self, grant, name=None):
+        """A new token; without a name it gets one that no valid token has."""
+        name = name or f"user-{uuid.uuid4().hex[:8]}"
         return self.api("POST", "/tokens", {"name": name, "grant": grant})["secret"]
 
     def client(self, tenant, *options):

@@ -63,10 +63,16 @@ pub(crate) fn command(dir: &Path, program: &Path, arguments: &[&str]) -> Command
     command
 }
 
-/// Starts a manager; it logs there.
-pub(crate) fn start(dir: &Path, program: &Path, log: Stdio) -> Child {
+/// Starts a manager with further arguments; it logs there.
+pub(crate) fn start(dir: &Path, program: &Path, more: &[&str], log: Stdio) -> Child {
     let mut serve = command(dir, program, &["serve", "--config"]);
-    serve.arg(dir.join("config.toml")).stdout(Stdio::piped()).stderr(log).spawn().expect("the manager starts")
+    serve
+        .arg(dir.join("config.toml"))
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .expect("the manager starts")
 }
 
 /// Waits until a manager listens, and gives its URL; `None` if it ends before.

@@ -2,12 +2,14 @@
 # The manager as a unit of a real systemd, on a simulated host: `tests/systemd/run.sh [BINARY]`.
 # systemd is booted as process 1 of namespaces of its own, on an overlay of this system's files that is gone afterwards, with
 # no unit but those that are needed here. Needs root and the rights to mount; where those are missing it says so and
-# exits 0. KEEP_LOG=FILE keeps what the manager logged; UNIFIED=1 gives systemd nothing but cgroup v2, also where this system has
-# v1 (then without its controllers).
+# exits 0, or with NO_SKIP=1 fails. KEEP_LOG=FILE keeps what the manager logged; UNIFIED=1 gives systemd nothing but cgroup v2, also
+# where this system has v1 (then without its controllers). SCENARIO=FILE runs the function `scenario` of that file in place of what
+# stands here, with the folder of FILE as /scenario; packages in it bring program and unit.
 set -euo pipefail
 
 say() { echo "systemd: $*"; }
 skip() {
+    [ -z "${NO_SKIP:-}" ] || fail "it would be skipped: $*"
     say "skipped: $*"
     exit 0
 }
@@ -48,7 +50,7 @@ main_pid() { systemctl show --property=MainPID --value mps-manager; }
 pid_of() { mps-manager status | awk -v daemon="$1" '$1 == daemon { print $3 }'; }
 another_gpu1() { local now; now=$(pid_of gpu1) && [ -d "/proc/$now" ] && [ "$now" != "$1" ]; }
 # The control daemon and the server of gpu0, and the client: all that has to stay.
-pids() { echo "$(mps-manager status | awk '$1 == "gpu0" { print $3, $5 }') $client"; }
+pids() { echo "$(mps-manager status | awk '$1 == "gpu0" { print $3, $6 }') $client"; }
 same() { [ "$(pids)" = "$before" ]; }
 alive() {
     local pid
@@ -142,14 +144,14 @@ inside() {
     until_true "adopted by a manager that gets no scopes" adopted
     check "an adopted daemon keeps its scope" apart "$1" "$2"
     kill -KILL "$(pid_of gpu1)"
-    until_true "gpu1 is started without a scope, and says why" says 'gpu1: NotIsolated (NoScope): .*Failed to start transient scope unit'
+    until_true "gpu1 is started without a scope, and says why" says 'gpu1: .*Failed to start transient scope unit'
     until_true "and is ready" ready
     check "in the unit's cgroup" in_unit "$(pid_of gpu1)"
     check "a stop of the unit leaves that one, too" stop_leaves "$(pid_of gpu1)"
     drop_in refusing
     systemctl start mps-manager
     until_true "adopted" adopted
-    check "an adopted daemon without a scope is distinguished from the others" says 'gpu1: NotIsolated (NoScope): it was started without a scope'
+    check "an adopted daemon without a scope is distinguished from the others" says 'gpu1: it was started without a scope'
 
     drop_in private 'PrivateTmp=yes'
     systemctl restart mps-manager
@@ -217,9 +219,20 @@ become_systemd() {
     ln -s pts/ptmx "$root/dev/ptmx"
     mount -t tmpfs tmpfs "$root/dev/shm"
 
-    install -D -m 755 "$binary" "$root/usr/local/bin/mps-manager"
-    install -m 755 "$repository/tests/systemd/run.sh" "$root/usr/local/bin/mps-systemd-test"
-    install -D -m 644 "$repository/deploy/mps-manager.service" "$root/etc/mps-units/mps-manager.service"
+    mkdir -p "$root/etc/mps-units"
+    install -D -m 755 "$repository/tests/systemd/run.sh" "$root/usr/local/bin/mps-systemd-test"
+    if [ -n "${SCENARIO:-}" ]; then
+        cp -r "$(dirname "$SCENARIO")" "$root/scenario"
+        mv "$root/scenario/$(basename "$SCENARIO")" "$root/scenario/scenario.sh"
+    fi
+    if compgen -G "$root/scenario/*.deb" >/dev/null; then
+        # Program and unit come with a package, which may start its service.
+        rm -rf "$root/usr/local/bin/mps-manager" "$root/etc/mps-manager" "$root/usr/sbin/policy-rc.d"
+        ln -s /usr/lib/systemd/system/mps-manager.service "$root/etc/mps-units/mps-manager.service"
+    else
+        install -D -m 755 "$binary" "$root/usr/local/bin/mps-manager"
+        install -m 644 "$repository/deploy/mps-manager.service" "$root/etc/mps-units/mps-manager.service"
+    fi
     # A system that has nothing but this, and stops on request.
     for target in basic sysinit shutdown umount final poweroff halt exit; do
         printf '[Unit]\nDescription=%s\nDefaultDependencies=no\n' "$target" >"$root/etc/mps-units/$target.target"
@@ -305,7 +318,7 @@ outside() {
     local status=0
     nsenter --target "$init" --mount --pid --cgroup --uts --ipc --net --root --wd=/ \
         env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin bash /usr/local/bin/mps-systemd-test inside || status=$?
-    if [ "$status" != 0 ] || [ -n "${KEEP_LOG:-}" ]; then
+    if [ -z "${SCENARIO:-}" ] && { [ "$status" != 0 ] || [ -n "${KEEP_LOG:-}" ]; }; then
         # Opened again, standard error that is a file would lose its earlier lines.
         if [ -n "${KEEP_LOG:-}" ]; then exec 3>"$KEEP_LOG"; else exec 3>&2; fi
         nsenter --target "$init" --mount --root --wd=/ cat /var/log/mps-manager.log >&3 || true
@@ -315,7 +328,14 @@ outside() {
 }
 
 case "${1:-}" in
-    inside) inside ;;
+    inside)
+        if [ -e /scenario/scenario.sh ]; then
+            . /scenario/scenario.sh
+            scenario
+        else
+            inside
+        fi
+        ;;
     become-systemd) become_systemd "$2" "$3" "$4" ;;
     *) outside "$@" ;;
 esac

@@ -9,7 +9,8 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use super::{Examination, Manager};
 use crate::app::certificates;
 use crate::clock::Clock;
-use crate::domain::checkup::Check;
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
+use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::environment::is_managed;
 use crate::domain::foreign::visible_gpus;
@@ -77,7 +78,7 @@ impl Examination {
                      started from here has them",
                     found.join(", ")
                 ),
-                "unset them, and start programs with `mps-manager run`, which gives them their tenant's",
+                format!("unset {}", found.join(" ")),
             )
         });
     }
@@ -90,20 +91,43 @@ impl Examination {
             token.is_some_and(|token| contents.tokens.contains(token))
                 || contents.processes.contains(&identity)
         };
-        let foreign: Vec<String> = running(self.world.as_deref())
-            .iter()
-            .filter(|daemon| !ours(daemon))
-            .map(|daemon| self.described(daemon))
-            .collect();
+        // Started from this runtime directory by a manager, whose database does not know it.
+        let is_lost = |daemon: &Running| {
+            let seen = daemon.environment.as_ref().ok();
+            seen.is_some_and(|seen| {
+                seen.token.is_some() && seen.pipe_directory.starts_with(&self.config.runtime_dir)
+            })
+        };
+        let running = running(self.world.as_deref());
+        let foreign = running.iter().filter(|daemon| !ours(daemon)).map(|daemon| CheckFinding {
+            seen: self.described(daemon),
+            remedy: if is_lost(daemon) {
+                "mps-manager daemon adopt --all-ours".to_owned()
+            } else {
+                self.foreign_remedy(daemon)
+            },
+        });
+        let foreign: Vec<CheckFinding> = foreign.collect();
         self.add(if foreign.is_empty() {
             Check::ok("foreign_daemons", "no MPS control daemon runs that is not this manager's")
         } else {
-            Check::warn(
-                "foreign_daemons",
-                foreign.join("; "),
-                "quit them, or adopt them once the manager serves: `mps-manager status` says which can be",
-            )
+            Check::each("foreign_daemons", CheckVerdict::Warn, foreign)
         });
+    }
+
+    /// The command that adopts a daemon, or ends it where no manager serves that could adopt it.
+    fn foreign_remedy(&self, daemon: &Running) -> String {
+        let process = ClientId::from(daemon.identity);
+        match (self.manager, &daemon.environment) {
+            (Manager::None, Ok(seen)) => format!(
+                "echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control",
+                seen.pipe_directory.display()
+            ),
+            (Manager::None, Err(_)) => format!("kill {}", process.pid),
+            (Manager::Process(_) | Manager::Unseen, _) => {
+                format!("mps-manager daemon adopt NAME --process {process}")
+            }
+        }
     }
 
     fn described(&self, daemon: &Running) -> String {

@@ -1,12 +1,19 @@
 //! The driver, its GPUs and who is on them, and NVIDIA's two programs.
 
+use std::collections::BTreeSet;
+
 use super::Examination;
 use crate::app::platform::open_nvml;
-use crate::domain::checkup::Check;
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, capability};
+
+/// The first compute capability with limits for clients.
+const VOLTA: u32 = 7;
+/// The first with static SM partitions.
+const AMPERE: u32 = 8;
 
 impl Examination {
     fn inventory(&self) -> Result<Box<dyn Inventory>, InventoryError> {
@@ -17,7 +24,7 @@ impl Examination {
     }
 
     pub(super) fn devices(&mut self, in_maintenance: bool) {
-        let rest = ["gpus", "mig", "compute_mode", "outside_mps"];
+        let rest = ["gpus", "compute_capability", "mig", "compute_mode", "outside_mps", "pid_namespace"];
         let unmade = self.world.as_ref().is_some_and(|world| !world.join("world.json").exists());
         let why = if in_maintenance {
             Some("the host is in maintenance, so the driver is left alone")
@@ -41,9 +48,13 @@ impl Examination {
             Ok((inventory, driver, gpus)) => {
                 self.add(driver_check(&driver));
                 self.add(gpus_check(&gpus));
+                self.add(capability_check(&gpus));
                 self.add(mig_check(&gpus));
                 self.add(compute_mode_check(&gpus));
                 self.add(outside_check(inventory.as_ref(), &gpus));
+                let processes = gpus.iter().filter_map(|gpu| inventory.processes(&gpu.uuid).ok());
+                self.gpu_processes = processes.flatten().map(|process| process.pid).collect();
+                self.pid_namespace();
                 self.gpus = gpus;
             }
             Err(error) => {
@@ -132,24 +143,52 @@ fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
     (!found.is_empty()).then(|| found.join(", "))
 }
 
+/// What a GPU's generation lacks.
+fn capability_check(gpus: &[Gpu]) -> Check {
+    let older = |gpu: &Gpu, than: u32| gpu.compute_capability.is_some_and(|found| found.major < than);
+    if let Some(found) = those(gpus, |gpu| older(gpu, VOLTA)) {
+        return Check::warn(
+            "compute_capability",
+            format!(
+                "before Volta: {found}; MPS has no limits there, one user at a time, and containers need the host's /dev/shm"
+            ),
+            "nvidia-smi --query-gpu=index,compute_cap --format=csv (leave GPUs below 7.0 out of the daemons)",
+        );
+    }
+    Check::ok(
+        "compute_capability",
+        match those(gpus, |gpu| older(gpu, AMPERE)) {
+            Some(found) => {
+                format!("limits work on every GPU; before Ampere, so without static partitions: {found}")
+            }
+            None => "limits and static partitions are possible on every GPU".to_owned(),
+        },
+    )
+}
+
 fn mig_check(gpus: &[Gpu]) -> Check {
-    match those(gpus, |gpu| gpu.mig_enabled) {
-        None => Check::ok("mig", "no GPU is in MIG mode"),
-        Some(found) => Check::warn(
-            "mig",
-            format!("in MIG mode: {found}; listed, and not managed"),
-            "nvidia-smi -i GPU -mig 0 and a reset of the GPU, if MPS is to manage it",
-        ),
+    let found = gpus.iter().filter(|gpu| gpu.mig_enabled).map(|gpu| CheckFinding {
+        seen: format!("GPU {} is in MIG mode, so it is listed and not managed", gpu.index),
+        remedy: format!("nvidia-smi -i {} -mig 0", gpu.index),
+    });
+    let found: Vec<CheckFinding> = found.collect();
+    if found.is_empty() {
+        Check::ok("mig", "no GPU is in MIG mode")
+    } else {
+        Check::each("mig", CheckVerdict::Warn, found)
     }
 }
 
 fn compute_mode_check(gpus: &[Gpu]) -> Check {
-    if let Some(found) = those(gpus, |gpu| gpu.compute_mode == ComputeMode::Prohibited) {
-        return Check::fail(
-            "compute_mode",
-            format!("prohibited: {found}; no process may use CUDA there, nor an MPS server"),
-            "nvidia-smi -i GPU -c DEFAULT, or EXCLUSIVE_PROCESS",
-        );
+    let prohibited = gpus.iter().filter(|gpu| gpu.compute_mode == ComputeMode::Prohibited);
+    let prohibited: Vec<CheckFinding> = prohibited
+        .map(|gpu| CheckFinding {
+            seen: format!("prohibited: GPU {}, where no process may use CUDA, nor an MPS server", gpu.index),
+            remedy: format!("nvidia-smi -i {} -c DEFAULT", gpu.index),
+        })
+        .collect();
+    if !prohibited.is_empty() {
+        return Check::each("compute_mode", CheckVerdict::Fail, prohibited);
     }
     let seen = match those(gpus, |gpu| gpu.compute_mode == ComputeMode::Default) {
         Some(found) => format!(
@@ -162,13 +201,16 @@ fn compute_mode_check(gpus: &[Gpu]) -> Check {
 }
 
 fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
-    let mut outside = Vec::new();
+    let (mut outside, mut pids) = (Vec::new(), BTreeSet::new());
     for gpu in gpus {
         match inventory.processes(&gpu.uuid) {
             Ok(processes) => {
                 let found =
                     processes.into_iter().filter(|process| !process.mps_client && !is_server(process.pid));
-                outside.extend(found.map(|process| format!("{} on GPU {}", process.pid, gpu.index)));
+                for process in found {
+                    outside.push(format!("{} on GPU {}", process.pid, gpu.index));
+                    pids.insert(process.pid);
+                }
             }
             Err(error) => return Check::skipped("outside_mps", error.to_string()),
         }
@@ -176,9 +218,20 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
     if outside.is_empty() {
         return Check::ok("outside_mps", "every process on a GPU is an MPS client or server");
     }
+    let exclusive = those(gpus, |gpu| gpu.compute_mode == ComputeMode::ExclusiveProcess);
+    let effect = exclusive.map_or_else(
+        || "no limit holds them".to_owned(),
+        |found| {
+            format!("no limit holds them, and one on {found} keeps MPS and everybody else off it (error 46)")
+        },
+    );
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     Check::warn(
         "outside_mps",
-        format!("not under MPS: {}; no limit holds them", outside.join(", ")),
-        "end them, or start them with `mps-manager run --tenant NAME`",
+        format!(
+            "not under MPS: {}; {effect}. Start them with `mps-manager run --tenant NAME` instead",
+            outside.join(", ")
+        ),
+        format!("kill {}", pids.join(" ")),
     )
 }

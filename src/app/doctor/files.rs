@@ -258,8 +258,12 @@ impl Examination {
             Some(Some(stored)) if stored == self.machine_id => Check::ok("machine", stored),
             Some(Some(stored)) => Check::warn(
                 "machine",
-                format!("the database belongs to machine {stored}, and this is {}: it is served read-only", self.machine_id),
-                "if it was moved here for good, POST /api/v1/host/confirm; else give this host a state directory of its own",
+                format!(
+                    "the database belongs to machine {stored}, and this is {}: it is served read-only. Confirm it if it was moved here for \
+                     good; else give this host a state directory of its own",
+                    self.machine_id
+                ),
+                "mps-manager host confirm",
             ),
         });
     }

@@ -4,14 +4,17 @@
 //! that `serve` uses are checked, so that what is found here is what `serve` would find.
 
 mod around;
+mod clients;
 mod devices;
 mod files;
+mod neighbours;
 
 use std::path::PathBuf;
 
 use super::{StartupError, refused};
 use crate::config::Config;
 use crate::domain::checkup::{Check, Checkup};
+use crate::domain::condition::Condition;
 use crate::domain::gpu::Gpu;
 use crate::host;
 use crate::service::host::startup::NO_MACHINE_ID;
@@ -19,13 +22,15 @@ use crate::sim;
 use crate::store::{self, inspect::Contents};
 
 /// Every check, in the order in which they are made and shown.
-pub const CHECKS: [&str; 25] = [
+pub const CHECKS: [&str; 34] = [
     "configuration",
     "driver",
     "gpus",
+    "compute_capability",
     "mig",
     "compute_mode",
     "outside_mps",
+    "pid_namespace",
     "programs",
     "static_partitions",
     "manager",
@@ -37,15 +42,25 @@ pub const CHECKS: [&str; 25] = [
     "pipe_directories",
     "default_pipe_directory",
     "tenants",
+    "daemons",
+    "waiting_users",
+    "privileged_socket",
     "open_files",
     "tasks",
     "environment",
     "foreign_daemons",
+    "other_managers",
+    "kernel_log",
+    "device_cgroup",
+    "cdi",
     "isolation",
     "listen",
     "certificate",
     "clock",
 ];
+
+/// What a running manager says of its daemons: the conditions of each; why it did not say.
+pub type DaemonReport = Result<Vec<(String, Vec<Condition>)>, String>;
 
 /// Who serves from the state directory.
 #[derive(Clone, Copy)]
@@ -73,6 +88,8 @@ struct Examination {
     machine_id: String,
     manager: Manager,
     gpus: Vec<Gpu>,
+    /// The processes that the driver lists on them.
+    gpu_processes: Vec<u32>,
     contents: Option<Contents>,
 }
 
@@ -81,8 +98,9 @@ pub fn refuse_unknown(profile: &str) -> Result<(), StartupError> {
     sim::world::check_profile(profile).map_err(refused)
 }
 
-/// Examines the host as a manager with this configuration would find it; `fault` is why a file of it was refused.
-pub async fn examine(config: Config, fault: Option<String>) -> Checkup {
+/// Examines the host as a manager with this configuration would find it; `fault` is why a file of it was refused, and `report` what
+/// the manager that serves says of its daemons.
+pub async fn examine(config: Config, fault: Option<String>, report: Option<DaemonReport>) -> Checkup {
     let sim = config.sim.clone();
     let world = sim.as_ref().map(|_| config.runtime_dir.join("sim"));
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
@@ -93,6 +111,7 @@ pub async fn examine(config: Config, fault: Option<String>) -> Checkup {
         machine_id,
         manager: Manager::None,
         gpus: Vec::new(),
+        gpu_processes: Vec::new(),
         contents: None,
     };
     examination.add(match fault {
@@ -122,9 +141,16 @@ pub async fn examine(config: Config, fault: Option<String>) -> Checkup {
     examination.runtime_directory();
     examination.pipe_directories();
     examination.tenants();
+    examination.daemons(report);
+    examination.waiting_users();
+    examination.privileged_socket();
     examination.limits();
     examination.environment();
     examination.foreign_daemons();
+    examination.other_managers();
+    examination.kernel_log();
+    examination.device_cgroup();
+    examination.cdi();
     examination.isolation();
     examination.listen().await;
     examination.certificate();

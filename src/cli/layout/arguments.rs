@@ -5,20 +5,22 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 
-use crate::cli::ServerArgs;
+use super::super::completion;
+use super::super::output::OutputFormat;
+use super::super::server::CallArgs;
 use crate::domain::layout::{Role, text};
 use crate::domain::{DaemonName, LayoutName};
 
 /// A layout and the daemon it is for.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LayoutTargetArgs {
-    #[command(flatten)]
-    pub(super) server: ServerArgs,
     /// The layout
+    #[arg(add = ArgValueCandidates::new(completion::layouts))]
     pub(super) name: LayoutName,
     /// The daemon; by default the only one of the host
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
     pub(super) daemon: Option<DaemonName>,
     /// The version; by default the newest
     #[arg(long, value_name = "N", conflicts_with = "file")]
@@ -28,12 +30,14 @@ pub(in crate::cli) struct LayoutTargetArgs {
     pub(super) file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) gpus: Gpus,
+    #[command(flatten)]
+    pub(super) call: CallArgs,
 }
 
 /// The GPU of each role.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Gpus {
-    /// The GPU of a role of the layout, as 0=GPU-74d43ed3 or 0=1; may be repeated
+    /// The GPU of a role of the layout, for example 0=1 or 0=GPU-74d43ed3; may be repeated
     #[arg(long = "gpu", value_name = "ROLE=GPU", value_parser = role)]
     pub(super) gpus: Vec<(Role, String)>,
 }
@@ -45,33 +49,21 @@ impl Gpus {
 }
 
 fn role(text: &str) -> Result<(Role, String), String> {
-    let (role, gpu) = text.split_once('=').ok_or("say ROLE=GPU, as 0=1")?;
+    let (role, gpu) = text.split_once('=').ok_or("give ROLE=GPU, for example 0=1")?;
     let role = role.parse().map_err(|_| format!("{role:?} is not a role: roles are numbers from 0"))?;
     Ok((role, gpu.to_owned()))
 }
 
-/// How a document is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum DocumentFormat {
-    Yaml,
-    Json,
+/// The format of a document: JSON if that is wanted, YAML otherwise.
+pub(in crate::cli) fn document_format(format: OutputFormat) -> text::LayoutFormat {
+    if format == OutputFormat::Json { text::LayoutFormat::Json } else { text::LayoutFormat::Yaml }
 }
 
-impl DocumentFormat {
-    /// The format for reading and writing documents.
-    pub(super) fn format(self) -> text::LayoutFormat {
-        match self {
-            Self::Yaml => text::LayoutFormat::Yaml,
-            Self::Json => text::LayoutFormat::Json,
-        }
-    }
-
-    /// Its media type in the API.
-    pub(super) fn media_type(self) -> &'static str {
-        match self {
-            Self::Yaml => "application/yaml",
-            Self::Json => "application/json",
-        }
+/// Its media type in the API.
+pub(in crate::cli) fn media_type(format: text::LayoutFormat) -> &'static str {
+    match format {
+        text::LayoutFormat::Yaml => "application/yaml",
+        text::LayoutFormat::Json => "application/json",
     }
 }
 
@@ -92,19 +84,28 @@ impl DriftPolicyArgument {
     }
 }
 
-/// How a plan is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum PlanOutput {
-    Text,
-    Json,
-}
-
 /// Reads a file, or standard input.
-pub(super) fn read(path: &std::path::Path) -> Result<String, String> {
+pub(in crate::cli) fn read(path: &std::path::Path) -> Result<String, String> {
     if path.as_os_str() == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|error| format!("standard input: {error}"))?;
         return Ok(text);
     }
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The format of a document.
+#[derive(Debug, Clone, Copy, Args)]
+pub(in crate::cli) struct DocumentOutputArgs {
+    /// Output format: yaml or json, or table, wide or name
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "yaml",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub(in crate::cli) format: OutputFormat,
 }

@@ -1,6 +1,6 @@
 //! `mps-manager layout`: partition layouts as files, planned, applied, compared, and replayed on other hosts.
 
-mod arguments;
+pub(super) mod arguments;
 mod replay;
 mod verbs;
 
@@ -8,49 +8,71 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap_complete::engine::ArgValueCandidates;
 
-use self::arguments::{DocumentFormat, DriftPolicyArgument, Gpus, LayoutTargetArgs, PlanOutput, read};
-use super::{ServerArgs, ask, line};
+use self::arguments::{DocumentOutputArgs, DriftPolicyArgument, LayoutTargetArgs, read};
+use super::completion;
+use super::output::line;
+use super::server::{CallArgs, ServerArgs, ask};
+use super::wait::WaitArgs;
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::api::layout_schema::layout_document_schema;
 
+/// Commands on layouts.
 #[derive(Debug, Subcommand)]
 pub(super) enum LayoutCommand {
-    /// List the layouts
+    /// List layouts
+    #[command(after_help = "Examples:
+  mps-manager layout list")]
     List {
         #[command(flatten)]
-        server: ServerArgs,
+        call: CallArgs,
     },
     /// Print a layout as a document
-    Show {
-        #[command(flatten)]
-        server: ServerArgs,
+    #[command(
+        visible_alias = "show",
+        after_help = "Examples:
+  mps-manager layout get web_prod
+  mps-manager layout get web_prod --layout-version 2 -o json"
+    )]
+    Get {
         /// The layout
+        #[arg(add = ArgValueCandidates::new(completion::layouts))]
         name: LayoutName,
         /// The version; by default the newest
         #[arg(long, value_name = "N")]
         layout_version: Option<u32>,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
-        output: DocumentFormat,
-    },
-    /// Import the layouts of a document as new versions
-    Import {
+        #[command(flatten)]
+        output: DocumentOutputArgs,
         #[command(flatten)]
         server: ServerArgs,
+    },
+    /// Import the layouts of a document as new versions
+    #[command(after_help = "Examples:
+  mps-manager layout import web_prod.yaml
+  ssh gpu1 mps-manager layout export web_prod | mps-manager layout import -")]
+    Import {
         /// The file, or - for standard input
-        #[arg(short, long)]
-        file: PathBuf,
+        #[arg(value_name = "FILE", required_unless_present = "file")]
+        path: Option<PathBuf>,
+        /// The same as an option
+        #[arg(short, long, hide = true, conflicts_with = "path")]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        call: CallArgs,
     },
     /// Show what applying a layout to a daemon would do; changes nothing; exit 1 if `apply` would refuse it
+    #[command(after_help = "Examples:
+  mps-manager layout plan web_prod --daemon gpu1
+  mps-manager layout plan web_prod -f web_prod.yaml --daemon gpu1 --gpu 0=1")]
     Plan {
         #[command(flatten)]
         target: LayoutTargetArgs,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = PlanOutput::Text)]
-        output: PlanOutput,
     },
     /// Apply a layout to a daemon; exit 1 if it was refused or undone
+    #[command(after_help = "Examples:
+  mps-manager layout apply web_prod --daemon gpu1
+  mps-manager layout apply web_prod -f web_prod.yaml --daemon gpu1 --drift-policy repair")]
     Apply {
         #[command(flatten)]
         target: LayoutTargetArgs,
@@ -60,35 +82,49 @@ pub(super) enum LayoutCommand {
         /// What to do about partitions that others create or remove; by default, the daemon's setting, or report
         #[arg(long, value_enum)]
         drift_policy: Option<DriftPolicyArgument>,
+        #[command(flatten)]
+        wait: WaitArgs,
     },
     /// Compare a daemon with a layout; exit 1 if it differs
+    #[command(after_help = "Examples:
+  mps-manager layout assert web_prod --daemon gpu1")]
     Assert {
         #[command(flatten)]
         target: LayoutTargetArgs,
     },
     /// Export a layout with the results of its steps on a daemon, as a document that other hosts can replay
+    #[command(after_help = "Examples:
+  mps-manager layout export web_prod > web_prod.yaml")]
     Export {
-        #[command(flatten)]
-        server: ServerArgs,
         /// The layout
+        #[arg(add = ArgValueCandidates::new(completion::layouts))]
         name: LayoutName,
         /// The daemon that has it; by default the only one that does
-        #[arg(long)]
+        #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
         daemon: Option<DaemonName>,
-        /// Output format
-        #[arg(short, long, value_enum, default_value_t = DocumentFormat::Yaml)]
-        output: DocumentFormat,
-    },
-    /// Replay a recorded layout on empty GPUs of other hosts, comparing each ID; exit 1 if one differed or was refused
-    Replay(replay::ReplayArgs),
-    /// Delete a layout that no daemon has
-    Delete {
+        #[command(flatten)]
+        output: DocumentOutputArgs,
         #[command(flatten)]
         server: ServerArgs,
+    },
+    /// Replay a recorded layout on empty GPUs of other hosts, comparing each ID; exit 1 if one differed or was refused
+    #[command(after_help = "Examples:
+  mps-manager layout replay web_prod --from gpu1.example --to gpu2.example,gpu3.example
+  mps-manager layout replay web_prod -f web_prod.yaml --daemon gpu1")]
+    Replay(replay::ReplayArgs),
+    /// Delete a layout that no daemon has
+    #[command(after_help = "Examples:
+  mps-manager layout delete web_prod")]
+    Delete {
         /// The layout
+        #[arg(add = ArgValueCandidates::new(completion::layouts))]
         name: LayoutName,
+        #[command(flatten)]
+        call: CallArgs,
     },
     /// Print the JSON Schema of layout documents
+    #[command(after_help = "Examples:
+  mps-manager layout schema > layout.schema.json")]
     Schema,
 }
 
@@ -98,33 +134,31 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
             line!("{:#}", layout_document_schema());
             Ok(ExitCode::SUCCESS)
         }
-        LayoutCommand::List { server } => ask(async move { verbs::list(&server.client()?).await }),
-        LayoutCommand::Show { server, name, layout_version, output } => {
-            ask(async move { verbs::show(&server.client()?, &name, layout_version, output).await })
+        LayoutCommand::List { call } => ask(async move { verbs::list(&call).await }),
+        LayoutCommand::Get { name, layout_version, output, server } => {
+            ask(async move { verbs::get(&server.client()?, &name, layout_version, output.format).await })
         }
-        LayoutCommand::Import { server, file } => {
-            let text = read(&file)?;
-            ask(async move { verbs::import(&server.client()?, text).await })
+        LayoutCommand::Import { path, file, call } => {
+            let text = read(&path.or(file).expect("clap requires one"))?;
+            ask(async move { verbs::import(&call, text).await })
         }
-        LayoutCommand::Plan { target, output } => {
+        LayoutCommand::Plan { target } => {
             let (target, file) = opened(target)?;
-            ask(async move { verbs::plan(&target, file, output).await })
+            ask(async move { verbs::plan(&target, file).await })
         }
-        LayoutCommand::Apply { target, recreate, drift_policy } => {
+        LayoutCommand::Apply { target, recreate, drift_policy, wait } => {
             let (target, file) = opened(target)?;
-            ask(async move { verbs::apply(&target, file, recreate, drift_policy).await })
+            ask(async move { verbs::apply(&target, file, recreate, drift_policy, wait).await })
         }
         LayoutCommand::Assert { target } => {
             let (target, file) = opened(target)?;
             ask(async move { verbs::compare(&target, file).await })
         }
-        LayoutCommand::Export { server, name, daemon, output } => {
-            ask(async move { verbs::export(&server.client()?, &name, daemon.as_ref(), output).await })
+        LayoutCommand::Export { name, daemon, output, server } => {
+            ask(async move { verbs::export(&server.client()?, &name, daemon.as_ref(), output.format).await })
         }
         LayoutCommand::Replay(args) => replay::run(args),
-        LayoutCommand::Delete { server, name } => {
-            ask(async move { verbs::delete(&server.client()?, &name).await })
-        }
+        LayoutCommand::Delete { name, call } => ask(async move { verbs::delete(&call, &name).await }),
     }
 }
 

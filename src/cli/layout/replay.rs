@@ -8,15 +8,21 @@ use std::process::ExitCode;
 use clap::Args;
 use futures_util::future::join_all;
 use reqwest::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::show::{ended, table};
-use super::super::{DIFFERS, ERROR, ServerArgs, ask, line};
-use super::verbs::{entry, exported, read};
-use super::{DocumentFormat, Gpus};
+use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
+use super::super::server::{CallArgs, ask};
+use super::super::wait::ended;
+use super::arguments::{Gpus, read as read_file};
+use super::verbs::{LAYOUTS, entry, exported, read};
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
+use crate::domain::layout::assertion::Assertion;
+use crate::domain::layout::document::Document;
+use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, Verdict};
+use crate::domain::layout::text;
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::FieldError;
 use crate::service::layouts::replays::ReplayAccepted;
@@ -42,11 +48,11 @@ pub(in crate::cli) struct ReplayArgs {
     /// Continue if only versions differ from those of the document
     #[arg(long)]
     force: bool,
-    /// The file with the token of a host, as host-b=/etc/mps-manager/host-b.token; by default `MPS_MANAGER_TOKEN`
+    /// The file with the token of a host, for example host-b=/etc/mps-manager/host-b.token; by default `MPS_MANAGER_TOKEN`
     #[arg(long = "token-file", value_name = "HOST=FILE", value_parser = token_file)]
     token_files: Vec<(String, PathBuf)>,
     #[command(flatten)]
-    server: ServerArgs,
+    call: CallArgs,
 }
 
 /// A manager as named on the command line.
@@ -93,12 +99,12 @@ impl Host {
 }
 
 fn token_file(text: &str) -> Result<(String, PathBuf), String> {
-    let (host, file) = text.rsplit_once('=').ok_or("say HOST=FILE")?;
+    let (host, file) = text.rsplit_once('=').ok_or("give HOST=FILE")?;
     Ok((host.to_owned(), file.into()))
 }
 
 pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
-    let file = args.file.as_deref().map(super::read).transpose()?;
+    let file = args.file.as_deref().map(read_file).transpose()?;
     ask(async move { replay(&args, file).await })
 }
 
@@ -109,7 +115,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
             "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as given there"
         )));
     }
-    let ca_file = args.server.ca_file();
+    let ca_file = args.call.server.ca_file();
     let ca_file = ca_file.as_deref();
     let text = match (&args.from, file) {
         (Some(from), _) => {
@@ -117,7 +123,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
                 &from.client(&args.token_files, ca_file)?,
                 &args.name,
                 args.daemon.as_ref(),
-                DocumentFormat::Json,
+                text::LayoutFormat::Json,
             )
             .await?
         }
@@ -142,73 +148,137 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
         "force": args.force,
     });
     let hosts: Vec<(String, Result<Client, ClientError>)> = if args.to.is_empty() {
-        vec![("this host".into(), args.server.client())]
+        vec![("this host".into(), args.call.server.client())]
     } else {
         args.to.iter().map(|host| (host.0.clone(), host.client(&args.token_files, ca_file))).collect()
     };
     let results = join_all(hosts.into_iter().map(|(name, client)| {
-        let request = &request;
+        let (request, document) = (&request, &document);
         async move {
             let result = match client {
-                Ok(client) => on_host(&client, request).await,
+                Ok(client) => on_host(&client, request, document).await,
                 Err(error) => Err(error),
             };
             (name, result)
         }
     }))
     .await;
-    Ok(print_results(&results))
+    Ok(print_results(&results, args.call.format()))
 }
 
-async fn on_host(client: &Client, request: &Value) -> Result<Replay, ClientError> {
+/// What came of a replay on one host.
+enum HostResult {
+    /// It was replayed.
+    Replayed(Box<Replay>),
+    /// The daemon has the recorded IDs already: so many of them.
+    Already(usize),
+}
+
+async fn on_host(client: &Client, request: &Value, document: &Document) -> Result<HostResult, ClientError> {
+    if let Some(ids) = already_there(client, request, document).await {
+        return Ok(HostResult::Already(ids));
+    }
     let accepted: ReplayAccepted = client.post("/api/v1/replays", request).await?;
-    ended(client, accepted.operation).await?;
-    client.get(&format!("/api/v1/replays/{}", accepted.replay)).await
+    ended(client, accepted.operation, "replaying").await?;
+    let replay = client.get(&format!("/api/v1/replays/{}", accepted.replay)).await?;
+    Ok(HostResult::Replayed(Box::new(replay)))
+}
+
+/// The number of recorded IDs, if the daemon has this layout with exactly these and they are there now.
+async fn already_there(client: &Client, request: &Value, document: &Document) -> Option<usize> {
+    let name: LayoutName = serde_json::from_value(request["entry"].clone()).ok()?;
+    let daemon: DaemonName = serde_json::from_value(request["daemon"].clone()).ok()?;
+    let text = exported(client, &name, Some(&daemon), text::LayoutFormat::Json).await.ok()?;
+    let (there, wanted) = (read(&text).ok()?, entry(document, &name).ok()?);
+    let there = entry(&there, &name).ok()?;
+    let (recorded, expected) = (there.recorded.as_ref()?, wanted.recorded.as_ref()?);
+    if there.layout() != wanted.layout() || recorded.ids != expected.ids || recorded.shares != expected.shares
+    {
+        return None;
+    }
+    let body = json!({ "daemon": daemon, "gpu_map": request["gpu_map"] });
+    let path = format!("{LAYOUTS}/{name}/assert");
+    let assertion: Assertion = client.post(&path, &body).await.ok()?;
+    assertion.matches.then_some(expected.ids.len().max(expected.shares.len()))
+}
+
+/// A line of the result.
+#[derive(Debug, Serialize)]
+struct ReplayRow {
+    host: String,
+    result: String,
+    ids: String,
+    duration_ms: Option<f64>,
+    detail: String,
+    #[serde(skip)]
+    code: u8,
+}
+
+const LAYOUT: ListLayout<ReplayRow> = ListLayout {
+    noun: "hosts",
+    name: |row| row.host.clone(),
+    columns: &[
+        ListColumn::new("HOST", |row| row.host.as_str().into()),
+        ListColumn::new("RESULT", |row| TableCell::state(&row.result)),
+        ListColumn::new("IDS", |row| row.ids.as_str().into()),
+        ListColumn::ranked(2, ListColumn::new("MS", |row| TableCell::optional(row.duration_ms))),
+        ListColumn::ranked(1, ListColumn::cut("DETAIL", |row| row.detail.as_str().into())),
+    ],
+};
+
+/// The row of a replay that was carried out.
+fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
+    // A step that takes a partition away has an ID, and none to compare it with.
+    let is_same =
+        |step: &&ExecutedStep| step.id.is_some() && (step.expected.is_none() || step.expected == step.id);
+    let same = replay.steps.iter().filter(|step| !step.undo).filter(is_same).count();
+    let all = replay.expected.as_ref().map_or(same, Vec::len);
+    let code = match replay.verdict {
+        Verdict::Same => 0,
+        Verdict::Differs => DIFFERS,
+        // The first replay has nothing to compare with.
+        Verdict::First | Verdict::Pending | Verdict::Failed => ERROR,
+    };
+    let identical = if replay.verdict == Verdict::Same && all > 0 {
+        format!("{same} of {all} IDs identical ✓")
+    } else {
+        replay.error.clone().unwrap_or_default().replace('\n', " ")
+    };
+    // Tenths of a millisecond of what took less than a day.
+    #[allow(clippy::cast_precision_loss)]
+    let ms = replay.duration_us.map(|us| (us / 100) as f64 / 10.0);
+    (replay.verdict.as_str().to_owned(), format!("{same}/{all}"), ms, identical, code)
 }
 
 /// Prints the result of each host, and returns the exit code: 0 if all gave the recorded IDs, 1 if one did not, 2 if one
 /// could not be reached or did not finish.
-fn print_results(results: &[(String, Result<Replay, ClientError>)]) -> ExitCode {
-    let mut rows = vec![["HOST", "RESULT", "STEPS", "MS", "DETAIL"].map(str::to_owned)];
+fn print_results(results: &[(String, Result<HostResult, ClientError>)], format: OutputFormat) -> ExitCode {
+    let mut rows = Vec::new();
     let mut remarks = Vec::new();
-    let mut code = 0;
     for (host, result) in results {
-        let (word, steps, ms, detail, this) = match result {
-            Ok(replay) => {
-                let done = replay.steps.iter().filter(|step| !step.undo && step.id.is_some()).count();
-                let this = match replay.verdict {
-                    Verdict::Same => 0,
-                    Verdict::Differs => DIFFERS,
-                    // The first replay has nothing to compare with.
-                    Verdict::First | Verdict::Pending | Verdict::Failed => ERROR,
-                };
-                let ms = replay
-                    .duration_us
-                    .map_or_else(|| "-".into(), |us| format!("{}.{}", us / 1000, us % 1000 / 100));
-                (
-                    replay.verdict.as_str(),
-                    done.to_string(),
-                    ms,
-                    replay.error.clone().unwrap_or_default(),
-                    this,
-                )
+        let (result, ids, duration_ms, detail, code) = match result {
+            Ok(HostResult::Replayed(replay)) => row_of(replay),
+            Ok(HostResult::Already(ids)) => {
+                let detail = format!("already applied: {ids} of {ids} IDs identical ✓");
+                ("same".to_owned(), format!("{ids}/{ids}"), None, detail, 0)
             }
             Err(ClientError::Refused(problem)) => {
                 let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
                 remarks.extend(problem.errors.iter().map(of_host));
                 // Only these concern the layout; a missing token or an unhealthy host does not.
                 let about_layout = [StatusCode::CONFLICT.as_u16(), StatusCode::UNPROCESSABLE_ENTITY.as_u16()];
-                let this = if about_layout.contains(&problem.status) { DIFFERS } else { ERROR };
-                ("refused", "0".into(), "-".into(), problem.detail.clone(), this)
+                let code = if about_layout.contains(&problem.status) { DIFFERS } else { ERROR };
+                ("refused".to_owned(), "-".to_owned(), None, problem.detail.replace('\n', " "), code)
             }
-            Err(error) => ("error", "-".into(), "-".into(), error.to_string(), ERROR),
+            Err(error) => ("error".to_owned(), "-".to_owned(), None, error.to_string(), ERROR),
         };
-        code = code.max(this);
-        rows.push([host.clone(), word.to_owned(), steps, ms, detail.replace('\n', " ")]);
+        rows.push(ReplayRow { host: host.clone(), result, ids, duration_ms, detail, code });
     }
-    table(&rows);
-    for remark in remarks {
-        line!("{remark}");
+    LAYOUT.print(&rows, format);
+    if matches!(format, OutputFormat::Table | OutputFormat::Wide) {
+        for remark in remarks {
+            line!("{remark}");
+        }
     }
-    ExitCode::from(code)
+    ExitCode::from(rows.iter().map(|row| row.code).max().unwrap_or(0))
 }

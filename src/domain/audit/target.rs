@@ -100,7 +100,9 @@ fn is_of_kind(before: &str, text: &str) -> bool {
         "tokens" => TokenId::parse(text).is_ok(),
         "clients" | "foreign-daemons" | "leases" => ClientId::parse(text).is_ok(),
         "operations" | "replays" => Uuid::parse_str(text).is_ok(),
-        "events" | "versions" => text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit()),
+        "events" | "incidents" | "versions" => {
+            text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit())
+        }
         "gpus" => GpuUuid::parse(text).is_ok() || is_short_name(text),
         _ => false,
     }

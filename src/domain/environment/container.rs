@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::gpu::{ComputeCapability, Gpu, GpuUuid};
 use super::super::memory::MIB;
-use super::super::tenant::Resolved;
+use super::super::resolution::Resolved;
 use super::MANAGED;
 
 /// The first compute capability whose clients share nothing with the server but a socket: Volta.
@@ -73,7 +73,7 @@ mod tests {
     fn access(gpu: &Gpu, set: &[(String, String)]) -> ContainerAccess {
         let resolved = Resolved {
             gpus: vec![gpu.uuid.clone()],
-            memory: None,
+            memory: BTreeMap::new(),
             percentage: ThreadPercentage::FULL,
             priority: Priority::Normal,
             mode: Mode::Shared,

@@ -7,16 +7,20 @@
 pub mod container;
 pub mod formats;
 
+use std::collections::BTreeMap;
+
 use super::percentage::ThreadPercentage;
-use super::tenant::{Resolved, Tenant};
+use super::resolution::Resolved;
+use super::tenant::Tenant;
+use super::{GpuUuid, MemoryLimit};
 
 /// Variables that decide how a process meets MPS; code that hands out an environment clears the others of these.
 pub const MANAGED: [&str; 11] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    MEMORY_LIMITS,
+    THREAD_PERCENTAGE,
     // With it, the percentage is a context's and not the process's (NVIDIA's documentation).
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_CLIENT_PRIORITY",
@@ -39,6 +43,12 @@ pub fn is_managed(name: &str) -> bool {
 /// The variable by which a client of a daemon in static mode says which partitions it runs in.
 pub const SM_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
 
+/// The variable by which a process says how much memory it takes of each GPU at most.
+pub const MEMORY_LIMITS: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// The variable by which a process says which share of the threads it takes at most.
+pub const THREAD_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+
 /// The variable by which a process asks for more connections to its GPU.
 pub const MAX_CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
@@ -48,18 +58,34 @@ pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";
 /// The variables for a process of `tenant`, in a stable order.
 pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
     let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];
-    let uuids: Vec<&str> = resolved.gpus.iter().map(super::GpuUuid::as_str).collect();
+    let uuids: Vec<&str> = resolved.gpus.iter().map(GpuUuid::as_str).collect();
     variables.push(("CUDA_VISIBLE_DEVICES".into(), uuids.join(",")));
-    if let Some(limit) = resolved.memory {
-        let entries: Vec<String> = uuids.iter().map(|uuid| format!("{uuid}={}", limit.as_mps())).collect();
-        variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".into(), entries.join(",")));
+    // Of GPUs that it sees alone: another entry would drop them all.
+    let limited = resolved.gpus.iter().filter_map(|gpu| Some((gpu, resolved.memory.get(gpu)?)));
+    let entries: Vec<String> = limited.map(|(gpu, limit)| format!("{gpu}={}", limit.as_mps())).collect();
+    if !entries.is_empty() {
+        variables.push((MEMORY_LIMITS.into(), entries.join(",")));
     }
     if resolved.percentage != ThreadPercentage::FULL {
-        variables.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".into(), resolved.percentage.to_string()));
+        variables.push((THREAD_PERCENTAGE.into(), resolved.percentage.to_string()));
     }
     variables.push(("CUDA_MPS_CLIENT_PRIORITY".into(), resolved.priority.as_mps().to_string()));
     variables.push((TENANT_HINT.into(), tenant.name.as_str().to_owned()));
     variables
+}
+
+/// The thread percentage of a process with these variables; MPS ignores what is none.
+pub fn percentage(variables: &BTreeMap<String, String>) -> ThreadPercentage {
+    let value = variables.get(THREAD_PERCENTAGE).and_then(|text| ThreadPercentage::parse(text).ok());
+    value.unwrap_or(ThreadPercentage::FULL)
+}
+
+/// The memory limits in a value of [`MEMORY_LIMITS`], of GPUs that are named as [`variables`] names them.
+pub fn memory_limits(value: &str) -> BTreeMap<GpuUuid, MemoryLimit> {
+    let entries = value.split(',').filter_map(|entry| entry.split_once('='));
+    entries
+        .filter_map(|(gpu, limit)| Some((GpuUuid::parse(gpu).ok()?, MemoryLimit::parse(limit).ok()?)))
+        .collect()
 }
 
 /// The managed variables that are not among `variables`: a caller that applies these unsets those.
@@ -138,6 +164,14 @@ mod tests {
             assert!(cuda.contains(&kept), "{cuda:?}");
         }
         assert!(!left.contains("mps_manager_name"), "{left}");
+    }
+
+    #[test]
+    fn handed_out_memory_limits_are_read_back() {
+        let (gpu, limit) =
+            (crate::domain::tenant::tests::h200(0).uuid, MemoryLimit::parse("4G").expect("4G"));
+        let value = format!("{gpu}={},0=1G,nonsense", limit.as_mps());
+        assert_eq!(memory_limits(&value), BTreeMap::from([(gpu, limit)]), "ordinals are the client's own");
     }
 
     #[test]

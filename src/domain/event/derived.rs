@@ -1,8 +1,9 @@
 //! What is stored of an event beside its message: type, severity, subject, details, and the usual cause.
 
 use super::domain_event::{
-    ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease, LostEvents,
-    NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease,
+    IncidentNotice, LostEvents, NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault,
+    SessionOwner, TokenFacts,
 };
 use super::{
     Details, EventCause, EventSubject, EventTrigger, EventType, KnownFrom, OtherSubjects, Predecessor,
@@ -35,7 +36,8 @@ impl DomainEvent {
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
-            BypassAppeared BypassEnded TenantCreated TenantChanged TenantDeleted TenantVerified
+            BypassAppeared BypassChanged BypassEnded BreachDetected BreachEnded IncidentOpened IncidentRecovered
+            IncidentAcknowledged TenantCreated TenantChanged TenantDeleted TenantVerified
             TenantVerificationFailed LeaseGranted LeaseRevoked LayoutVersionWritten LayoutDeleted
             LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted LayoutRepaired OperationRequested
             OperationStarted OperationStep OperationCancelRequested OperationFinished OperationFailed
@@ -48,7 +50,10 @@ impl DomainEvent {
 
     /// How much it matters.
     pub fn severity(&self) -> Severity {
-        self.kind().severity()
+        match self {
+            Self::IncidentOpened(incident) => incident.kind.severity(),
+            _ => self.kind().severity(),
+        }
     }
 
     /// To what it happened.
@@ -98,8 +103,7 @@ impl DomainEvent {
             | Self::ServerDied { daemon, pid: server, .. }
             | Self::ServerFault(ServerFault { daemon, server, .. })
             | Self::ServerRecovered { daemon, pid: server }
-            | Self::ClientWaiting { daemon, server, .. }
-            | Self::ClientRefused { daemon, server, .. } => {
+            | Self::ClientWaiting { daemon, server, .. } => {
                 EventSubject { server: Some(*server), ..EventSubject::daemon(daemon) }
             }
             Self::ClientConnected(client) | Self::ClientLeft(client) => EventSubject {
@@ -108,10 +112,28 @@ impl DomainEvent {
                 tenant: client.tenant.clone(),
                 ..EventSubject::daemon(&client.daemon)
             },
+            Self::ClientRefused(refusal) => EventSubject {
+                server: Some(refusal.server),
+                tenant: refusal.tenant.clone(),
+                ..EventSubject::daemon(&refusal.daemon)
+            },
+            Self::BreachDetected(breach) | Self::BreachEnded(breach) => EventSubject {
+                client: Some(breach.client),
+                tenant: breach.tenant.clone(),
+                gpu: Some(breach.gpu.clone()),
+                ..EventSubject::daemon(&breach.daemon)
+            },
+            Self::IncidentOpened(incident)
+            | Self::IncidentRecovered(incident)
+            | Self::IncidentAcknowledged(incident) => {
+                also.gpus = several(&incident.gpus);
+                EventSubject { gpu: only(&incident.gpus), ..EventSubject::daemon(&incident.daemon) }
+            }
             Self::ClientTerminated { daemon, server, client, .. } => {
                 EventSubject { client: Some(*client), server: Some(*server), ..EventSubject::daemon(daemon) }
             }
-            Self::BypassAppeared { daemon, processes, .. } => {
+            Self::BypassAppeared { daemon, processes, .. }
+            | Self::BypassChanged { daemon, present: processes } => {
                 let gpu = processes.first().map(|bypass| bypass.gpu.clone());
                 EventSubject { gpu, ..EventSubject::daemon(daemon) }
             }
@@ -213,7 +235,7 @@ impl DomainEvent {
             Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => {
                 Details::Process { pid: *pid, uid: *uid }
             }
-            Self::BypassAppeared { processes, .. } => {
+            Self::BypassAppeared { processes, .. } | Self::BypassChanged { present: processes, .. } => {
                 let first = processes.first()?;
                 Details::Process { pid: first.pid, uid: first.uid }
             }
@@ -234,19 +256,18 @@ impl DomainEvent {
             | Self::DaemonBlocked(why) => Details::Reason { reason: why.reason.to_string() },
             Self::SettingsApplied { generation, .. } => Details::Generation { generation: *generation },
             Self::SettingsDrifted { drifted, .. } => Details::Settings { drifted: drifted.clone() },
-            Self::ServerFault(fault) => Details::Fault {
-                reported: fault.reported.clone(),
-                affected: fault.affected.clone(),
-                clients: fault.clients.clone(),
-                known_from: fault.known_from,
-            },
+            Self::ServerFault(fault) => fault.details(),
             Self::ClientConnected(client) | Self::ClientLeft(client) => client.details(),
             Self::ClientWaiting { pid, uid, behind_uid, .. } => {
                 Details::Waiting { pid: *pid, uid: *uid, behind_uid: *behind_uid }
             }
-            Self::ClientRefused { reason, logged_at, .. } => {
-                Details::Refused { reason: reason.clone(), logged_at: *logged_at }
+            Self::ClientRefused(refusal) => refusal.details(),
+            Self::BreachDetected(breach) | Self::BreachEnded(breach) => {
+                Details::Memory { pid: breach.client.pid, used_bytes: breach.used, limit_bytes: breach.limit }
             }
+            Self::IncidentOpened(notice)
+            | Self::IncidentRecovered(notice)
+            | Self::IncidentAcknowledged(notice) => notice.details(),
             Self::LeaseGranted(lease) | Self::LeaseRevoked(lease) => lease.details(),
             Self::LayoutVersionWritten { version, .. } => layout_details(Some(*version)),
             Self::LayoutDeleted { version, .. } => layout_details(*version),
@@ -260,7 +281,7 @@ impl DomainEvent {
             | Self::OperationCancelRequested(operation)
             | Self::OperationFinished(operation)
             | Self::OperationCancelled(operation) => operation.details(None),
-            Self::OperationFailed { operation, error } => operation.details(Some(error)),
+            Self::OperationFailed { operation, error, .. } => operation.details(Some(error)),
             Self::OperationStep { step, outcome, .. } => {
                 Details::Step { step: step.clone(), outcome: outcome.clone() }
             }
@@ -302,7 +323,8 @@ impl DomainEvent {
                 EventTrigger::Latest(EventType::DaemonReplaced)
             }
             Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
-            | Self::BypassAppeared { .. } => outsider(&None),
+            | Self::BypassAppeared { .. }
+            | Self::BypassChanged { .. } => outsider(&None),
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
             Self::SettingsRepaired { .. } => EventTrigger::Latest(EventType::SettingsDrifted),
             Self::LayoutRepaired(_) => EventTrigger::Latest(EventType::LayoutDrifted),
@@ -317,7 +339,10 @@ impl DomainEvent {
             | Self::ServerRecovered { .. }
             | Self::ClientWaiting { .. }
             | Self::ClientRefused { .. } => EventCause::Mps.into(),
-            Self::ClientConnected(_) | Self::ClientLeft(_) => EventCause::Client.into(),
+            Self::ClientConnected(_)
+            | Self::ClientLeft(_)
+            | Self::BreachDetected(_)
+            | Self::BreachEnded(_) => EventCause::Client.into(),
             Self::GpuMissing { .. } | Self::GpuBack { .. } => EventCause::Host.into(),
             Self::OperationStarted(_) => EventTrigger::Latest(EventType::OperationRequested),
             Self::OperationCancelled(_) => EventTrigger::Latest(EventType::OperationCancelRequested),
@@ -366,6 +391,29 @@ impl ObservedClient {
             known_from: if self.client.is_some() { KnownFrom::Poll } else { KnownFrom::ServerLog },
             logged_at: self.logged_at,
         }
+    }
+}
+
+impl ServerFault {
+    fn details(&self) -> Details {
+        Details::Fault {
+            reported: self.reported.clone(),
+            affected: self.affected.clone(),
+            clients: self.clients.clone(),
+            known_from: self.known_from,
+        }
+    }
+}
+
+impl ClientRefusal {
+    fn details(&self) -> Details {
+        Details::Refused { reason: self.reason.clone(), pid: self.pid, logged_at: self.logged_at }
+    }
+}
+
+impl IncidentNotice {
+    fn details(&self) -> Details {
+        Details::Incident { incident: self.incident, incident_kind: self.kind, tenants: self.tenants.clone() }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::domain::client::{ClientId, LeaseKind};
 use crate::domain::condition::ConditionReason;
 use crate::domain::drift::Drifted;
 use crate::domain::gpu::ComputeMode;
+use crate::domain::incident::IncidentKind;
 use crate::domain::layout::record::{Degraded, PartitionDrift};
 use crate::domain::maintenance::Maintenance;
 use crate::domain::token::{Token, TokenId};
@@ -56,9 +57,12 @@ pub enum DomainEvent {
     ClientLeft(ObservedClient),
     ClientTerminated { daemon: DaemonName, server: u32, client: ClientId, outcome: &'static str },
     ClientWaiting { daemon: DaemonName, server: u32, pid: u32, uid: u32, behind_uid: u32 },
-    ClientRefused { daemon: DaemonName, server: u32, reason: String, logged_at: Option<i64> },
-    BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, have_ended: bool },
+    ClientRefused(ClientRefusal),
+    BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, present: Vec<Bypass> },
+    BypassChanged { daemon: DaemonName, present: Vec<Bypass> },
     BypassEnded { daemon: DaemonName },
+    BreachDetected(MemoryBreach),
+    BreachEnded(MemoryBreach),
     TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },
     TenantChanged(ChangedTenant),
     TenantDeleted { tenant: TenantName, daemon: Option<DaemonName> },
@@ -70,15 +74,18 @@ pub enum DomainEvent {
     LayoutDeleted { layout: LayoutName, version: Option<u32> },
     LayoutApplied(DaemonLayout),
     LayoutDegraded(DaemonLayout),
-    LayoutFailed { layout: DaemonLayout, failure: String },
+    LayoutFailed { layout: DaemonLayout, failure: String, ids_differ: bool },
     LayoutDrifted { layout: DaemonLayout, command: Option<String> },
     LayoutRepaired(DaemonLayout),
+    IncidentOpened(IncidentNotice),
+    IncidentRecovered(IncidentNotice),
+    IncidentAcknowledged(IncidentNotice),
     OperationRequested(OperationFacts),
     OperationStarted(OperationFacts),
     OperationStep { operation: OperationFacts, step: String, outcome: String },
     OperationCancelRequested(OperationFacts),
     OperationFinished(OperationFacts),
-    OperationFailed { operation: OperationFacts, error: String },
+    OperationFailed { operation: OperationFacts, error: String, outcome_is_unknown: bool },
     OperationCancelled(OperationFacts),
     GpuMissing { gpu: GpuUuid, daemon: DaemonName },
     GpuBack { gpu: GpuUuid, daemon: DaemonName },
@@ -143,6 +150,57 @@ pub struct ServerFault {
     pub affected: Vec<u32>,
     pub clients: Vec<AffectedClient>,
     pub known_from: KnownFrom,
+}
+
+/// A client that MPS refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientRefusal {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// Its server.
+    pub server: u32,
+    /// What the server wrote.
+    pub reason: String,
+    /// The process, where that is known.
+    pub pid: Option<u32>,
+    /// Its tenant, where that is known.
+    pub tenant: Option<TenantName>,
+    /// When, by server.log, in unix milliseconds.
+    pub logged_at: Option<i64>,
+}
+
+/// A client and the memory that it holds on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryBreach {
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The client.
+    pub client: ClientId,
+    /// Its tenant, where that is known.
+    pub tenant: Option<TenantName>,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// What it holds, its context included, in bytes, by the driver.
+    pub used: u64,
+    /// Its limit in bytes.
+    pub limit: u64,
+}
+
+/// An incident, as its events report it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncidentNotice {
+    /// Its number.
+    pub incident: i64,
+    /// What broke.
+    pub kind: IncidentKind,
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The GPUs.
+    pub gpus: Vec<GpuUuid>,
+    /// The tenants that it hit.
+    pub tenants: Vec<TenantName>,
+    /// The incident in one sentence.
+    pub summary: String,
 }
 
 /// A client that connected or left.

@@ -3,14 +3,15 @@
 use super::KnownFrom;
 use super::Predecessor;
 use super::domain_event::{
-    AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, HostConfirmation,
-    LostEvents, LostWork, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner,
-    TokenFacts, VerificationFailure,
+    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent,
+    HostConfirmation, LostEvents, LostWork, MemoryBreach, NotReadyReason, ObservedClient, OperationFacts,
+    ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
-use crate::domain::bypass::describe_bypasses;
+use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
 use crate::domain::maintenance::Maintenance;
+use crate::domain::memory::Bytes;
 use crate::domain::verification::VerifiedSetting;
 
 impl DomainEvent {
@@ -18,23 +19,23 @@ impl DomainEvent {
     #[allow(clippy::too_many_lines, reason = "one arm for each type")]
     pub fn message(&self) -> String {
         match self {
-            Self::DaemonCreated { daemon } | Self::DaemonAdopted { daemon } => {
-                format!("daemon {daemon} was created")
-            }
+            Self::DaemonCreated { daemon } => format!("daemon {daemon} was created"),
+            Self::DaemonAdopted { daemon } => format!("daemon {daemon} was adopted with its running process"),
             Self::DaemonChanged { daemon, .. } => format!("daemon {daemon} was changed"),
-            Self::DaemonDeleted { daemon, .. } | Self::DaemonReleased { daemon } => {
-                format!("daemon {daemon} was deleted")
+            Self::DaemonDeleted { daemon, .. } => format!("daemon {daemon} was deleted"),
+            Self::DaemonReleased { daemon } => {
+                format!("daemon {daemon} was released, and its process left running")
             }
             Self::DaemonStarted { daemon, pid } => {
-                format!("started process {pid} as control daemon of {daemon}")
+                format!("the control daemon of {daemon} was started (process {pid})")
             }
             Self::DaemonFound { daemon, pid, .. } => {
-                format!("process {pid} runs as control daemon of {daemon}, and is managed from here on")
+                format!("process {pid} runs as the control daemon of {daemon} and is managed from now on")
             }
             Self::DaemonReady { daemon } => format!("daemon {daemon} is ready"),
             Self::DaemonObserved { daemon } => format!("daemon {daemon} is observed"),
             Self::DaemonDied { daemon, pid, why, lost } => {
-                format!("process {pid}, the control daemon of {daemon}, died{}{}", why.words(), lost.doubt())
+                format!("the control daemon of {daemon} (process {pid}) died{}{}", why.words(), lost.doubt())
             }
             Self::DaemonBackOff(NotReadyReason { daemon, message, .. })
             | Self::DaemonCrashLoop(NotReadyReason { daemon, message, .. })
@@ -42,20 +43,20 @@ impl DomainEvent {
             | Self::DaemonWedged(NotReadyReason { daemon, message, .. })
             | Self::DaemonBlocked(NotReadyReason { daemon, message, .. }) => format!("daemon {daemon}: {message}"),
             Self::DaemonStopped { daemon, pid } => {
-                format!("stopped process {pid}, the control daemon of {daemon}")
+                format!("the control daemon of {daemon} was stopped (process {pid})")
             }
             Self::DaemonReplaced { daemon, process, .. } | Self::ServerReplaced { daemon, process, .. } => format!("daemon {daemon}: {process}"),
             Self::SettingsApplied { daemon, generation } => {
-                format!("generation {generation} of daemon {daemon} was read back to be in force")
+                format!("{daemon}: settings of generation {generation} were applied and confirmed")
             }
             Self::SettingsDrifted { daemon, drifted, .. } => {
                 format!("another program changed daemon {daemon}: {}", joined(drifted))
             }
             Self::SettingsRepaired { daemon } => {
-                format!("the settings of daemon {daemon} are as wanted again")
+                format!("the settings of daemon {daemon} were restored")
             }
             Self::ServerStarted { daemon, pid, .. } => format!("server {pid} of daemon {daemon} was started"),
-            Self::ServerExited { daemon, pid } => format!("server {pid} of daemon {daemon} is gone"),
+            Self::ServerExited { daemon, pid } => format!("server {pid} of daemon {daemon} exited"),
             Self::ServerDied { daemon, pid, lost } => {
                 let clients = match lost.clients.len() {
                     1 => "a client".to_owned(),
@@ -69,14 +70,14 @@ impl DomainEvent {
             Self::ServerFault(ServerFault { daemon, server, known_from, .. }) => match known_from {
                 KnownFrom::Poll => format!(
                     "server {server} of daemon {daemon} had a fatal GPU error: the clients it affects have lost their work, and \
-                     no other gets in until they are gone"
+                     no other is accepted until they are gone"
                 ),
                 KnownFrom::ServerLog => format!(
                     "server.log reports a fatal GPU error of server {server} of daemon {daemon}, of which nothing else was seen"
                 ),
             },
             Self::ServerRecovered { daemon, pid } => {
-                format!("server {pid} of daemon {daemon} takes clients again")
+                format!("server {pid} of daemon {daemon} accepts clients again")
             }
             Self::ClientConnected(client) => client.connected(),
             Self::ClientLeft(client) => client.left(),
@@ -86,11 +87,28 @@ impl DomainEvent {
             Self::ClientWaiting { pid, uid, behind_uid, .. } => {
                 format!("process {pid} of uid {uid} waits until the clients of uid {behind_uid} are gone")
             }
-            Self::ClientRefused { daemon, server, reason, .. } => {
-                format!("server {server} of daemon {daemon} refused a client: {reason}")
+            Self::ClientRefused(ClientRefusal { daemon, server, reason, pid, tenant, .. }) => {
+                let pid = pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+                let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+                format!("server {server} of daemon {daemon} refused a client{pid}{tenant}: {reason}")
             }
-            Self::BypassAppeared { daemon, processes, unnamed, have_ended } => {
-                let who = match (processes.len() + unnamed, have_ended) {
+            Self::BreachDetected(breach) => breach.words("holds"),
+            Self::BreachEnded(breach) => breach.words("no longer holds"),
+            Self::IncidentOpened(incident) => {
+                format!("incident {} ({}) was opened: {}", incident.incident, incident.kind.as_str(), incident.summary)
+            }
+            Self::IncidentRecovered(incident) => {
+                format!("incident {} ({}) has ended: {}", incident.incident, incident.kind.as_str(), incident.summary)
+            }
+            Self::IncidentAcknowledged(incident) => format!(
+                "incident {} ({}) was acknowledged: {}",
+                incident.incident,
+                incident.kind.as_str(),
+                incident.summary
+            ),
+            Self::BypassAppeared { daemon, processes, unnamed, present } => {
+                let is_gone = |process: &Bypass| present.iter().all(|one| one.pid != process.pid);
+                let who = match (processes.len() + unnamed, processes.iter().all(is_gone)) {
                     (1, false) => "a process uses",
                     (1, true) => "a process that has ended used",
                     (_, false) => "processes use",
@@ -98,6 +116,13 @@ impl DomainEvent {
                 };
                 let named = describe_bypasses(processes.iter(), *unnamed);
                 format!("{who} a GPU of daemon {daemon} outside MPS: {named}")
+            }
+            Self::BypassChanged { daemon, present } => {
+                let left = if present.len() == 1 { "1 is left" } else { "these are left" };
+                let named = describe_bypasses(present.iter(), 0);
+                format!(
+                    "some of the processes that used a GPU of daemon {daemon} outside MPS have ended; {left}: {named}"
+                )
             }
             Self::BypassEnded { daemon } => {
                 format!("the processes that used a GPU of daemon {daemon} outside MPS have ended")
@@ -139,12 +164,12 @@ impl DomainEvent {
                 format!("layout {layout} has a version {version}")
             }
             Self::LayoutDeleted { layout, .. } => format!("layout {layout} was deleted"),
-            Self::LayoutApplied(layout) => format!("{} is in force", layout.words()),
+            Self::LayoutApplied(layout) => format!("{} is applied", layout.words()),
             Self::LayoutDegraded(layout) => {
                 format!("{} is degraded: {}", layout.words(), joined(&layout.degraded))
             }
-            Self::LayoutFailed { layout, failure } => {
-                format!("{} is not in force: {failure}", layout.words())
+            Self::LayoutFailed { layout, failure, .. } => {
+                format!("{} is not applied: {failure}", layout.words())
             }
             Self::LayoutDrifted { layout, .. } => {
                 format!("another program changed {}: {}", layout.words(), joined(&layout.drift))
@@ -159,7 +184,7 @@ impl DomainEvent {
                 format!("{} was asked to stop", operation.words())
             }
             Self::OperationFinished(operation) => format!("{} succeeded", operation.words()),
-            Self::OperationFailed { operation, error } => format!("{} failed: {error}", operation.words()),
+            Self::OperationFailed { operation, error, .. } => format!("{} failed: {error}", operation.words()),
             Self::OperationCancelled(operation) => format!("{} was cancelled", operation.words()),
             Self::GpuMissing { gpu, daemon } => {
                 format!("GPU {gpu} of daemon {daemon} is not listed by the driver")
@@ -196,7 +221,7 @@ impl DomainEvent {
             Self::DatabaseBackedUp { file } => format!("the database was backed up to {file}"),
             Self::DatabaseRestored { file } => format!("{file} was put in the place of the database"),
             Self::DatabaseRowsLost(damage) => damage.to_string(),
-            Self::TokenCreated(token) => format!("{token}, which grants {}, was made", token.grant),
+            Self::TokenCreated(token) => format!("{token}, which grants {}, was created", token.grant),
             Self::TokenRevoked(token) => format!("{token}, which grants {}, was revoked", token.grant),
             Self::SessionOpened(owner) => format!("a session of {owner} was opened"),
             Self::SessionEnded(owner) => format!("a session of {owner} was ended"),
@@ -243,26 +268,37 @@ impl LostWork {
     }
 }
 
+impl MemoryBreach {
+    fn words(&self, holds: &str) -> String {
+        let Self { daemon, client, tenant, gpu, used, limit } = self;
+        let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+        let (used, limit) = (Bytes(*used), Bytes(*limit));
+        format!(
+            "process {}{tenant}, a client of daemon {daemon}, {holds} more memory on GPU {gpu} than its limit of {limit} allows: {used}",
+            client.pid
+        )
+    }
+}
+
 impl ObservedClient {
     fn connected(&self) -> String {
-        let Self { daemon, pid, .. } = self;
-        if self.client.is_none() {
-            return format!("process {pid} was a client of daemon {daemon}, known only from server.log");
-        }
-        let whose = self.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-        format!("process {pid}{whose} became a client of daemon {daemon}")
+        format!("{} connected to {}{}", self.who(), self.daemon, self.source())
     }
 
     fn left(&self) -> String {
-        let Self { daemon, pid, .. } = self;
-        match self.client {
-            Some(_) => format!("process {pid} disconnected from daemon {daemon}"),
-            None => {
-                format!(
-                    "process {pid} disconnected as a client of daemon {daemon}, known only from server.log"
-                )
-            }
+        format!("{} disconnected from {}{}", self.who(), self.daemon, self.source())
+    }
+
+    fn who(&self) -> String {
+        match &self.tenant {
+            Some(tenant) => format!("PID {} ({tenant})", self.pid),
+            None => format!("PID {}", self.pid),
         }
+    }
+
+    /// Where it is known from, unless a poll listed it.
+    fn source(&self) -> &'static str {
+        if self.client.is_some() { "" } else { " (seen in server.log only)" }
     }
 }
 

@@ -14,15 +14,17 @@ use uuid::Uuid;
 
 pub use catalogue::EventType;
 pub use domain_event::{
-    AuditDamage, ChangedTenant, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent, GrantedLease,
-    HostConfirmation, LostEvents, LostWork, NewEvent, NotReadyReason, ObservedClient, OperationFacts,
-    ServerFault, SessionOwner, TokenFacts, VerificationFailure,
+    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent,
+    GrantedLease, HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, NewEvent,
+    NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
+    VerificationFailure,
 };
 
 use super::attribution::AttributedBy;
 use super::client::{ClientId, LeaseKind};
 use super::drift::Drifted;
 use super::gpu::ComputeMode;
+use super::incident::IncidentKind;
 use super::layout::record::{Degraded, PartitionDrift};
 use super::{DaemonName, GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
 
@@ -264,10 +266,32 @@ pub enum Details {
     Refused {
         /// What the server wrote.
         reason: String,
+        /// The process, where that is known.
+        #[serde(default)]
+        pid: Option<u32>,
         /// When, by the log.
         #[serde(with = "crate::domain::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
+    },
+    /// The memory that a client holds on a GPU.
+    Memory {
+        /// Its process ID.
+        pid: u32,
+        /// What it holds, in bytes, its context included.
+        used_bytes: u64,
+        /// Its limit.
+        limit_bytes: u64,
+    },
+    /// An incident.
+    Incident {
+        /// Its ID.
+        incident: i64,
+        /// What broke.
+        incident_kind: IncidentKind,
+        /// The tenants that it hit.
+        #[schema(value_type = Vec<String>)]
+        tenants: Vec<TenantName>,
     },
     /// A fatal error of a GPU.
     Fault {
@@ -355,11 +379,15 @@ impl Details {
         }
     }
 
-    /// Their tenants; none where server.log alone reports it, which anybody may have written who reaches it.
+    /// Their tenants, or those that an incident hit; none where server.log alone reports it, which anybody may have written who reaches it.
     pub fn affected_tenants(&self) -> impl Iterator<Item = &TenantName> {
         let is_seen = !matches!(self, Self::Fault { known_from: KnownFrom::ServerLog, .. });
         let clients = self.affected_clients().iter().filter(move |_| is_seen);
-        clients.filter_map(|client| client.tenant.as_ref())
+        let hit: &[TenantName] = match self {
+            Self::Incident { tenants, .. } => tenants,
+            _ => &[],
+        };
+        clients.filter_map(|client| client.tenant.as_ref()).chain(hit)
     }
 }
 

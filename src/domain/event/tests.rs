@@ -72,6 +72,22 @@ fn examples() -> Vec<DomainEvent> {
         clients: vec![],
         known_from: KnownFrom::Poll,
     };
+    let breach = || MemoryBreach {
+        daemon: daemon(),
+        client,
+        tenant: Some(tenant()),
+        gpu: gpu(),
+        used: 2 << 30,
+        limit: 1 << 30,
+    };
+    let notice = || IncidentNotice {
+        incident: 3,
+        kind: IncidentKind::Drift,
+        daemon: daemon(),
+        gpus: vec![gpu()],
+        tenants: vec![tenant()],
+        summary: "another program changed settings of gpu0".into(),
+    };
     let observed = |client: Option<ClientId>| ObservedClient {
         daemon: daemon(),
         server: 5,
@@ -83,7 +99,7 @@ fn examples() -> Vec<DomainEvent> {
         attributed_by: AttributedBy::Lease,
         logged_at: None,
     };
-    let bypass = Bypass { pid: 7, gpu: gpu(), uid: None, program: None };
+    let bypass = Bypass { pid: 7, gpu: gpu(), uid: None, program: None, tenant: None };
     let lease = || GrantedLease { tenant: tenant(), holder: client, kind: LeaseKind::Own, program: None };
     let layout = || DaemonLayout {
         daemon: daemon(),
@@ -148,13 +164,26 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::ClientLeft(observed(None)),
         DomainEvent::ClientTerminated { daemon: daemon(), server: 5, client, outcome: "by MPS" },
         DomainEvent::ClientWaiting { daemon: daemon(), server: 5, pid: 7, uid: 1, behind_uid: 2 },
-        DomainEvent::ClientRefused { daemon: daemon(), server: 5, reason: "full".into(), logged_at: None },
+        DomainEvent::ClientRefused(ClientRefusal {
+            daemon: daemon(),
+            server: 5,
+            reason: "full".into(),
+            pid: Some(7),
+            tenant: None,
+            logged_at: None,
+        }),
+        DomainEvent::BreachDetected(breach()),
+        DomainEvent::BreachEnded(breach()),
+        DomainEvent::IncidentOpened(notice()),
+        DomainEvent::IncidentRecovered(notice()),
+        DomainEvent::IncidentAcknowledged(notice()),
         DomainEvent::BypassAppeared {
             daemon: daemon(),
-            processes: vec![bypass],
+            processes: vec![bypass.clone()],
             unnamed: 0,
-            have_ended: false,
+            present: vec![bypass.clone()],
         },
+        DomainEvent::BypassChanged { daemon: daemon(), present: vec![bypass] },
         DomainEvent::BypassEnded { daemon: daemon() },
         DomainEvent::TenantCreated { tenant: tenant(), daemon: Some(daemon()) },
         DomainEvent::TenantChanged(ChangedTenant {
@@ -176,7 +205,7 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::LayoutDeleted { layout: layout_name(), version: Some(1) },
         DomainEvent::LayoutApplied(layout()),
         DomainEvent::LayoutDegraded(layout()),
-        DomainEvent::LayoutFailed { layout: layout(), failure: "no room".into() },
+        DomainEvent::LayoutFailed { layout: layout(), failure: "no room".into(), ids_differ: false },
         DomainEvent::LayoutDrifted { layout: layout(), command: None },
         DomainEvent::LayoutRepaired(layout()),
         DomainEvent::OperationRequested(operation()),
@@ -184,7 +213,11 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::OperationStep { operation: operation(), step: "drain".into(), outcome: "empty".into() },
         DomainEvent::OperationCancelRequested(operation()),
         DomainEvent::OperationFinished(operation()),
-        DomainEvent::OperationFailed { operation: operation(), error: "timed out".into() },
+        DomainEvent::OperationFailed {
+            operation: operation(),
+            error: "timed out".into(),
+            outcome_is_unknown: false,
+        },
         DomainEvent::OperationCancelled(operation()),
         DomainEvent::GpuMissing { gpu: gpu(), daemon: daemon() },
         DomainEvent::GpuBack { gpu: gpu(), daemon: daemon() },

@@ -2,7 +2,7 @@
 //!
 //! A text is read into a tree first, so that what is no JSON is distinguished from JSON that holds a wrong value. The tree is then read
 //! into the type, which says what it wants: so a refusal speaks of whole numbers and lists, and not of the types of a
-//! programming language. Names that stand twice in an object are kept twice, and refused where they are fields.
+//! programming language. A name that stands twice in an object is refused, whether it is that of a field or a key of a map.
 
 mod reader;
 
@@ -134,7 +134,7 @@ impl de::Error for InvalidJsonValue {
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Self::new(format_args!("the field {field} is given twice: give it once")).inside(field)
+        Self::new(format_args!("{field} is given twice: give it once")).inside(field)
     }
 }
 
@@ -333,7 +333,17 @@ mod tests {
             (r#"{"size": 1, "names": {"a/b": ""}}"#, "/names/a~1b", {
                 "\"a/b\" is not accepted here: give a whole number from 0 to 4294967295".into()
             }),
-            (r#"{"size": 1, "size": 2}"#, "/size", "the field size is given twice: give it once".into()),
+            (r#"{"size": 1, "size": 2}"#, "/size", "size is given twice: give it once".into()),
+            (
+                r#"{"size": 1, "names": {"1": "a", "2": "b", "1": "c"}}"#,
+                "/names/1",
+                "1 is given twice: give it once".into(),
+            ),
+            (
+                r#"{"size": 1, "any": {"x": {"y": 1, "y": 1}}}"#,
+                "/any/x/y",
+                "y is given twice: give it once".into(),
+            ),
             (r"{}", "/size", "the field size is missing: it is required".into()),
             (r"[]", "", "a list is not accepted here: give an object".into()),
             (r"7", "", "7 is not accepted here: give an object".into()),

@@ -1,5 +1,6 @@
 //! A tree as what types are read from.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{
@@ -9,7 +10,7 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::Number;
 
-use super::{InvalidJsonValue, Node, one_of, quoted};
+use super::{InvalidJsonValue, Node, cut, one_of, quoted};
 
 impl Node {
     /// The value as a reader of the refusal knows it.
@@ -93,7 +94,10 @@ impl<'de> Deserializer<'de> for Node {
             },
             Self::Text(text) | Self::Word(text) => visitor.visit_string(text),
             Self::List(items) => visitor.visit_seq(Items { items: items.into_iter(), at: 0 }),
-            Self::Object(fields) => visitor.visit_map(Fields { fields: fields.into_iter(), value: None }),
+            Self::Object(fields) => {
+                refuse_repeated_names(&fields)?;
+                visitor.visit_map(Fields { fields: fields.into_iter(), value: None })
+            }
         }
     }
 
@@ -205,6 +209,18 @@ impl<'de> Deserializer<'de> for Node {
     }
 
     forward_to_deserialize_any! { i128 u128 char bytes byte_buf unit unit_struct identifier }
+}
+
+/// A map would keep the last value of a name and drop the others without a word.
+fn refuse_repeated_names(fields: &[(String, Node)]) -> Result<(), InvalidJsonValue> {
+    let mut seen = HashSet::with_capacity(fields.len());
+    match fields.iter().find(|(name, _)| !seen.insert(name.as_str())) {
+        Some((name, _)) => {
+            Err(InvalidJsonValue::new(format_args!("{} is given twice: give it once", cut(name)))
+                .inside(name))
+        }
+        None => Ok(()),
+    }
 }
 
 struct Items {

@@ -15,6 +15,8 @@ use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName};
 pub struct Assertion {
     /// Whether it does.
     pub matches: bool,
+    /// How many partitions the layout has.
+    pub partitions: usize,
     /// In what it does not.
     pub differences: Vec<LayoutDifference>,
     /// When the daemon was polled.

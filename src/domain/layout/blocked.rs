@@ -96,7 +96,7 @@ impl std::fmt::Display for Blocked {
             Self::MadeAgain { partition, gpu, id } => write!(
                 f,
                 "partition {partition} ({gpu}/{id}) stays in the layout but would have to be made again in its order, which may \
-                 change its ID: end the processes that were started with it and say recreate"
+                 change its ID: end the processes that were started with it, and apply the layout with `mps-manager layout apply --recreate`"
             ),
             Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),
             Self::OwnShare(own) => write!(f, "{own}"),

@@ -8,13 +8,20 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::format::DocumentKind;
 use super::status::PartitionStatus;
 use super::{Enforcement, Invalid, Layout, LayoutStep, check_note};
 use crate::domain::count::counted;
-use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId, PartitionName, ThreadPercentage};
+use crate::domain::{
+    DaemonName, InvalidValue, LONGEST_WORDS, LayoutName, PartitionId, PartitionName, ThreadPercentage,
+};
 
 /// The version of a document's shape.
 pub const VERSION: &str = "v1";
+
+/// Layout documents.
+pub(super) const KIND: DocumentKind =
+    DocumentKind { noun: "layout document", version: VERSION, longest_refusal: LONGEST_WORDS };
 /// The protocol of the control daemon that this manager speaks.
 pub const PROTOCOL: u32 = 2;
 
@@ -223,7 +230,7 @@ impl Document {
     /// Refuses a document that was changed after its checksum was made, or whose layouts are wrong in themselves.
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |pointer: String, reason: String| Invalid { pointer, reason: InvalidValue(reason) };
-        check_version(&self.version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
+        KIND.check_version(&self.version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
         let digest = self.digest();
         if let Some(given) = self.checksum.as_ref().filter(|given| **given != digest) {
             let given: String = given.chars().take(80).collect();
@@ -259,21 +266,6 @@ impl Document {
         }
         Ok(())
     }
-}
-
-/// Refuses the shape of another version.
-pub fn check_version(version: &str) -> Result<(), InvalidValue> {
-    if version == VERSION {
-        return Ok(());
-    }
-    let number = |text: &str| text.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
-    let newer = number(version).zip(number(VERSION)).is_some_and(|(given, known)| given > known);
-    let shown: String = version.chars().take(40).collect();
-    Err(InvalidValue(if newer {
-        format!("the document is of version {shown}, and this manager reads {VERSION}: use a newer manager")
-    } else {
-        format!("{shown:?} is no version of a layout document: write {VERSION}")
-    }))
 }
 
 fn check_recorded(entry: &DocumentLayout, recorded: &Recorded) -> Result<(), (&'static str, String)> {

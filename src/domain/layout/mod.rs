@@ -10,6 +10,7 @@ pub mod assertion;
 pub mod blocked;
 pub mod document;
 pub mod execution;
+pub mod format;
 #[cfg(test)]
 mod fuzz;
 pub mod handout;
@@ -22,6 +23,7 @@ pub mod replay;
 pub mod roles;
 pub mod status;
 pub mod text;
+mod yaml_words;
 
 use crate::domain::count::counted;
 use std::collections::{BTreeMap, BTreeSet};

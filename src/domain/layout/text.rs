@@ -2,59 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
-use super::document::{Document, DocumentLayout, check_version};
+use super::document::{Document, DocumentLayout, KIND};
+pub use super::format::LayoutFormat;
 use super::{Invalid, Layout};
-use crate::domain::json::{self, InvalidJsonValue, Unreadable};
-use crate::domain::{InvalidValue, LayoutName, shortened};
+use crate::domain::LayoutName;
 
-/// How a document is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayoutFormat {
-    /// YAML, and therefore JSON too.
-    Yaml,
-    /// JSON.
-    Json,
-}
-
-#[derive(Deserialize)]
-struct Versioned {
-    version: String,
-}
-
-/// Reads a document and checks it.
-///
-/// The version is read first, since a newer one may have fields that this one refuses.
+/// Reads a layout document and checks it.
 pub fn read(text: &str, format: LayoutFormat) -> Result<Document, Invalid> {
-    let unreadable = |error: &dyn std::fmt::Display| Invalid {
-        pointer: String::new(),
-        reason: InvalidValue(format!("the document cannot be read: {}", shortened(error.to_string()))),
-    };
-    let (versioned, document): (Result<Versioned, _>, Result<Document, _>) = match format {
-        LayoutFormat::Yaml => (
-            serde_saphyr::from_str(text).map_err(|error| unreadable(&error)),
-            serde_saphyr::from_str(text).map_err(|error| unreadable(&error)),
-        ),
-        LayoutFormat::Json => (from_json(text), from_json(text)),
-    };
-    if let Ok(Versioned { version }) = versioned {
-        check_version(&version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
-    }
-    let document = document?;
+    let document: Document = KIND.read(text, format)?;
     document.check()?;
     Ok(document)
-}
-
-fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Invalid> {
-    json::read(text.as_bytes()).map_err(|error| {
-        let (pointer, reason) = match error {
-            Unreadable::Malformed(why) => (String::new(), format!("it is not JSON: {why}")),
-            Unreadable::Refused(InvalidJsonValue { pointer, detail }) => (pointer, detail),
-        };
-        let reason = InvalidValue(format!("the document cannot be read: {}", shortened(reason)));
-        Invalid { pointer, reason }
-    })
 }
 
 /// Writes a document.

@@ -2,7 +2,7 @@
 
 use super::{ComparisonVerdict, SettingComparison, VerifiedSetting as Setting};
 use crate::domain::memory::{Bytes, MIB};
-use crate::domain::tenant::context_bytes;
+use crate::domain::resolution::context_bytes;
 use crate::domain::{GpuUuid, Priority};
 
 /// How far memory may be from what is expected of a client.

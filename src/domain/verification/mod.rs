@@ -93,6 +93,8 @@ pub enum Staleness {
     DaemonChanged,
     /// The server that it was about is gone: the daemon was started again, or MPS replaced it.
     ServerReplaced,
+    /// The daemon's strategy gives the tenant another share since.
+    ShareChanged,
 }
 
 impl Staleness {
@@ -102,6 +104,7 @@ impl Staleness {
             Self::TenantChanged => "the tenant was changed since",
             Self::DaemonChanged => "its daemon was changed since",
             Self::ServerReplaced => "its daemon or server was started again since",
+            Self::ShareChanged => "its share was changed since, because other tenants came or went",
         }
     }
 }

@@ -3,13 +3,16 @@
 use axum::extract::State;
 
 use super::List;
+use super::parameters::WriteQuery;
 use crate::domain::client::ClientId;
 use crate::http::AppState;
-use crate::http::endpoint::RequiredRight;
-use crate::http::extract::Path;
+use crate::http::endpoint::{KeyPolicy, RequiredRight};
+use crate::http::extract::{NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::ForeignDaemonView;
+use crate::service::daemons::lost::LostDaemonAdoption;
 
 /// List foreign control daemons
 ///
@@ -35,4 +38,24 @@ pub(super) async fn get(
     Path(id): Path<String>,
 ) -> Result<axum::Json<ForeignDaemonView>, Problem> {
     Ok(axum::Json(app.service.foreign_daemon(&ctx, &id).await?))
+}
+
+/// Take back the daemons of a lost database
+///
+/// Adopts every running daemon that a manager of this runtime directory started and that the database does not know, as after
+/// the loss of the state directory, each under its name and with its clients. Processes, sockets and settings stay as they are; the
+/// tenants, their limits and the previous compute modes are not known any more. A daemon that cannot be adopted is reported with the
+/// reason, and keeps no other from it.
+#[utoipa::path(post, path = "/api/v1/foreign-daemons/adopt-lost", operation_id = "adopt_lost_daemons", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
+    params(WriteQuery),
+    responses((status = 200, description = "What was adopted, or would be in a dry run.", body = LostDaemonAdoption)))]
+pub(super) async fn adopt_lost(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Query(query): Query<WriteQuery>,
+    _: NoBody,
+) -> Result<axum::Json<LostDaemonAdoption>, Problem> {
+    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    Ok(axum::Json(app.service.adopt_lost_daemons(&ctx, options).await?))
 }

@@ -83,6 +83,7 @@ fn tenants() {
     body::<TenantSpec<GpuRef>>(&[
         r#"{"daemon":"gpu0","uid":1000,"gpus":["0"],"device_memory_limit":"4G","max_clients":2,"active_thread_percentage":33.3,"priority":"below_normal","labels":{"team":"a"}}"#,
         r#"{"daemon":"gpu0","sms":66}"#,
+        r#"{"daemon":"gpu0","device_memory_limit":{"0":"1G","1":2147483648},"weight":3}"#,
     ]);
 }
 
@@ -90,6 +91,7 @@ fn tenants() {
 fn daemons() {
     body::<DaemonSpec<GpuRef>>(&[
         r#"{"gpus":["GPU-514466a0-8e68-f857-9f73-e438010e48cb"],"mode":"static","multi_user":true,"schedulable":false,"defaults":{"device_memory_limit":4294967296,"active_thread_percentage":50}}"#,
+        r#"{"gpus":["0"],"defaults":{"device_memory_limit":"0=1G"},"provisioning":{"strategy":"weighted","expected_clients":8}}"#,
         r#"{"gpus":["0","1"],"layout":{"name":"a","version":1,"gpu_map":{"0":"0"}}}"#,
     ]);
 }

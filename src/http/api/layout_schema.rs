@@ -16,15 +16,20 @@ const DEFINITIONS: &str = "#/$defs/";
 
 /// The schema of a layout document, self-contained: JSON Schema 2020-12, which is what OpenAPI 3.1 writes its schemas in.
 pub fn layout_document_schema() -> Value {
-    let document = serde_json::to_value(Schemas::openapi()).expect("an OpenAPI document is JSON");
+    schema_of(&Schemas::openapi(), "Document", "layouts", "Partition layouts of mps-manager")
+}
+
+/// The schema of a document with this root, from the components of an OpenAPI document.
+pub(super) fn schema_of(document: &utoipa::openapi::OpenApi, root: &str, id: &str, title: &str) -> Value {
+    let document = serde_json::to_value(document).expect("an OpenAPI document is JSON");
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object).cloned();
     let mut definitions = schemas.expect("the document has the schema it was made of");
     unions::name_variants(&mut definitions);
-    let root = definitions.remove("Document").expect("the requested schema");
+    let root = definitions.remove(root).expect("the requested schema");
     let mut schema = Map::from_iter([
         ("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema")),
-        ("$id".to_owned(), json!("urn:mps-manager:layouts:v1")),
-        ("title".to_owned(), json!("Partition layouts of mps-manager")),
+        ("$id".to_owned(), json!(format!("urn:mps-manager:{id}:v1"))),
+        ("title".to_owned(), json!(title)),
     ]);
     schema.extend(root.as_object().cloned().expect("a document is an object"));
     schema.insert("$defs".to_owned(), Value::Object(definitions));

@@ -250,7 +250,7 @@ pub(super) async fn import(
         YAML => LayoutFormat::Yaml,
         _ => {
             return Err(Problem::new(
-                "not-a-layout",
+                "not-a-document",
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "No layout document",
                 format!("the request's Content-Type is {media_type:?}: send {YAML} or {JSON}"),

@@ -10,8 +10,12 @@ mod foreign;
 #[cfg(test)]
 mod fuzz;
 mod host;
+pub mod host_schema;
+pub mod host_spec;
+mod incidents;
 pub mod layout_schema;
 mod layouts;
+pub mod logs;
 mod maintenance;
 mod metrics;
 mod operations;
@@ -63,6 +67,7 @@ use crate::domain::{DaemonName, LayoutName, TenantName};
         (name = "operations", description = "Actions that take time"),
         (name = "metrics", description = "Metrics for Prometheus"),
         (name = "audit", description = "Who did what, and with which outcome"),
+        (name = "incidents", description = "What broke, and which clients lost their work"),
         (name = "events", description = "What happened, in order"),
         (name = "probes", description = "Whether the manager runs and its daemons are ready"),
     )
@@ -146,6 +151,7 @@ macro_rules! endpoints {
 endpoints! {
     authenticated:
     host::get,
+    host_spec::get, host_spec::put,
     maintenance::get, maintenance::begin, maintenance::end,
     host::confirm,
     host::list_gpus,
@@ -160,11 +166,13 @@ endpoints! {
     daemons::release,
     foreign::list,
     foreign::get,
+    foreign::adopt_lost,
     daemons::drain,
     daemons::cordon,
     daemons::uncordon,
     partitions::list,
     partitions::get,
+    logs::get,
     layouts::list,
     layouts::get, layouts::put, layouts::delete,
     layouts::versions,
@@ -185,6 +193,7 @@ endpoints! {
     tenants::verify,
     tokens::whoami,
     sessions::get, sessions::end,
+    sessions::list,
     sessions::end_all,
     sessions::create_login_url,
     tokens::list, tokens::create,
@@ -196,6 +205,9 @@ endpoints! {
     operations::get,
     operations::cancel,
     metrics::get,
+    incidents::list,
+    incidents::get,
+    incidents::acknowledge,
     audit::list,
     audit::head,
     events::list,

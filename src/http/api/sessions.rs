@@ -6,6 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::List;
 use super::described::NotFound;
 use crate::domain::token::{Secret, TokenId};
 use crate::http::AppState;
@@ -82,6 +83,17 @@ pub(super) async fn end(
 ) -> Result<Response, Problem> {
     app.service.end_session(&ctx, key).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.auth.no_cookie())]).into_response())
+}
+
+/// List sessions
+#[utoipa::path(get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "access",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    responses((status = 200, description = "Sessions of browsers, the last used first.", body = List<SessionView>)))]
+pub(super) async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+) -> Result<axum::Json<List<SessionView>>, Problem> {
+    Ok(axum::Json(List { items: app.service.sessions(&ctx)?, next_cursor: None }))
 }
 
 /// Whose sessions to end.

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::format::{Badge, Moment, severity};
 use super::forms::Form;
@@ -14,7 +14,8 @@ use super::lists::{ListQuery, Listing, ROWS};
 use super::{gpus, listed, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
-use crate::domain::event::{Event, EventCause, EventFilter, EventType, Severity};
+use crate::domain::event::{Details, Event, EventCause, EventFilter, EventSubject, EventType, Severity};
+use crate::domain::incident::IncidentFilter;
 use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -24,6 +25,8 @@ use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{Page, Paged};
 
+/// The newest incidents of a daemon among which an event's own is looked for.
+const INCIDENTS: u32 = 100;
 /// Fields of the filter.
 const FILTER: [&str; 8] = ["type", "severity", "daemon", "tenant", "gpu", "client", "operation", "within"];
 /// Periods of the filter, in words and in milliseconds.
@@ -71,6 +74,8 @@ struct EventPage {
     /// The event that caused it.
     cause: Option<i64>,
     caused_by: String,
+    /// The incident that it belongs to.
+    incident: Option<i64>,
     details: Vec<(String, String)>,
     /// The events it caused, oldest first.
     related: Vec<Event>,
@@ -158,20 +163,39 @@ async fn show(
     };
     Ok(rendered(&EventPage {
         frame,
+        incident: incident_of(&app, &ctx, &event).await?,
         gpus: gpus::names(&app, &ctx).await,
         at: Moment(event.at),
         matters: severity(event.severity),
         cause,
         caused_by,
-        details: detail_lines(&details),
+        details: detail_lines(&details, &event.subject),
         related,
         event,
     }))
 }
 
-/// Details as lines: the name of each field in words, and its value.
-fn detail_lines(details: &Value) -> Vec<(String, String)> {
+/// The incident that an event is about or belongs to.
+async fn incident_of(app: &AppState, ctx: &RequestContext, event: &Event) -> Result<Option<i64>, Problem> {
+    if let Some(Details::Incident { incident, .. }) = &event.details {
+        return Ok(Some(*incident));
+    }
+    let Some(daemon) = event.subject.daemon.clone() else { return Ok(None) };
+    let filter = IncidentFilter { daemon: Some(daemon), ..IncidentFilter::default() };
+    let incidents = app.service.incidents(ctx, filter, &Page::first(INCIDENTS)).await?.items;
+    let own = incidents.iter().find(|incident| incident.events.contains(&event.id));
+    Ok(own.map(|incident| incident.id))
+}
+
+/// Details as lines: the name of each field in words, and its value. What stands among the subjects is not repeated.
+fn detail_lines(details: &Value, subject: &EventSubject) -> Vec<(String, String)> {
     let Value::Object(fields) = details else { return Vec::new() };
+    let pids = [subject.server, subject.client.map(|client| client.pid)];
+    let is_shown = |name: &str, value: &Value| match name {
+        "kind" | "incident" => true,
+        "pid" => pids.iter().flatten().any(|pid| value.as_u64() == Some(u64::from(*pid))),
+        _ => false,
+    };
     let line = |(name, value): (&String, &Value)| {
         let text = match value {
             Value::Null => return None,
@@ -180,22 +204,42 @@ fn detail_lines(details: &Value) -> Vec<(String, String)> {
             }
             Value::String(text) => text.clone(),
             Value::Array(items) if items.is_empty() => return None,
-            Value::Array(items) if items.iter().all(|item| !item.is_object()) => {
-                let items: Vec<String> = items.iter().map(plain).collect();
-                items.join(", ")
-            }
             value => plain(value),
         };
-        Some((name.replace('_', " "), text))
+        let name = match name.as_str() {
+            "pid" => "PID".to_owned(),
+            "uid" => "UID".to_owned(),
+            name => name.replace('_', " "),
+        };
+        Some((name, text))
     };
-    fields.iter().filter(|(name, _)| *name != "kind").filter_map(line).collect()
+    fields.iter().filter(|(name, value)| !is_shown(name, value)).filter_map(line).collect()
 }
 
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let apart = if items.iter().any(Value::is_object) { "; " } else { ", " };
+            items.iter().map(plain).collect::<Vec<_>>().join(apart)
+        }
+        Value::Object(fields) => object_words(fields),
         value => value.to_string(),
     }
+}
+
+/// A client as people call it, anything else with the names of its fields.
+fn object_words(fields: &Map<String, Value>) -> String {
+    let is_client = fields.keys().all(|name| ["pid", "client", "tenant"].contains(&name.as_str()));
+    match (fields.get("pid"), fields.get("tenant").and_then(Value::as_str)) {
+        (Some(pid), Some(tenant)) if is_client => return format!("process {pid} of {tenant}"),
+        (Some(pid), None) if is_client => return format!("process {pid}"),
+        _ => {}
+    }
+    let given = fields.iter().filter(|(_, value)| !value.is_null());
+    let words: Vec<String> =
+        given.map(|(name, value)| format!("{} {}", name.replace('_', " "), plain(value))).collect();
+    words.join(", ")
 }
 
 #[cfg(test)]
@@ -217,7 +261,7 @@ mod tests {
             "kind": "fault", "reported": [4711], "affected": [], "known_from": "poll", "logged_at": "2026-11-22T06:20:05.123Z",
             "error": null,
         });
-        let mut lines = detail_lines(&details);
+        let mut lines = detail_lines(&details, &EventSubject::default());
         lines.sort();
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(
@@ -228,5 +272,23 @@ mod tests {
                 text("reported", "4711")
             ]
         );
+    }
+
+    #[test]
+    fn clients_in_details_are_named() {
+        let details = serde_json::json!({
+            "kind": "death", "pid": 4711, "waiting": [7],
+            "clients": [{"pid": 12, "client": "12-345", "tenant": "web"}, {"pid": 13, "client": null, "tenant": null}],
+        });
+        let subject = EventSubject { server: Some(4711), ..EventSubject::default() };
+        let mut lines = detail_lines(&details, &subject);
+        lines.sort();
+        let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(lines, [text("clients", "process 12 of web; process 13"), text("waiting", "7")]);
+        // That of a control daemon is no subject.
+        assert!(detail_lines(&details, &EventSubject::default()).contains(&text("PID", "4711")));
+        let drifted = serde_json::json!({"drifted": [{"setting": "limit", "was_before": null}]});
+        let lines = detail_lines(&drifted, &EventSubject::default());
+        assert_eq!(lines, [text("drifted", "setting limit")]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::domain::DeviceMemoryLimit;
 use crate::domain::audit::AuditOutcome;
 use crate::domain::condition::{self, Condition, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase};
@@ -174,6 +175,31 @@ pub(super) fn enforced_by(of: Option<EnforcedBy>) -> Badge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Amount(pub(super) u64);
 
+/// The amounts of several GPUs, each once where they follow each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Amounts(Vec<Amount>);
+
+impl Amounts {
+    /// The sizes of a memory limit.
+    pub(super) fn of(limit: &DeviceMemoryLimit) -> Self {
+        let mut amounts: Vec<Amount> = limit.sizes().map(|limit| Amount(limit.bytes())).collect();
+        amounts.dedup();
+        Self(amounts)
+    }
+
+    /// The exact numbers of bytes.
+    pub(super) fn exact(&self) -> String {
+        self.0.iter().map(|amount| amount.exact()).collect::<Vec<_>>().join(" / ")
+    }
+}
+
+impl fmt::Display for Amounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amounts: Vec<String> = self.0.iter().map(Amount::to_string).collect();
+        f.write_str(&amounts.join(" / "))
+    }
+}
+
 const UNITS: [(u64, &str); 3] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
 
 impl Amount {
@@ -274,11 +300,12 @@ impl Lasting {
 
 impl fmt::Display for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0 / 1000;
+        // Rounded, as in the sentences of incidents.
+        let (tenths, seconds) = (self.0.saturating_add(50) / 100, self.0.saturating_add(500) / 1000);
         let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
         match (days, hours, minutes) {
             (0, 0, 0) if self.0 < 1000 => write!(f, "{} ms", self.0),
-            (0, 0, 0) if seconds < 10 => write!(f, "{}.{} s", seconds, self.0 % 1000 / 100),
+            (0, 0, 0) if tenths < 100 => write!(f, "{}.{} s", tenths / 10, tenths % 10),
             (0, 0, 0) => write!(f, "{seconds} s"),
             (0, 0, _) => write!(f, "{minutes} min {:02} s", seconds % 60),
             (0, _, _) => write!(f, "{hours} h {minutes:02} min"),
@@ -301,11 +328,20 @@ pub(super) struct Gauge {
     pub(super) used: Amount,
     pub(super) limits: Amount,
     pub(super) total: Amount,
+    /// What the limits may come to, where that is not the total.
+    pub(super) capacity: Option<Amount>,
 }
 
 impl Gauge {
     pub(super) fn new(used: u64, limits: u64, total: u64) -> Self {
-        Self { used: Amount(used), limits: Amount(limits), total: Amount(total) }
+        Self { used: Amount(used), limits: Amount(limits), total: Amount(total), capacity: None }
+    }
+
+    /// The same with what the limits may come to.
+    #[must_use]
+    pub(super) fn with_capacity(self, capacity: Option<u64>) -> Self {
+        let capacity = capacity.map(Amount).filter(|capacity| *capacity != self.total);
+        Self { capacity, ..self }
     }
 
     /// Whether the limits come to more than exists.
@@ -413,8 +449,11 @@ mod tests {
             (0, "0 ms"),
             (840, "840 ms"),
             (1_840, "1.8 s"),
-            (9_999, "9.9 s"),
-            (10_000, "10 s"),
+            (1_860, "1.9 s"),
+            (9_940, "9.9 s"),
+            (9_960, "10 s"),
+            (10_600, "11 s"),
+            (59_700, "1 min 00 s"),
             (185_000, "3 min 05 s"),
             (3_600_000, "1 h 00 min"),
             (90_000_000, "1 d 01 h"),

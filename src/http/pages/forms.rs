@@ -51,7 +51,7 @@ pub(super) struct Form(Vec<(String, String)>);
 pub(super) enum Shape {
     /// Text; omitted if empty.
     Text,
-    /// Memory in whole MiB, as `4G`; omitted if empty.
+    /// Memory in whole MiB, as `4G`, or of several GPUs, as `0=1G,1=2G`; omitted if empty.
     Memory,
     /// An integer; omitted if empty.
     Whole,
@@ -248,11 +248,15 @@ fn plain(value: &Value, shape: Shape) -> String {
     match value {
         Value::Bool(true) => "yes".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Number(bytes) if shape == Shape::Memory => match bytes.as_u64().unwrap_or_default() >> 20 {
-            mib if mib.is_multiple_of(1024) => format!("{}G", mib / 1024),
-            mib => format!("{mib}M"),
-        },
+        Value::Number(bytes) if shape == Shape::Memory => size(bytes.as_u64().unwrap_or_default()),
         Value::Number(number) => number.as_f64().unwrap_or_default().to_string(),
+        // As MPS writes the limits of several GPUs.
+        Value::Object(limits) if shape == Shape::Memory => {
+            let limit = |(gpu, bytes): (&String, &Value)| {
+                format!("{gpu}={}", size(bytes.as_u64().unwrap_or_default()))
+            };
+            limits.iter().map(limit).collect::<Vec<_>>().join(",")
+        }
         Value::Object(pairs) => {
             let lines: Vec<String> = pairs
                 .iter()
@@ -261,6 +265,14 @@ fn plain(value: &Value, shape: Shape) -> String {
             lines.join("\n")
         }
         Value::Null | Value::Bool(false) | Value::Array(_) => String::new(),
+    }
+}
+
+/// A size as people type it.
+fn size(bytes: u64) -> String {
+    match bytes >> 20 {
+        mib if mib.is_multiple_of(1024) => format!("{}G", mib / 1024),
+        mib => format!("{mib}M"),
     }
 }
 

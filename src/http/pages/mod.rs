@@ -6,16 +6,17 @@
 
 mod assets;
 mod audit;
+mod banner;
 mod chart;
 mod clients;
 mod daemons;
 mod events;
 mod failure;
-mod faults;
 mod format;
 mod forms;
 mod frame;
 mod gpus;
+mod incidents;
 mod layouts;
 mod lists;
 mod live;
@@ -59,7 +60,7 @@ pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
         .merge(layouts::router())
         .merge(operations::router())
         .merge(events::router())
-        .merge(faults::router())
+        .merge(incidents::router())
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router());

@@ -237,6 +237,9 @@ fn subjects(operation: &Operation) -> Vec<SubjectLink> {
         | OperationRequest::RestartDaemon { .. }
         | OperationRequest::DeleteDaemon { .. }
         | OperationRequest::DrainDaemon { .. } => {}
+        OperationRequest::ApplySpec { .. } => {
+            links.push(SubjectLink::new("/settings#host-file".to_owned(), "host file".to_owned()));
+        }
     }
     let gone = matches!(operation.request, OperationRequest::DeleteDaemon { .. })
         && operation.state == OperationState::Succeeded;
@@ -269,6 +272,10 @@ fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
             facts.extend(note.clone().map(|note| ("Note", note)));
             facts
         }
+        OperationRequest::ApplySpec { changes, prune, .. } => vec![
+            ("Changes", changes.to_string()),
+            ("What the file lacks", if *prune { "is deleted" } else { "stays" }.to_owned()),
+        ],
         OperationRequest::StartDaemon
         | OperationRequest::TerminateClient { .. }
         | OperationRequest::EndMaintenance

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use axum::extract::State;
+use axum::http::header;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
@@ -13,6 +14,8 @@ use super::routes::PageRoutes;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
+use crate::domain::host_file;
+use crate::domain::layout::text::LayoutFormat;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, MaintenanceState};
 use crate::domain::token::Secret;
 use crate::http::AppState;
@@ -32,6 +35,7 @@ const MAINTENANCE: [Field; 3] =
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
         .route("/settings", get(show))
+        .route("/settings/host.yaml", get(export))
         .form_route("/settings/log-out-everywhere", "sessions", post(log_out_everywhere))
         .form_route("/settings/login-url", "login-urls", post(login_url))
         .form_route("/settings/confirm-host", "host/confirm", post(confirm_host))
@@ -79,6 +83,12 @@ struct LoginUrlPage {
 }
 
 impl HostPart {
+    /// The CUDA version that the MPS programs are of: 13010 is 13.1.
+    fn mps_cuda_version(&self) -> String {
+        let binary = self.view.mps_binary_version;
+        format!("{}.{}", binary / 1000, binary % 1000 / 10)
+    }
+
     /// When maintenance began.
     fn since(&self) -> Option<Moment> {
         self.maintenance.since.map(Moment)
@@ -107,6 +117,16 @@ impl SettingsPage {
     fn opened(&self) -> Option<(Moment, Moment)> {
         self.session.as_ref().map(|session| (Moment(session.created_at), Moment(session.ends_at)))
     }
+}
+
+/// The host as a file.
+async fn export(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+    let exported = app.service.host_spec(&ctx).await?.exported;
+    let headers = [
+        (header::CONTENT_TYPE, "application/yaml"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"host.yaml\""),
+    ];
+    Ok((headers, host_file::text::write(&exported, LayoutFormat::Yaml)).into_response())
 }
 
 async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {

@@ -169,7 +169,7 @@ impl SmMap {
         }
         let rest = listed.free_sms - free;
         if rest > 0 {
-            groups.push(Group::new(Owner::LeftOver, "left over".to_owned(), 0, rest));
+            groups.push(Group::new(Owner::LeftOver, "unused remainder".to_owned(), 0, rest));
         }
         Self::drawn(groups, listed.free_sms + listed.used_sms, chunk_sms)
     }
@@ -195,7 +195,7 @@ impl SmMap {
         }
         let rest = sms.saturating_sub(chunk_count * chunk_sms);
         if rest > 0 {
-            groups.push(Group::new(Owner::LeftOver, "left over".to_owned(), 0, rest));
+            groups.push(Group::new(Owner::LeftOver, "unused remainder".to_owned(), 0, rest));
         }
         Self::drawn(groups, sms, chunk_sms)
     }
@@ -267,7 +267,7 @@ mod tests {
                 "web_prod: 60 SMs in 7 chunks, for web",
                 "unnamed 2: 16 SMs in 2 chunks",
                 "free: 48 SMs in 6 chunks",
-                "left over: 8 SMs"
+                "unused remainder: 8 SMs"
             ]
         );
         // Seven whole chunks, and the four SMs that it has beside them.
@@ -292,7 +292,7 @@ mod tests {
                 "web: 56 SMs in 7 chunks",
                 "batch: 40 SMs in 5 chunks",
                 "free: 24 SMs in 3 chunks",
-                "left over: 12 SMs"
+                "unused remainder: 12 SMs"
             ]
         );
         assert_eq!(sms(&map), 132);

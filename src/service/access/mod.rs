@@ -254,16 +254,39 @@ impl Access {
         if live.ended.is_cancelled() || live.end(self.limits, now) <= now {
             return None;
         }
-        let of = match holder {
-            SessionHolder::AdminToken => admin(origin),
-            SessionHolder::Token(id) => self.live(id)?.admission(origin, now)?,
-            SessionHolder::User(uid) => self.user_without_groups(*uid, origin)?,
-        };
+        let of = self.admission_of(holder, origin, now)?;
         live.last_used.fetch_max(now, Ordering::Relaxed);
         let end = self.limits.last_end(*created_at);
         let expires_at = Some(of.lifetime.expires_at.map_or(end, |token| token.min(end)));
         let lifetime = Lifetime { ended: live.ended.clone(), expires_at, session: Some(live) };
         Some((Admission { actor: of.actor, lifetime }, SessionKey(digest)))
+    }
+
+    /// What a holder of sessions may do now.
+    fn admission_of(&self, holder: &SessionHolder, origin: Origin, now: i64) -> Option<Admission> {
+        match holder {
+            SessionHolder::AdminToken => Some(admin(origin)),
+            SessionHolder::Token(id) => self.live(id)?.admission(origin, now),
+            SessionHolder::User(uid) => self.user_without_groups(*uid, origin),
+        }
+    }
+
+    /// All valid sessions with their actors and when they end if unused, the last used first.
+    pub(super) fn valid_sessions(&self, origin: Origin, now: i64) -> Vec<(Actor, LoginSession, i64)> {
+        let live: Vec<Arc<LiveSession>> =
+            self.sessions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let valid = |live: Arc<LiveSession>| {
+            let ends_at = live.end(self.limits, now);
+            if live.ended.is_cancelled() || ends_at <= now {
+                return None;
+            }
+            let actor = self.admission_of(&live.session.holder, origin, now)?.actor;
+            let session = LoginSession { last_used_at: live.used(now), ..live.session.clone() };
+            Some((actor, session, ends_at))
+        };
+        let mut found: Vec<_> = live.into_iter().filter_map(valid).collect();
+        found.sort_by_key(|(_, session, _)| std::cmp::Reverse((session.last_used_at, session.created_at)));
+        found
     }
 
     /// Stores a single-use login code for this holder.

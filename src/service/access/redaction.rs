@@ -5,8 +5,10 @@
 //! ([`ServiceError::for_audience`]); any other error becomes a generic one. Events and operations are let through by type. So
 //! the default is redacted.
 
+use crate::domain::TenantName;
 use crate::domain::access::Actor;
 use crate::domain::event::{Details, Event, EventCause, EventType};
+use crate::domain::incident::{Acknowledgement, Incident, IncidentKind};
 use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};
 use crate::domain::verification::{Verification, VerificationBlocker, VerificationResult};
@@ -82,8 +84,9 @@ impl ServiceError {
     /// The same refusal for a process that waits and keeps its turn.
     pub(in crate::service) fn keeping_turn(self) -> Self {
         match self {
-            Self::AtCapacity { detail, lacking, .. } => {
-                Self::AtCapacity { detail, lacking, keeps_turn: true }
+            Self::AtCapacity { full, lacking, .. } => {
+                let remedy = "this process keeps its turn";
+                Self::AtCapacity { full, remedy, lacking, keeps_turn: true }
             }
             Self::ForAudience { host, tenant } => {
                 Self::for_audience(host.keeping_turn(), tenant.keeping_turn())
@@ -128,9 +131,11 @@ impl ServiceError {
             | Self::KeyReused(_)
             | Self::AtCapacity { .. }
             | Self::TooMany { .. }) => error,
-            Self::Conflict(_) | Self::NotAdmitted(_) | Self::Blocked { .. } | Self::OtherHardware { .. } => {
-                Self::Conflict(BLOCKED.to_owned())
-            }
+            Self::Conflict(_)
+            | Self::NotAdmitted(_)
+            | Self::Blocked { .. }
+            | Self::HostFileRefused { .. }
+            | Self::OtherHardware { .. } => Self::Conflict(BLOCKED.to_owned()),
             Self::ReadOnly(_) => Self::ReadOnly(READ_ONLY.to_owned()),
             Self::DatabaseLost(_) => Self::DatabaseLost(READ_ONLY.to_owned()),
             Self::Unavailable(_) => Self::Unavailable(UNAVAILABLE.to_owned()),
@@ -189,6 +194,8 @@ enum EventVisibility {
     StepOutcome,
     /// Which operation failed, and not why.
     Failure,
+    /// Which incident it is about, and the meaning of its type.
+    Incident,
     /// Only the meaning of its type.
     TypeOnly,
 }
@@ -199,6 +206,8 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         EventType::ClientConnected
         | EventType::ClientLeft
         | EventType::ClientTerminated
+        | EventType::BreachDetected
+        | EventType::BreachEnded
         | EventType::TenantCreated
         | EventType::TenantChanged
         | EventType::TenantDeleted
@@ -218,6 +227,9 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         EventType::EventsLost => EventVisibility::FullWithoutDaemon,
         EventType::OperationStep => EventVisibility::StepOutcome,
         EventType::OperationFailed => EventVisibility::Failure,
+        EventType::IncidentOpened | EventType::IncidentRecovered | EventType::IncidentAcknowledged => {
+            EventVisibility::Incident
+        }
         EventType::DaemonCreated
         | EventType::DaemonChanged
         | EventType::DaemonDeleted
@@ -247,6 +259,7 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::ClientWaiting
         | EventType::ClientRefused
         | EventType::BypassAppeared
+        | EventType::BypassChanged
         | EventType::BypassEnded
         | EventType::LayoutVersionWritten
         | EventType::LayoutDeleted
@@ -288,16 +301,25 @@ impl Redact for Event {
                 let error = Some(FAILED.to_owned());
                 (message, Some(Details::Operation { operation, daemons, gpus, error }))
             }
+            (EventVisibility::Incident, Some(Details::Incident { incident, incident_kind, .. })) => {
+                let details = Details::Incident { incident, incident_kind, tenants: Vec::new() };
+                (self.kind.meaning().to_owned(), Some(details))
+            }
             (
                 EventVisibility::FullWithoutDaemon
                 | EventVisibility::StepOutcome
                 | EventVisibility::Failure
+                | EventVisibility::Incident
                 | EventVisibility::TypeOnly,
                 _,
             ) => (self.kind.meaning().to_owned(), None),
         };
         let cause = match self.cause {
             EventCause::Outsider { .. } => EventCause::Outsider { command: None },
+            // Who acknowledged an incident is none of a tenant's business.
+            EventCause::Actor { .. } if tenant_view(self.kind) == EventVisibility::Incident => {
+                EventCause::Manager
+            }
             cause @ (EventCause::Actor { .. }
             | EventCause::Event { .. }
             | EventCause::Mps
@@ -309,11 +331,50 @@ impl Redact for Event {
     }
 }
 
+/// What users bound to a tenant may see of an incident that hit it: nothing of other tenants, of processes that are not theirs, or of
+/// who caused it or took note of it.
+pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantName) -> Incident {
+    let is_own = |owner: Option<&TenantName>| owner == Some(tenant);
+    let names_own = incident.suspects.iter().any(|suspect| is_own(suspect.tenant.as_ref()));
+    let names_others = incident.suspects.iter().any(|suspect| !is_own(suspect.tenant.as_ref()));
+    let shows_detail = names_own
+        && !names_others
+        && matches!(
+            incident.kind,
+            IncidentKind::Breach | IncidentKind::ClientRefused | IncidentKind::UnknownOutcome
+        );
+    let loses_work = incident.kind.loses_work();
+    // Others' processes are counted in it, and are in its events.
+    let own = incident.suspects.iter().filter(|suspect| is_own(suspect.tenant.as_ref())).count();
+    let own = u32::try_from(own).unwrap_or(u32::MAX);
+    let is_shared = matches!(incident.kind, IncidentKind::Bypass | IncidentKind::ClientRefused)
+        && (names_others || incident.occurrences > own);
+    let (occurrences, events) =
+        if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
+    let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
+    // Whoever lost work does not learn who is suspected, not even that it is one of its own.
+    let suspects =
+        incident.suspects.into_iter().filter(|suspect| !loses_work && is_own(suspect.tenant.as_ref()));
+    let acknowledged = incident.acknowledged.map(|one| Acknowledgement { by: None, note: None, ..one });
+    Incident {
+        affected: affected.collect(),
+        suspects: suspects.collect(),
+        detail: incident.detail.filter(|_| shows_detail),
+        unaffected: None,
+        acknowledged,
+        occurrences,
+        events,
+        ..incident
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::DaemonName;
     use crate::domain::access::{Grant, Origin, Principal};
     use crate::domain::event::EventSubject as About;
+    use crate::domain::incident::{IncidentTopic, Suspect};
     use crate::service::FieldError;
 
     /// What no tenant may see.
@@ -357,11 +418,48 @@ mod tests {
     }
 
     #[test]
+    fn refusals_of_others_are_not_counted() {
+        let suspect = |pid, owner: &str| Suspect {
+            pid,
+            client: None,
+            tenant: TenantName::parse(owner).ok(),
+            program: None,
+            has_ended: false,
+        };
+        let refusals = |suspects: Vec<Suspect>| Incident {
+            kind: IncidentKind::ClientRefused,
+            daemon: DaemonName::parse("gpu0").expect("a name"),
+            gpus: Vec::new(),
+            topic: IncidentTopic::Processes,
+            is_hint: false,
+            opened_at: 1,
+            reopened_at: None,
+            recovered_at: Some(1),
+            ended_by: None,
+            acknowledged: None,
+            occurrences: u32::try_from(suspects.len()).expect("few"),
+            suspects,
+            affected: Vec::new(),
+            is_uncertain: false,
+            awaits_clients: false,
+            unaffected: None,
+            detail: None,
+            events: vec![4, 5, 6],
+        };
+        let web = TenantName::parse("web").expect("a name");
+        let shared = refusals(vec![suspect(7, "web"), suspect(8, "batch"), suspect(9, "batch")]);
+        let seen = redact_incident(shared, &web);
+        assert_eq!((seen.occurrences, seen.suspects.len(), seen.events), (1, 1, Vec::new()));
+        let seen = redact_incident(refusals(vec![suspect(7, "web"), suspect(8, "web")]), &web);
+        assert_eq!((seen.occurrences, seen.events), (2, vec![4, 5, 6]));
+    }
+
+    #[test]
     fn events_are_redacted_for_tenants_whatever_their_type() {
         for kind in EventType::ALL {
             let details = [
                 Details::Reason { reason: SECRET.to_owned() },
-                Details::Refused { reason: SECRET.to_owned(), logged_at: None },
+                Details::Refused { reason: SECRET.to_owned(), pid: None, logged_at: None },
                 Details::Step { step: "terminate".to_owned(), outcome: SECRET.to_owned() },
                 Details::Operation {
                     operation: "terminate_client".to_owned(),

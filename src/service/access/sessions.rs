@@ -134,6 +134,13 @@ impl Service {
         found.map(|(session, ends_at)| view(&ctx.actor, &session, ends_at)).ok_or_else(no_session)
     }
 
+    /// All sessions, the last used first.
+    pub fn sessions(&self, ctx: &RequestContext) -> Result<Vec<SessionView>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::Administer)?);
+        let valid = backend.parts.access.valid_sessions(ctx.actor.origin, ctx.clock.unix_ms());
+        Ok(valid.iter().map(|(actor, session, ends_at)| view(actor, session, *ends_at)).collect())
+    }
+
     /// Ends the session of the request.
     pub async fn end_session(
         &self,

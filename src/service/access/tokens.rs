@@ -24,7 +24,7 @@ const MAX_LIFETIME_S: u64 = 10 * 366 * 24 * 60 * 60;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// What it is for; several may have the same name.
+    /// What it is for; no other valid token may have the name.
     #[schema(value_type = String, pattern = "^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$", example = "ci")]
     pub name: TokenName,
     /// What it grants: a role, or `tenant:` and an existing tenant.
@@ -226,7 +226,14 @@ async fn make(db: Transaction<'_>, token: &Token, by: EventCause, now: i64) -> R
             format!("there is no tenant {tenant}: create it first, or name one that exists"),
         ));
     }
-    if store::tokens::living(&mut *db, now).await?.len() >= MAX_TOKENS {
+    let living = store::tokens::living(&mut *db, now).await?;
+    if let Some(other) = living.iter().find(|other| other.name == token.name) {
+        return Err(ServiceError::Conflict(format!(
+            "token {} is valid and named {} too: give another name, or revoke that one first",
+            other.id, other.name
+        )));
+    }
+    if living.len() >= MAX_TOKENS {
         return Err(ServiceError::Conflict(format!(
             "there are {MAX_TOKENS} valid tokens, which is the limit: revoke unused ones"
         )));

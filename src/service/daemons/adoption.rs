@@ -15,7 +15,7 @@ use crate::domain::daemon::{
 use crate::domain::foreign::AdoptedSpec;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
-use crate::service::access::context::RequestContext;
+use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, is_foreign, not_found, refuse_with_tenants};
@@ -66,64 +66,10 @@ impl Service {
         };
         let AdoptedSpec { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
         let incarnation = backend.incarnation_of(&neighbour, identity).map_err(cannot)?;
-        let (manager_uid, dry_run) = (backend.parts.manager_uid, options.dry_run);
-        let (process, clock) = (request.process.clone(), ctx.clock);
-        let (daemon, desired, incarnation) = backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let current = store::daemons::get(&mut *db, &name).await?;
-                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
-                    if current.is_some() {
-                        return Err(ServiceError::Conflict(format!(
-                            "there is a daemon {name} already: choose another name, or delete that one first"
-                        )));
-                    }
-                    if let Some(pair) = incarnation.process
-                        && let Some(owner) =
-                            store::daemons::with_process(&mut *db, &incarnation.boot_id, pair).await?
-                    {
-                        // Another request adopted it a moment ago.
-                        return Err(ServiceError::Conflict(format!(
-                            "process {process} is daemon {owner} of this manager already"
-                        )));
-                    }
-                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
-                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
-                            return Err(ServiceError::Conflict(held(gpu, &holder)));
-                        }
-                    }
-                    if spec.management == Management::Managed {
-                        // It would be stopped at once.
-                        refuse_in_maintenance(&mut *db, &name, &spec).await?;
-                    }
-                    if !host::process::is_alive(identity) {
-                        return Err(ServiceError::Conflict(format!(
-                            "process {process} ended while it was being adopted: nothing was written"
-                        )));
-                    }
-                    refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
-                    let now = clock.unix_ms();
-                    store::daemons::put(&mut *db, &name, &spec, now).await?;
-                    store::gpus::remember(&mut *db, &gpus, now).await?;
-                    let daemon = store::daemons::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
-                    // Its settings were read back a moment ago, so nothing has to be written. The generation is not 1 if
-                    // there was a daemon of that name before.
-                    let incarnation = Incarnation { applied: daemon.generation, ..incarnation };
-                    store::daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
-                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, desired, incarnation), fate(&options)))
-                })
-            })
-            .await?;
-        if !dry_run {
-            tracing::info!(daemon = %daemon.name, process = %identity, management = ?request.management, ?notes, "adopted a foreign control daemon");
-            if let Some(desired) = desired {
-                backend.parts.fleet.publish(desired, Some(RememberedDaemon::of(incarnation)));
-            }
-        }
-        Ok(Written { value: backend.daemon_view(daemon), created: true })
+        tracing::debug!(daemon = %name, management = ?request.management, ?notes, "adopting a foreign control daemon");
+        let adoption = Adoption { name, spec, incarnation, identity };
+        let daemon = backend.adopt(&permit, adoption, gpus, options).await?;
+        Ok(Written { value: backend.daemon_view(daemon).await?, created: true })
     }
 
     /// Whether the daemon was adopted, so that it can be released.
@@ -185,7 +131,83 @@ impl Service {
     }
 }
 
+/// A process that becomes a daemon of this manager, with the spec that holds what is in force in it.
+pub(super) struct Adoption {
+    pub(super) name: DaemonName,
+    pub(super) spec: DaemonSpec,
+    pub(super) incarnation: Incarnation,
+    pub(super) identity: Identity,
+}
+
 impl Backend {
+    /// Writes an adoption and hands the daemon to a driver.
+    pub(super) async fn adopt(
+        &self,
+        permit: &Permit,
+        adoption: Adoption,
+        gpus: Vec<Gpu>,
+        options: WriteOptions,
+    ) -> Result<Daemon, ServiceError> {
+        let Adoption { name, spec, incarnation, identity } = adoption;
+        let (manager_uid, dry_run, clock) = (self.parts.manager_uid, options.dry_run, permit.ctx().clock);
+        let (daemon, desired, incarnation) = self
+            .write(permit, move |db| {
+                Box::pin(async move {
+                    let current = store::daemons::get(&mut *db, &name).await?;
+                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    if current.is_some() {
+                        return Err(ServiceError::Conflict(format!(
+                            "there is a daemon {name} already: choose another name, or delete that one first"
+                        )));
+                    }
+                    if let Some(pair) = incarnation.process
+                        && let Some(owner) =
+                            store::daemons::with_process(&mut *db, &incarnation.boot_id, pair).await?
+                    {
+                        // Another request adopted it a moment ago.
+                        return Err(ServiceError::Conflict(format!(
+                            "process {identity} is daemon {owner} of this manager already"
+                        )));
+                    }
+                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
+                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
+                            return Err(ServiceError::Conflict(held(gpu, &holder)));
+                        }
+                    }
+                    if spec.management == Management::Managed {
+                        // It would be stopped at once.
+                        refuse_in_maintenance(&mut *db, &name, &spec).await?;
+                    }
+                    if !host::process::is_alive(identity) {
+                        return Err(ServiceError::Conflict(format!(
+                            "process {identity} ended while it was being adopted: nothing was written"
+                        )));
+                    }
+                    refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
+                    let now = clock.unix_ms();
+                    store::daemons::put(&mut *db, &name, &spec, now).await?;
+                    store::gpus::remember(&mut *db, &gpus, now).await?;
+                    let daemon = store::daemons::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
+                    // Its settings were read back a moment ago, so nothing has to be written. The generation is not 1 if
+                    // there was a daemon of that name before.
+                    let incarnation = Incarnation { applied: daemon.generation, ..incarnation };
+                    store::daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
+                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+                    Ok(((daemon, desired, incarnation), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            tracing::info!(daemon = %daemon.name, process = %identity, "adopted a control daemon");
+            if let Some(desired) = desired {
+                self.parts.fleet.publish(desired, Some(RememberedDaemon::of(incarnation)));
+            }
+        }
+        Ok(daemon)
+    }
+
     /// The control daemon named by a caller.
     async fn named_process(&self, process: &str) -> Result<(ForeignDaemon, Identity), ServiceError> {
         let shown: String = process.chars().take(40).collect();

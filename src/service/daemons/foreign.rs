@@ -39,6 +39,9 @@ pub struct ForeignDaemonView {
     pub log_directory: Option<String>,
     /// The token of another manager in its environment, which may change it at any time.
     pub held_by: Option<String>,
+    /// Whether this manager started it and its database has lost it: `POST /foreign-daemons/adopt-lost` takes it back.
+    #[serde(default)]
+    pub lost: bool,
     /// Its settings, read in one session; `null` if they could not be read.
     pub effective: Option<Effective>,
     /// Its clients; empty if they could not be read.
@@ -163,6 +166,7 @@ impl Backend {
             pipe_directory: around.as_ref().map(|around| around.pipe_directory.display().to_string()),
             log_directory: around.as_ref().map(|around| around.log_directory.display().to_string()),
             held_by: around.and_then(|around| around.token),
+            lost: candidate.lost,
             effective,
             clients: clients.into_iter().map(client_view).collect(),
             unreadable,
@@ -224,6 +228,7 @@ impl Backend {
         AdoptionCandidate {
             uid: daemon.uid,
             held: around.is_ok_and(|around| around.token.is_some()),
+            lost: self.lost_name(neighbour).is_some(),
             mode: daemon.mode,
             mode_unsupported: capability.lacks_static().filter(|_| daemon.mode == Mode::Static),
             multi_user: daemon.multi_user,

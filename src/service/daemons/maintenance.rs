@@ -126,7 +126,7 @@ impl Service {
                         refuse_another(&mut *db).await?;
                         if let Some(now) = store::maintenance::get(&mut *db).await? {
                             return Err(ServiceError::Conflict(format!(
-                                "the host is in maintenance already ({}): end that first (DELETE /api/v1/host/maintenance)",
+                                "the host is in maintenance already ({}): end that first (`mps-manager maintenance end`)",
                                 now.state.as_str()
                             )));
                         }
@@ -242,7 +242,7 @@ fn refuse_covered(
         Some(maintenance) => {
             let refused = format!(
                 "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
-                 meanwhile: end that first (DELETE /api/v1/host/maintenance), or use another daemon",
+                 meanwhile: end that first (`mps-manager maintenance end`), or use another daemon",
                 maintenance.state.as_str()
             );
             Err(ServiceError::Conflict(refused).visible_to_tenants())

@@ -3,6 +3,7 @@
 pub mod adoption;
 pub mod foreign;
 pub mod logs;
+pub mod lost;
 pub mod maintenance;
 pub mod replace;
 
@@ -10,13 +11,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Clock;
 use crate::domain::access::Right;
+use crate::domain::admission::AdmissionError;
 use crate::domain::audit::Target;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Management, Mode, Phase};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, admission, compute_mode};
+use crate::domain::{DaemonName, InvalidValue, admission};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
@@ -69,68 +72,32 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
-        let spec =
-            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        spec.check().map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        spec.check_default_percentage()
-            .map_err(|error| ServiceError::field("/defaults/active_thread_percentage", error.to_string()))?;
-        compute_mode::check(spec.compute_mode)
-            .map_err(|error| ServiceError::field("/compute_mode", error.to_string()))?;
-        backend.check_name_fits(&name)?;
-        let objection = match spec.management {
-            Management::Managed => Box::pin(backend.objection_to_manage(&name, &gpus)).await?,
-            Management::Observed => None,
+        let refused = |(field, error): (&str, InvalidValue)| {
+            ServiceError::field(&format!("/{field}"), error.to_string())
         };
-        let capability = &backend.parts.fleet.context().capability;
-        let (ceiling, lacks_static) = (capability.client_ceiling(), capability.lacks_static());
+        let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
+        spec.check().map_err(refused)?;
+        backend.check_name_fits(&name)?;
+        let objection = backend.objection_to(&name, &spec, &gpus).await?;
         let service = backend.clone();
         let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
-        let mut spec = spec;
         let (daemon, desired, created, let_go) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
-                    let current = store::daemons::get(&mut *db, &name).await?;
-                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
-                    refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
-                    service.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
-                    refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
-                    let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;
-                    if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
-                        return Err(ServiceError::Conflict(format!(
-                            "daemon {name} cannot be managed: {reason}"
-                        )));
-                    }
-                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
-                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
-                            && holder != name
-                        {
-                            return Err(ServiceError::Conflict(held(gpu, &holder)));
-                        }
-                    }
-                    refuse_mig(&spec, current.as_ref(), &gpus)?;
-                    refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
-                    let runs = service.runs(&name);
-                    spec.layout = fit_layout(&mut *db, &name, current.as_ref(), &spec, &gpus, runs).await?;
-                    let tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &name)
+                    let written = WrittenDaemon { name: name.clone(), spec, objection };
+                    let before = service.write_daemon(&mut *db, written, &gpus, clock, &options).await?;
+                    service
+                        .admit_tenants(&mut *db, &name, &gpus)
                         .await?
-                        .into_iter()
-                        .map(|tenant| (tenant.name, tenant.spec))
-                        .collect();
-                    admission::admit(name.as_str(), &spec, &tenants, &gpus, ceiling)
                         .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
-                    let changed = current.as_ref().is_none_or(|daemon| daemon.spec != spec);
-                    if changed {
-                        store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
-                        store::gpus::remember(&mut *db, &gpus, clock.unix_ms()).await?;
-                    }
                     let daemon = store::daemons::get(&mut *db, &name)
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    let let_go =
-                        spec.is_observed() && current.as_ref().is_some_and(|now| !now.spec.is_observed());
-                    Ok(((daemon, desired, current.is_none(), let_go), fate(&options)))
+                    let let_go = daemon.spec.is_observed()
+                        && before.as_ref().is_some_and(|before| !before.spec.is_observed());
+                    Ok(((daemon, desired, before.is_none(), let_go), fate(&options)))
                 })
             })
             .await?;
@@ -144,7 +111,7 @@ impl Service {
                 tracing::warn!(daemon = %daemon.name, ?timeout, "an action is still running on a daemon that is to be only observed");
             }
         }
-        Ok(Written { value: backend.daemon_view(daemon), created })
+        Ok(Written { value: backend.daemon_view(daemon).await?, created })
     }
 
     /// Sets whether a daemon takes new clients, and nothing else.
@@ -183,7 +150,7 @@ impl Service {
         if !dry_run {
             backend.publish(desired);
         }
-        Ok(Written { value: backend.daemon_view(daemon), created: false })
+        Ok(Written { value: backend.daemon_view(daemon).await?, created: false })
     }
 
     /// One daemon; with `fresh`, after a new poll.
@@ -198,7 +165,7 @@ impl Service {
         if fresh && let Some(handle) = backend.parts.fleet.get(name) {
             handle.fresh(backend.parts.timeout).await?;
         }
-        Ok(backend.daemon_view(daemon))
+        backend.daemon_view(daemon).await
     }
 
     /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
@@ -224,7 +191,15 @@ impl Service {
         let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
         let daemons: Vec<Daemon> = rest.take(rows).cloned().collect();
         let paged = page.cut(daemons, |daemon| daemon.name.to_string());
-        let items = paged.items.into_iter().map(|daemon| backend.daemon_view(daemon)).collect();
+        let mut items = Vec::with_capacity(paged.items.len());
+        for daemon in paged.items {
+            let mut view = backend.daemon_view(daemon).await?;
+            if let Some(provisioning) = view.status.as_mut().and_then(|status| status.provisioning.as_mut()) {
+                // A list of many daemons, each with many tenants, would be mostly shares.
+                provisioning.shares.clear();
+            }
+            items.push(view);
+        }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
 
@@ -247,15 +222,92 @@ impl Service {
     }
 }
 
+/// A daemon's spec that is to be written, with its GPUs known and checked in itself.
+pub(in crate::service) struct WrittenDaemon {
+    pub(in crate::service) name: DaemonName,
+    pub(in crate::service) spec: DaemonSpec,
+    /// Why it cannot be managed, if it was only observed so far.
+    pub(in crate::service) objection: Option<String>,
+}
+
 impl Backend {
-    pub(super) fn daemon_view(&self, daemon: Daemon) -> DaemonView {
-        let status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
+    /// Why a daemon that was only observed cannot be managed.
+    pub(in crate::service) async fn objection_to(
+        &self,
+        name: &DaemonName,
+        spec: &DaemonSpec,
+        gpus: &[Gpu],
+    ) -> Result<Option<String>, ServiceError> {
+        match spec.management {
+            Management::Managed => Box::pin(self.objection_to_manage(name, gpus)).await,
+            Management::Observed => Ok(None),
+        }
+    }
+
+    /// Writes a spec if it differs, and returns the daemon as it was; refuses one that the host cannot follow. Whether it fits its
+    /// tenants is for [`Backend::admit_tenants`] to say, once all of them are written.
+    pub(in crate::service) async fn write_daemon(
+        &self,
+        db: store::Transaction<'_>,
+        written: WrittenDaemon,
+        gpus: &[Gpu],
+        clock: Clock,
+        options: &WriteOptions,
+    ) -> Result<Option<Daemon>, ServiceError> {
+        let WrittenDaemon { name, mut spec, objection } = written;
+        let lacks_static = self.parts.fleet.context().capability.lacks_static();
+        let current = store::daemons::get(&mut *db, &name).await?;
+        check_precondition(options, current.as_ref().map(|daemon| daemon.revision))?;
+        refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
+        self.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
+        refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
+        let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;
+        if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
+            return Err(ServiceError::Conflict(format!("daemon {name} cannot be managed: {reason}")));
+        }
+        for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
+            if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
+                && holder != name
+            {
+                return Err(ServiceError::Conflict(held(gpu, &holder)));
+            }
+        }
+        refuse_mig(&spec, current.as_ref(), gpus)?;
+        refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
+        let runs = self.runs(&name);
+        spec.layout = fit_layout(&mut *db, &name, current.as_ref(), &spec, gpus, runs).await?;
+        if current.as_ref().is_none_or(|daemon| daemon.spec != spec) {
+            store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
+            store::gpus::remember(&mut *db, gpus, clock.unix_ms()).await?;
+        }
+        Ok(current)
+    }
+
+    /// Whether a daemon can hold its tenants, as both are in this transaction.
+    pub(in crate::service) async fn admit_tenants(
+        &self,
+        db: store::Transaction<'_>,
+        name: &DaemonName,
+        gpus: &[Gpu],
+    ) -> Result<Result<(), AdmissionError>, ServiceError> {
+        let daemon = store::daemons::get(&mut *db, name).await?.ok_or_else(|| not_found(name))?;
+        let tenants = store::tenants::of_daemon(db, name).await?;
+        let tenants: Vec<_> = tenants.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
+        let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        Ok(admission::admit(name.as_str(), &daemon.spec, &tenants, gpus, ceiling))
+    }
+
+    pub(super) async fn daemon_view(&self, daemon: Daemon) -> Result<DaemonView, ServiceError> {
+        let mut status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
+        if let Some(status) = &mut status {
+            status.provisioning = self.provisioning_of(&daemon).await?;
+        }
         let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
-        DaemonView { name, generation, created_at, updated_at, spec, status, revision }
+        Ok(DaemonView { name, generation, created_at, updated_at, spec, status, revision })
     }
 
     /// Whether a daemon has a control process, or may have one that was not found yet.
-    fn runs(&self, name: &DaemonName) -> bool {
+    pub(in crate::service) fn runs(&self, name: &DaemonName) -> bool {
         self.parts.fleet.get(name).is_some_and(|handle| {
             let status = handle.observed().status;
             status.pid.is_some() || status.phase == Phase::Unknown
@@ -263,7 +315,7 @@ impl Backend {
     }
 
     /// Refuses a name whose pipe directory would be too long for sockets.
-    pub(super) fn check_name_fits(&self, name: &DaemonName) -> Result<(), ServiceError> {
+    pub(in crate::service) fn check_name_fits(&self, name: &DaemonName) -> Result<(), ServiceError> {
         let pipe = self.parts.fleet.context().pipe_directory(name);
         let length = pipe.as_os_str().len();
         if length <= LONGEST_PATH {
@@ -303,6 +355,9 @@ impl Backend {
                         | OperationRequest::RestartDaemon { .. }
                         | OperationRequest::DrainDaemon { .. }
                 );
+                if matches!(request, OperationRequest::StartDaemon) {
+                    refuse_lost_gpus(&mut *db, &daemon).await?;
+                }
                 if brings_up {
                     refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
                 }
@@ -339,6 +394,18 @@ impl Backend {
         });
         Ok(unready.collect())
     }
+}
+
+/// Refuses to start a daemon that a host file replaced, and whose deletion failed: its GPUs are another one's.
+async fn refuse_lost_gpus(db: store::Transaction<'_>, daemon: &Daemon) -> Result<(), ServiceError> {
+    for gpu in &daemon.spec.gpus {
+        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
+            && holder != daemon.name
+        {
+            return Err(ServiceError::Conflict(held(gpu, &holder)));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses to move a daemon to or from GPUs in maintenance: its clients would not be drained.

@@ -7,7 +7,7 @@ use crate::domain::access::Right;
 use crate::domain::event::{ChangedTenant, DomainEvent};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
-use crate::domain::{DaemonName, GpuUuid, TenantName, admission};
+use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, TenantName, admission};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::adoption::refuse_while_operated;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
@@ -99,7 +99,7 @@ impl Service {
             tracing::info!(%replaced, %with, daemon = %daemon.name, "a missing GPU was replaced");
             backend.publish(desired);
         }
-        Ok(Replacement { replaced, with, daemon: backend.daemon_view(daemon), tenants })
+        Ok(Replacement { replaced, with, daemon: backend.daemon_view(daemon).await?, tenants })
     }
 }
 
@@ -143,6 +143,8 @@ async fn exchange(
     let place = |list: &[GpuUuid]| in_its_place(list, old, new, gpus);
     let mut spec = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.spec;
     spec.gpus = place(&spec.gpus);
+    let of_new = |limit: DeviceMemoryLimit| limit.exchanged(old, new, gpus);
+    spec.defaults.device_memory_limit = spec.defaults.device_memory_limit.map(of_new);
     if let Some(layout) = &mut spec.layout {
         let held = layout.gpu_map.clone();
         for gpu in layout.gpu_map.values_mut().filter(|gpu| *gpu == old) {
@@ -164,8 +166,11 @@ async fn exchange(
     let mut changed = Vec::new();
     let mut tenants = Vec::new();
     for mut tenant in stored {
-        if tenant.spec.gpus.contains(old) {
-            tenant.spec.gpus = place(&tenant.spec.gpus);
+        let limit = tenant.spec.device_memory_limit.clone().map(of_new);
+        if tenant.spec.gpus.contains(old) || tenant.spec.device_memory_limit != limit {
+            tenant.spec.gpus =
+                if tenant.spec.gpus.is_empty() { Vec::new() } else { place(&tenant.spec.gpus) };
+            tenant.spec.device_memory_limit = limit;
             changed.push(tenant.name.clone());
         }
         tenants.push((tenant.name, tenant.spec));

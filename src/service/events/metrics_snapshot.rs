@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::Right;
-use crate::domain::event::EventFilter;
+use crate::domain::event::{Details, EventFilter, EventType};
 use crate::domain::tenant::Tenant;
 use crate::metrics::MetricsFormat;
 use crate::metrics::snapshot::{CommittedSnapshot, MetricsSnapshot, ObservedDaemon};
@@ -40,6 +40,7 @@ impl Service {
         };
         let world = MetricsSnapshot {
             waiting: committed.tenants.iter().filter_map(waiting).collect(),
+            queued: backend.launches.counts(),
             seen: seen.collect(),
             committed,
             present: parts.fleet.context().gpu_presence.borrow().present(),
@@ -83,6 +84,11 @@ impl Backend {
             let events = store::events::page(&mut db, &all, order, Some(last), EVENTS).await?;
             for event in &events {
                 self.parts.metrics.events.happened(event.kind.as_str(), event.severity.as_str());
+                if let (EventType::IncidentOpened, Some(Details::Incident { incident_kind, .. })) =
+                    (event.kind, &event.details)
+                {
+                    self.parts.metrics.incidents.opened(*incident_kind);
+                }
                 last = event.id;
             }
             *counted = Some(last);
@@ -108,6 +114,7 @@ impl Backend {
             // As last seen: the driver is not queried.
             gpus: store::gpus::all(&mut db, Vec::new()).await?,
             unfinished: store::operations::unfinished_by_state(&mut db).await?,
+            open_incidents: store::incidents::open_by_kind(&mut db).await?,
             database_bytes: store::size(&mut db).await?,
             maintenance: store::maintenance::get(&mut db).await?.is_some(),
         })

@@ -1,6 +1,5 @@
 //! Events: paginated, and streamed as they are written.
 
-pub mod faults;
 mod metrics_snapshot;
 pub mod writer;
 
@@ -14,7 +13,8 @@ use crate::clock::Clock;
 use crate::domain::access::{Actor, Right};
 use crate::domain::event::{Details, DomainEvent, Event, EventCause, EventFilter, LostEvents};
 use crate::domain::gpu::GpuRef;
-use crate::domain::{DaemonName, GpuUuid, TenantName, tenant};
+use crate::domain::resolution::gpus_of;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
@@ -113,6 +113,14 @@ impl Service {
         filter: EventFilter,
         name: &str,
     ) -> Result<EventFilter, ServiceError> {
+        Ok(match self.gpu_named(ctx, name).await? {
+            Some(gpu) => EventFilter { gpu: Some(gpu), ..filter },
+            None => EventFilter::none(),
+        })
+    }
+
+    /// The GPU that a filter names, in the same way; `None` where nothing can match.
+    pub async fn gpu_named(&self, ctx: &RequestContext, name: &str) -> Result<Option<GpuUuid>, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let mut known = backend.held_gpus().await?;
         if let Some(own) = ctx.actor.scope() {
@@ -125,12 +133,25 @@ impl Service {
                 (Ok(uuid), _) => uuid,
                 // It does not reveal which GPUs there are; an impossible name is refused for everyone.
                 (Err(_), Some(_)) if GpuRef(name.to_owned()).is_well_formed() => {
-                    return Ok(EventFilter::none());
+                    return Ok(None);
                 }
                 (Err(_), _) => return Err(ServiceError::field("/gpu", error.to_string())),
             },
         };
-        Ok(EventFilter { gpu: Some(gpu), ..filter })
+        Ok(Some(gpu))
+    }
+
+    /// The first event of a tenant; earlier ones are about another tenant of that name.
+    pub async fn first_event_of_tenant(
+        &self,
+        ctx: &RequestContext,
+        name: &TenantName,
+    ) -> Result<Option<i64>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        if !ctx.actor.sees(Some(name)) {
+            return Ok(None);
+        }
+        Ok(store::tenants::events_visible_from(&mut *backend.parts.store.read().await?, name).await?)
     }
 
     /// The first event of a daemon; earlier ones are about another daemon of that name.
@@ -150,16 +171,19 @@ impl Backend {
         let mut reader = self.parts.store.read().await?;
         let Some(tenant) = store::tenants::get(&mut reader, name).await? else { return Ok(Vec::new()) };
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
-        Ok(daemon.map(|daemon| tenant::gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
+        Ok(daemon.map(|daemon| gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
     }
 }
 
 /// An ID that no event ever has: a tenant that does not exist sees no events.
-const NEVER: i64 = i64::MAX;
+pub(in crate::service) const NEVER: i64 = i64::MAX;
 
 /// The first event that an actor may see: a tenant user sees nothing of an earlier tenant of the same name. `None` while its
 /// tenant does not exist.
-async fn first_visible(db: store::Transaction<'_>, actor: &Actor) -> Result<Option<i64>, StoreError> {
+pub(in crate::service) async fn first_visible(
+    db: store::Transaction<'_>,
+    actor: &Actor,
+) -> Result<Option<i64>, StoreError> {
     let Some(own) = actor.scope() else { return Ok(Some(0)) };
     store::tenants::events_visible_from(db, own).await
 }

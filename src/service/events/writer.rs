@@ -7,13 +7,15 @@ use tokio::time::sleep;
 
 use crate::clock::Clock;
 use crate::domain::attribution::{AttributedBy, Signs, attribute};
-use crate::domain::client::{ClientFacts, Lease};
+use crate::domain::client::{ClientFacts, ClientId, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
+use crate::domain::environment::TENANT_HINT;
 use crate::domain::event::{
     ComputeModeChange, DomainEvent, EventTrigger, EventType, LostEvents, ObservedClient, Predecessor,
 };
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::host;
 use crate::service::tenants::clients::candidates;
 use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
@@ -148,18 +150,9 @@ async fn write_observation(
 ) -> Result<(), ServiceError> {
     match note {
         Observation::Event(mut event) => {
-            let affected = event.event.affected_clients_mut();
-            // Some clients were lost before they were ever listed.
-            let leases = if affected.iter().any(|affected| affected.client.is_none()) {
-                store::leases::all(&mut *db, boot_id).await?
-            } else {
-                Vec::new()
-            };
-            for affected in affected {
-                affected.tenant = match affected.client {
-                    Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
-                    None => tenant_by_lease(&leases, affected.pid),
-                };
+            name_tenants(&mut *db, daemon, &mut event.event, boot_id).await?;
+            if let DomainEvent::DaemonStopped { pid, .. } = &event.event {
+                store::daemons::forget_process(&mut *db, daemon, *pid, at).await?;
             }
             store::events::append(db, &event, at).await?;
         }
@@ -194,6 +187,75 @@ async fn write_observation(
         Observation::ReadTo(place) => store::log_offsets::put(db, daemon, place).await?,
     }
     Ok(())
+}
+
+/// Adds whose the processes are that an event names.
+async fn name_tenants(
+    db: Transaction<'_>,
+    daemon: &DaemonName,
+    event: &mut DomainEvent,
+    boot_id: &str,
+) -> Result<(), ServiceError> {
+    let names_others = matches!(
+        event,
+        DomainEvent::BypassAppeared { .. }
+            | DomainEvent::BypassChanged { .. }
+            | DomainEvent::ClientRefused(_)
+    );
+    let affected = event.affected_clients_mut();
+    // Some clients were lost before they were ever listed.
+    let leases = if names_others || affected.iter().any(|affected| affected.client.is_none()) {
+        store::leases::all(&mut *db, boot_id).await?
+    } else {
+        Vec::new()
+    };
+    for affected in affected {
+        affected.tenant = match affected.client {
+            Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
+            None => tenant_by_lease(&leases, affected.pid),
+        };
+    }
+    match event {
+        DomainEvent::BypassAppeared { processes, present, .. } => {
+            for process in processes.iter_mut().chain(present) {
+                process.tenant = tenant_by_lease(&leases, process.pid);
+            }
+        }
+        DomainEvent::BypassChanged { present, .. } => {
+            for process in present {
+                process.tenant = tenant_by_lease(&leases, process.pid);
+            }
+        }
+        DomainEvent::ClientRefused(refusal) => {
+            let candidates = candidates(db, daemon).await?;
+            let signs = refusal.pid.and_then(living_signs);
+            let by_process = signs.and_then(|signs| attribute(&signs, daemon, &leases, &candidates).0);
+            let by_lease = || refusal.pid.and_then(|pid| tenant_by_lease(&leases, pid));
+            refusal.tenant = by_process.or_else(by_lease).or_else(|| match candidates.as_slice() {
+                // The clients of a daemon with one tenant are that tenant's.
+                [one] => Some(one.tenant.clone()),
+                _ => None,
+            });
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whose a process may be, while it lives: what CUDA refuses mostly reports it and ends within milliseconds.
+fn living_signs(pid: u32) -> Option<Signs> {
+    let identity = host::process::identify(pid)?;
+    let hint = host::process::variable(pid, TENANT_HINT);
+    let signs = Signs {
+        id: identity.into(),
+        ancestors: host::process::ancestors(pid)
+            .filter_map(host::process::identify)
+            .map(ClientId::from)
+            .collect(),
+        uid: host::process::uid(pid),
+        hint: hint.and_then(|hint| hint.into_string().ok()),
+    };
+    host::process::is_alive(identity).then_some(signs)
 }
 
 fn connected(
@@ -336,6 +398,15 @@ impl Backend {
         let before = self.parts.clock.unix_ms() - i64::from(keep.days) * 24 * 60 * 60 * 1000;
         // The usual case costs a read and no write.
         let mut reader = self.parts.store.read().await?;
+        if store::incidents::has_expired(&mut reader, before).await? {
+            let pruned = self.parts.store.write(move |db| {
+                Box::pin(async move {
+                    let pruned = store::incidents::prune(db, before, PRUNE_BATCH).await?;
+                    Ok::<_, StoreError>((pruned, Fate::Commit))
+                })
+            });
+            pruned.await?;
+        }
         let Some((oldest, at)) = store::events::oldest_with_time(&mut reader).await? else { return Ok(0) };
         let keep = i64::from(keep.count);
         // There are no more rows than IDs.
@@ -356,5 +427,25 @@ impl Backend {
                 })
             })
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn living_process_says_whose_it_is() {
+        let mut child =
+            Command::new("sleep").arg("600").env(TENANT_HINT, "web").spawn().expect("sleep is installed");
+        let signs = living_signs(child.id()).expect("it lives");
+        assert_eq!((signs.id.pid, signs.hint.as_deref()), (child.id(), Some("web")));
+        assert_eq!(signs.uid, Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(signs.ancestors.first().map(|parent| parent.pid), Some(std::process::id()));
+        child.kill().expect("it lives");
+        child.wait().expect("it ends");
+        assert_eq!(living_signs(child.id()), None);
     }
 }

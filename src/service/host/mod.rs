@@ -131,6 +131,10 @@ pub struct GpuView {
     /// What the memory limits of its daemon's tenants come to, in bytes: each limit times `max_clients`, or once where that is left
     /// out. Tenants without a limit are not in it.
     pub memory_limits: u64,
+    /// What they may come to, in bytes: with `reserved` admission the total memory times `memory_overcommit`, otherwise the total, which
+    /// they may exceed; `null` if it was never seen.
+    #[serde(default)]
+    pub memory_capacity: Option<u64>,
     /// Tenants of its daemon that have no memory limit on it.
     pub tenants_without_limit: usize,
     /// The processes that the driver lists on it; `null` if it does not report them or is not queried, or the GPU is missing.
@@ -193,7 +197,7 @@ impl TenantLimits {
     fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
         let specs = self.tenants.iter().map(|tenant| &tenant.spec);
         let here = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
-        here.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec) {
+        here.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec, &gpu.uuid) {
             Some(bytes) => (u64::saturating_add(sum, bytes), without),
             None => (sum, without + 1),
         })
@@ -315,6 +319,10 @@ impl Backend {
             mig_enabled: gpu.present.then_some(gpu.mig_enabled),
             daemon: holder.map(|daemon| daemon.name.clone()),
             memory_limits,
+            memory_capacity: Some(match holder.map(|daemon| &daemon.spec) {
+                Some(spec) if spec.reserves() => spec.memory_overcommit.budget(gpu.memory_total),
+                _ => gpu.memory_total,
+            }),
             tenants_without_limit,
             processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
             live: self.parts.inventory.live(),
@@ -338,6 +346,7 @@ impl Backend {
             mig_enabled: None,
             daemon,
             memory_limits: 0,
+            memory_capacity: None,
             tenants_without_limit: 0,
             processes: None,
             live: self.parts.inventory.live(),

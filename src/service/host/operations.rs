@@ -143,7 +143,7 @@ fn not_cancellable(operation: &Operation) -> ServiceError {
                 _ => "once it has begun: wait for it",
             }
         ),
-        state => format!("operation {id} is {}: there is nothing to cancel", state.as_str()),
+        state => format!("operation {id} has ended ({}): there is nothing to cancel", state.as_str()),
     })
 }
 

@@ -13,13 +13,14 @@ use crate::domain::audit::AttemptedAction;
 use crate::domain::event::{DomainEvent, EventCause, HostConfirmation};
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostFault;
+use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::audit::AuditResult;
 use crate::store::{self, Fate, StoreError};
-use crate::supervisor::{GpuPresence, RememberedDaemon};
+use crate::supervisor::{GpuPresence, OpenReports, RememberedDaemon};
 
 /// The machine ID of a host without one.
 pub const NO_MACHINE_ID: &str = "none";
@@ -119,7 +120,9 @@ impl Backend {
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
         let stored_machine_id = stored.unwrap_or_else(|| NO_MACHINE_ID.to_owned());
         let machine_id = self.parts.machine_id.clone();
-        let confirm = format!("POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm");
+        let confirm = format!(
+            "run `mps-manager host confirm` (POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm)"
+        );
         let reason = if stored_machine_id == machine_id {
             format!(
                 "the database was confirmed to belong to this machine, but loading it is not complete, so nothing may be changed. \
@@ -283,17 +286,24 @@ impl Backend {
         let boot_id = &self.parts.fleet.context().boot_id;
         let connected = store::connected_clients::of_daemon(&mut *db, name, boot_id).await?;
         let clients = connected.into_iter().map(|client| client.id).collect();
-        let read_to = store::log_offsets::get(db, name).await?;
-        Ok(Some(RememberedDaemon { incarnation, partitions, clients, read_to }))
+        let read_to = store::log_offsets::get(&mut *db, name).await?;
+        let open = store::incidents::open(db).await?;
+        let open: Vec<_> = open.into_iter().filter(|one| one.incident.daemon == *name).collect();
+        let open = OpenReports {
+            bypass: open.iter().any(|one| one.incident.kind == IncidentKind::Bypass),
+            layout: open.iter().any(|one| one.incident.topic == IncidentTopic::Layout),
+        };
+        Ok(Some(RememberedDaemon { incarnation, partitions, clients, read_to, open }))
     }
 
     /// Publishes the desired state of every daemon, with its stored control process.
     async fn publish_all(&self, present: &[Gpu]) -> Result<(), StoreError> {
         let mut reader = self.parts.store.read().await?;
+        let mut planned = Vec::new();
         for daemon in store::daemons::all(&mut reader).await? {
             let earlier = self.remembered_daemon(&mut reader, &daemon.name).await?;
             match store::plans::desired(&mut reader, &daemon.name, present, self.parts.manager_uid).await {
-                Ok(Some(desired)) => self.parts.fleet.publish(desired, earlier),
+                Ok(Some(desired)) => planned.push((desired, earlier)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(daemon = %daemon.name, %error, "the desired state of the daemon could not be computed");
@@ -302,6 +312,10 @@ impl Backend {
                     self.parts.fleet.refuse_clients(&daemon.name, &directories.collect());
                 }
             }
+        }
+        // All at once: each claims its control process, which another one would take for a foreign daemon.
+        for (desired, earlier) in planned {
+            self.parts.fleet.publish(desired, earlier);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::of_daemon::refuse_mode;
+use super::of_daemon::{refuse_mode, refuse_strategy};
 use super::{check_note, invalid, no_version, not_found, put_if_new};
 use crate::clock::Clock;
 use crate::domain::access::Right;
@@ -177,7 +177,8 @@ impl Service {
             }
         };
         let observed_at = effective.map_or_else(|| backend.parts.clock.unix_ms(), |seen| seen.observed_at);
-        Ok(Assertion { matches: differences.is_empty(), differences, observed_at })
+        let partitions = layout.partitions().count();
+        Ok(Assertion { matches: differences.is_empty(), partitions, differences, observed_at })
     }
 
     /// Requests that a layout be applied to a daemon; if its plan is blocked, that is refused at once.
@@ -320,6 +321,7 @@ impl Backend {
     ) -> Result<GpuMap, ServiceError> {
         let lacks_static = self.parts.fleet.context().capability.lacks_static();
         refuse_mode(&daemon.name, daemon.spec.mode, layout.enforcement, lacks_static.as_deref())?;
+        refuse_strategy(&daemon.name, &daemon.spec)?;
         let gpus = self.gpus().await?;
         let roles = layout.roles();
         let mut named: GpuMap = held.into_iter().filter(|(role, _)| roles.contains(role)).collect();
@@ -341,6 +343,7 @@ pub(in crate::service) async fn may_change(
     request: &OperationRequest,
 ) -> Result<(), ServiceError> {
     let daemon = store::daemons::get(&mut *db, name).await?.ok_or_else(|| no_daemon(name))?;
+    refuse_strategy(name, &daemon.spec)?;
     if daemon.spec.is_observed() {
         return Err(ServiceError::Conflict(format!(
             "daemon {name} is only observed and never changed ({} refused): set its management to managed first, or have its \

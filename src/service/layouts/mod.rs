@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use change::{ApplyRequest, LayoutTarget};
 pub(super) use change::{Projected, may_change, refuse_blocked};
 pub(super) use documents::take;
-pub(super) use of_daemon::fit_layout;
+pub(super) use of_daemon::{fit_layout, refuse_strategy};
 pub use partitions::PartitionView;
 
 use crate::clock::Clock;
@@ -179,7 +179,7 @@ impl Service {
 }
 
 /// Writes a version if it differs, and returns the newest.
-async fn put_if_new(
+pub(super) async fn put_if_new(
     db: Transaction<'_>,
     name: &LayoutName,
     before: Option<&Version>,

@@ -34,12 +34,14 @@ pub(in crate::service) async fn fit_layout(
     let other = resolved.as_ref().map(|(layout, _)| whole(layout)) != before.map(whole);
     let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
     let other_gpus = current.is_some_and(|daemon| daemon.spec.gpus != spec.gpus);
-    if (other || other_mode || other_gpus)
+    let divides = |spec: &DaemonSpec| spec.provisioning.is_active();
+    let begins_to_divide = divides(spec) && !current.is_some_and(|daemon| divides(&daemon.spec));
+    if (other || other_mode || other_gpus || begins_to_divide)
         && let Some(operation) = store::operations::changing_layout(&mut *db, name).await?
     {
         return Err(ServiceError::Conflict(format!(
-            "operation {operation} changes the layout of daemon {name}: wait for it, or cancel it, before you change layout, mode or \
-             gpus"
+            "operation {operation} changes the layout of daemon {name}: wait for it, or cancel it, before you change layout, mode, gpus \
+             or provisioning"
         )));
     }
     if other {
@@ -47,13 +49,14 @@ pub(in crate::service) async fn fit_layout(
         let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
         if runs && !leaves {
             return Err(ServiceError::Conflict(format!(
-                "daemon {name} is running, so its layout must be changed by applying another (POST /api/v1/layouts/NAME/apply): leave \
+                "daemon {name} is running, so its layout must be changed by applying another (`mps-manager layout apply NAME --daemon {name}`): leave \
                  layout as it is ({}), or stop the daemon first",
                 before.map_or_else(|| "none".to_owned(), |layout| layout.version_ref().to_string())
             )));
         }
     }
     let Some((active, layout)) = resolved else { return Ok(None) };
+    refuse_strategy(name, spec)?;
     if spec.is_observed() && before.is_none() {
         return Err(ServiceError::Conflict(format!(
             "daemon {name} is only observed, so no layout is applied to it: leave layout out, or set its management to managed"
@@ -118,6 +121,18 @@ async fn fit_percentages(
     // While a GPU's chunks are not counted, no number is known to be too large.
     let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
     too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))
+}
+
+/// Refuses a layout for a daemon whose strategy gives its tenants their SMs already.
+pub(in crate::service) fn refuse_strategy(name: &DaemonName, spec: &DaemonSpec) -> Result<(), ServiceError> {
+    let provisioning = spec.provisioning;
+    if !provisioning.is_active() {
+        return Ok(());
+    }
+    Err(ServiceError::Conflict(format!(
+        "daemon {name} gives its tenants their shares by strategy {}, and a layout would give them others: set its provisioning to none first",
+        provisioning.strategy.as_str()
+    )))
 }
 
 /// Refuses a layout that the daemon's mode cannot hold; `lacks_static` is why the control program has no static mode.

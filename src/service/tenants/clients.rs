@@ -1,12 +1,16 @@
 //! Clients: listed with their tenants, and terminated.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
 use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
+use crate::domain::daemon::Mode;
 use crate::domain::operation::{Operation, OperationRequest};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::resolution::Resolved;
+use crate::domain::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
@@ -55,6 +59,27 @@ pub struct ClientView {
     /// Device connections that it takes.
     #[serde(skip)]
     pub(super) connections: u32,
+    /// Its limits in the environment it was started with.
+    #[serde(skip)]
+    pub(in crate::service) started_with: StartingLimits,
+}
+
+/// The limits in the environment that a client was started with, which it keeps; `None` where that cannot be read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::service) struct StartingLimits {
+    /// Its thread percentage.
+    pub(in crate::service) percentage: Option<ThreadPercentage>,
+    /// Its memory limit on each GPU that is named there.
+    pub(in crate::service) memory_limits: Option<BTreeMap<GpuUuid, MemoryLimit>>,
+}
+
+impl StartingLimits {
+    /// Whether they are known to differ from what the tenant's environment would be now.
+    pub(super) fn differ_from(&self, now: &Resolved) -> bool {
+        // In static mode the partition decides, whatever the percentage.
+        let shares = now.mode == Mode::Shared && self.percentage.is_some_and(|with| with != now.percentage);
+        shares || self.memory_limits.as_ref().is_some_and(|with| *with != now.memory)
+    }
 }
 
 /// Filters for clients.
@@ -158,7 +183,7 @@ impl Service {
 
 impl Backend {
     /// All clients at the last poll, each with its tenant.
-    pub(super) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
+    pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
         let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
             .parts
             .fleet
@@ -227,5 +252,9 @@ fn view(
         memory,
         ancestors: client.ancestors,
         connections: client.connections,
+        started_with: StartingLimits {
+            percentage: client.active_thread_percentage,
+            memory_limits: client.memory_limits,
+        },
     }
 }

@@ -1,10 +1,14 @@
 //! What is said of a tenant, for people and programs.
 
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::enumerated;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
-use crate::domain::tenant::{self, Resolved, Tenant};
-use crate::domain::{DaemonName, TenantName, neighbours};
+use crate::domain::percentage::FEWEST_SMS;
+use crate::domain::provisioning::{ClientCountSource, ProvisioningStatus, TenantShare};
+use crate::domain::resolution::{Resolved, below_context, context_bytes};
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
 use crate::supervisor::Blocker;
@@ -41,10 +45,10 @@ pub(super) fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
 
 /// A condition for a limit that leaves no room for the context that every client pays from it.
 pub(super) fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Option<Condition> {
-    let limit = resolved.memory?;
-    let most = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).max()?;
-    let context = tenant::context_bytes(resolved.predicted_sms(most)?);
-    let message = tenant::below_context(limit, context)?;
+    let message = gpus.iter().find_map(|gpu| {
+        let limit = *resolved.memory.get(&gpu.uuid)?;
+        below_context(limit, context_bytes(resolved.predicted_sms(gpu.sms?)?))
+    })?;
     Some(Condition::new(
         ConditionType::LimitBelowContext,
         true,
@@ -53,30 +57,68 @@ pub(super) fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Opti
     ))
 }
 
+/// A condition for a share that is below what MPS gives every client.
+pub(super) fn share_below_minimum(
+    share: &TenantShare,
+    provisioning: &ProvisioningStatus,
+) -> Option<Condition> {
+    share.gpus.iter().find(|share| share.below_minimum)?;
+    let remedy = match provisioning.clients_from {
+        _ if share.stated => "raise it",
+        ClientCountSource::ExpectedClients => "lower expected_clients on the daemon",
+        ClientCountSource::MaxClients => {
+            "lower max_clients of its tenants, or give the daemon expected_clients"
+        }
+        ClientCountSource::Tenants => {
+            "spread the tenants over more daemons, or give the daemon expected_clients"
+        }
+    };
+    let message = format!(
+        "its share is {} %, and MPS gives no client fewer than {FEWEST_SMS} SMs, which is more: the shares of all tenants may come to more than \
+         the GPU. To change that, {remedy}",
+        share.active_thread_percentage,
+    );
+    Some(Condition::new(ConditionType::ShareBelowMinimum, true, ConditionReason::FewestSmsOfMps, message))
+}
+
 /// A condition for a limit that only the environment holds, because of neighbours without one.
 pub(super) fn weakened(
     ctx: &RequestContext,
     tenant: &Tenant,
     daemon: &Daemon,
     tenants: &[Tenant],
+    gpus: &[Gpu],
 ) -> Option<Condition> {
     let names = neighbours::weakening(tenant, daemon, tenants);
-    let listed = names.iter().map(TenantName::as_str).collect::<Vec<_>>().join(", ");
-    let who = match names.len() {
+    let listed = enumerated(&names.iter().map(TenantName::as_str).collect::<Vec<_>>());
+    let (who, them) = match names.len() {
         0 => return None,
-        1 => format!("tenant {listed} has"),
-        _ => format!("tenants {listed} have"),
+        1 => (format!("tenant {listed} has"), "it"),
+        _ => (format!("tenants {listed} have"), "them"),
     };
-    let consequence = "no memory limit, so the server has none, and the limits of others are held by their environments only: a process \
-                       that changes its environment escapes its limit";
-    let daemon = &daemon.name;
-    let whole = format!(
-        "{who} {consequence}; give {} a limit, or set a default limit on daemon {daemon}",
-        if names.len() == 1 { "it" } else { "them" }
-    );
+    let consequence = "the limits of others are held by their environments only: a process that changes its environment escapes its limit";
+    let name = &daemon.name;
+    let whole = if daemon.spec.gpus.len() == 1 {
+        format!(
+            "{who} no memory limit, so the server has none, and {consequence}; give {them} a limit, or set a default limit on daemon {name}"
+        )
+    } else {
+        let weakened = neighbours::weakened_gpus(tenant, daemon, tenants);
+        let called = |uuid: &GpuUuid| {
+            let known = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
+            known.map_or_else(|| format!("GPU {uuid}"), |gpu| format!("GPU {}", gpu.index))
+        };
+        let place = enumerated(&weakened.iter().map(called).collect::<Vec<_>>());
+        format!(
+            "{who} no memory limit on {place}, so the server has none there, and {consequence}; give {them} a limit there, or set a default \
+             limit on daemon {name}"
+        )
+    };
     let text = AudienceText::new(
         whole,
-        format!("another tenant of the daemon has {consequence}; ask the host's operator"),
+        format!(
+            "another tenant of the daemon has no memory limit, so the server has none, and {consequence}; ask the host's operator"
+        ),
     );
     Some(Condition::new(
         ConditionType::LimitWeakened,

@@ -10,37 +10,35 @@ pub mod leases;
 pub(super) mod percentage_layout;
 mod placement;
 mod prediction;
+mod provisioning;
 mod readiness;
 pub(super) mod usage_history;
 mod verification;
+mod writing;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
-use crate::domain::admission;
 use crate::domain::audit::Target;
 use crate::domain::condition::{self, Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::{Daemon, Management, Phase};
+use crate::domain::daemon::{Daemon, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
-use crate::domain::tenant::{self, Resolved, Tenant, TenantSpec, TenantStatus};
+use crate::domain::resolution::{Resolved, effective};
+use crate::domain::tenant::{Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
-use crate::domain::{DaemonName, TenantName, neighbours};
+use crate::domain::{DaemonName, InvalidValue, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
-use crate::service::access::tokens;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{not_applied, socket_problem, too_small_for_a_context, weakened};
-use crate::service::tenants::leases::refuse_while_leased;
-use crate::service::tenants::percentage_layout::refuse_own_share;
 use crate::service::tenants::placement::Placement;
+use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
-};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
 use crate::store;
 use crate::supervisor::{ClientDirectory, Observed};
 
@@ -115,76 +113,47 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
-        let spec =
-            spec.resolve_gpus(&gpus).map_err(|error| ServiceError::field("/gpus", error.to_string()))?;
-        spec.check()
-            .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        let refused = |(field, error): (&str, InvalidValue)| {
+            ServiceError::field(&format!("/{field}"), error.to_string())
+        };
+        let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
+        spec.check().map_err(refused)?;
         backend.refuse_move_with_clients(&name, &spec.daemon).await?;
-        let context = backend.parts.fleet.context();
         let multi_user = backend.is_multi_user(&spec.daemon).await?;
         let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
-        let ceiling = context.capability.client_ceiling();
-        let boot_id = context.boot_id.clone();
+        let service = backend.clone();
         let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let present = gpus.clone();
-        let (tenant, desired, created) = backend
+        let (tenant, desired, created, of_daemon) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
-                    let current = store::tenants::get(&mut *db, &name).await?;
-                    check_precondition(&options, current.as_ref().map(|tenant| tenant.generation))?;
-                    refuse_namesake("tenant", &name, store::tenants::namesake(&mut *db, &name).await?)?;
-                    let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
-                        ServiceError::field(
-                            "/daemon",
-                            format!(
-                                "there is no daemon {}: create it first, or name one that exists",
-                                spec.daemon
-                            ),
-                        )
-                    })?;
-                    if daemon.spec.management == Management::Observed {
-                        return Err(ServiceError::Conflict(format!(
-                            "daemon {} is only observed, so a tenant's limits are not enforced on it: set its management to managed \
-                             first, or choose another daemon",
-                            spec.daemon
-                        )));
-                    }
-                    refuse_own_share(&mut *db, &daemon, &name, &spec).await?;
-                    let mut tenants: Vec<_> = store::tenants::of_daemon(&mut *db, &spec.daemon)
-                        .await?
-                        .into_iter()
-                        .filter(|tenant| tenant.name != name)
-                        .map(|tenant| (tenant.name, tenant.spec))
-                        .collect();
-                    tenants.push((name.clone(), spec.clone()));
-                    admission::admit(spec.daemon.as_str(), &daemon.spec, &tenants, &gpus, ceiling)?;
+                    let daemon = spec.daemon.clone();
+                    let written = (&name, spec);
+                    let before = service.write_tenant(&mut *db, written, clock, &options).await?;
+                    service.admit_tenant(&mut *db, &name, &gpus).await?;
+                    let left =
+                        before.as_ref().map(|tenant| &tenant.spec.daemon).filter(|left| **left != daemon);
                     let mut desired: Vec<Option<Desired>> = Vec::new();
-                    if current.as_ref().is_none_or(|tenant| tenant.spec != spec) {
-                        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
-                        store::tenants::put(&mut *db, &name, &spec, generation, clock.unix_ms()).await?;
-                        if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
-                            && *left != spec.daemon
-                        {
-                            refuse_while_leased(&mut *db, &name, &boot_id).await?;
-                            store::daemons::touch(&mut *db, left).await?;
-                            desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
-                        }
+                    if let Some(left) = left {
+                        desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
                     }
                     let tenant = store::tenants::get(&mut *db, &name)
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
                     // First, so that its directory never has no owner.
-                    desired.insert(0, store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?);
-                    Ok::<_, ServiceError>(((tenant, desired, current.is_none()), fate(&options)))
+                    desired.insert(0, store::plans::desired(&mut *db, &daemon, &gpus, manager_uid).await?);
+                    // As they would be, also in a dry run.
+                    let of_daemon = store::tenants::of_daemon(db, &daemon).await?;
+                    Ok::<_, ServiceError>(((tenant, desired, before.is_none(), of_daemon), fate(&options)))
                 })
             })
             .await?;
         if !dry_run {
             backend.publish(desired.into_iter().flatten());
         }
-        Ok(Written { value: backend.tenant_view(ctx, tenant, &present).await?, created })
+        Ok(Written { value: backend.tenant_view(ctx, tenant, &present, Some(&of_daemon)).await?, created })
     }
 
     /// Deletes a tenant; refused while its processes are connected.
@@ -197,15 +166,10 @@ impl Service {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        let connected = backend.processes_of(&name).await?;
-        if connected > 0 {
-            return Err(ServiceError::Conflict(format!(
-                "tenant {name} has processes running ({connected}): end or terminate them, or revoke their leases first"
-            )));
-        }
+        backend.refuse_with_processes(&name).await?;
         let gpus = backend.gpus().await?;
         let (manager_uid, dry_run) = (backend.parts.manager_uid, options.dry_run);
-        let boot_id = backend.parts.fleet.context().boot_id.clone();
+        let service = backend.clone();
         let (by, clock) = (ctx.cause(), ctx.clock);
         let forgotten = name.clone();
         let (desired, revoked) = backend
@@ -214,10 +178,7 @@ impl Service {
                     let tenant =
                         store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     check_precondition(&options, Some(tenant.generation))?;
-                    refuse_while_leased(&mut *db, &name, &boot_id).await?;
-                    store::tenants::delete(&mut *db, &name).await?;
-                    let revoked = tokens::revoke_of(&mut *db, &name, &by, clock.unix_ms()).await?;
-                    store::daemons::touch(&mut *db, &tenant.spec.daemon).await?;
+                    let revoked = service.remove_tenant(&mut *db, &tenant, &by, clock).await?;
                     // A dry run notifies no one.
                     let desired = if dry_run {
                         None
@@ -249,7 +210,7 @@ impl Service {
             handle.fresh(backend.parts.timeout).await?;
         }
         let gpus = backend.held_gpus().await?;
-        backend.tenant_view(ctx, tenant, &gpus).await
+        backend.tenant_view(ctx, tenant, &gpus, None).await
     }
 
     /// Tenants by name.
@@ -300,7 +261,19 @@ impl Service {
                 clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
             let verification = verifications.remove(&tenant.name);
-            items.push(backend.view_with(ctx, tenant, (daemon, verification), &gpus, connected, &blockers));
+            let neighbours = Neighbours { tenants: blockers.tenants(), clients: &clients };
+            let mut view = backend.view_with(
+                ctx,
+                tenant,
+                (daemon, verification),
+                &gpus,
+                connected,
+                &blockers,
+                &neighbours,
+            );
+            // A list of many tenants of one daemon would be mostly shares.
+            keep_own_share(&view.name, &mut view.status);
+            items.push(view);
         }
         Ok(Paged { items, next_cursor: paged.next_cursor })
     }
@@ -315,7 +288,7 @@ impl Service {
         let tenant = backend.stored_tenant(name).await?;
         let daemon = backend.followed_daemon(&tenant).await?;
         let gpus = backend.held_gpus().await?;
-        let resolved = backend.resolved(&tenant, &daemon, &gpus)?;
+        let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
         let placement = backend.proven_placement(&tenant, &resolved, daemon.generation).await?;
         backend.environment_of(&tenant, &resolved, &placement, &gpus)
     }
@@ -323,7 +296,7 @@ impl Service {
 
 impl Backend {
     /// A process stays with the daemon it was started for, whatever happens to its tenant.
-    pub(super) async fn refuse_move_with_clients(
+    pub(in crate::service) async fn refuse_move_with_clients(
         &self,
         name: &TenantName,
         to: &DaemonName,
@@ -411,20 +384,6 @@ impl Backend {
         Ok(daemon)
     }
 
-    pub(super) fn resolved(
-        &self,
-        tenant: &Tenant,
-        daemon: &Daemon,
-        gpus: &[Gpu],
-    ) -> Result<Resolved, ServiceError> {
-        let mut resolved = tenant::resolve(&tenant.spec, &daemon.spec, gpus)
-            .map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
-        if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
-            resolved.percentage = share;
-        }
-        Ok(resolved)
-    }
-
     pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
         store::tenants::get(&mut *self.parts.store.read().await?, name).await?.ok_or_else(|| not_found(name))
     }
@@ -434,6 +393,7 @@ impl Backend {
         ctx: &RequestContext,
         tenant: Tenant,
         gpus: &[Gpu],
+        of_daemon: Option<&[Tenant]>,
     ) -> Result<TenantView, ServiceError> {
         let clients = self.attributed().await?;
         let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
@@ -442,10 +402,13 @@ impl Backend {
         let verification = store::verifications::get(&mut reader, &tenant.name).await?;
         drop(reader);
         let blockers = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
-        Ok(self.view_with(ctx, tenant, (daemon, verification), gpus, connected, &blockers))
+        let neighbours =
+            Neighbours { tenants: of_daemon.unwrap_or_else(|| blockers.tenants()), clients: &clients };
+        Ok(self.view_with(ctx, tenant, (daemon, verification), gpus, connected, &blockers, &neighbours))
     }
 
     /// A tenant as an actor may see it.
+    #[allow(clippy::too_many_arguments, reason = "what one tenant and a list of them read once")]
     fn view_with(
         &self,
         ctx: &RequestContext,
@@ -454,6 +417,7 @@ impl Backend {
         gpus: &[Gpu],
         connected: usize,
         blockers: &TenantBlockers,
+        neighbours: &Neighbours<'_>,
     ) -> TenantView {
         let verification = verification
             .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(&ctx.actor));
@@ -465,11 +429,14 @@ impl Backend {
             effective: None,
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
             waiting: handed.waiting,
+            queued: self.launches.count(&tenant.name),
             weakens: Vec::new(),
+            provisioning: None,
             verification,
         };
         let resolved = stored.ok_or_else(|| without_daemon(&tenant));
-        let resolved = resolved.and_then(|stored| Ok((self.resolved(&tenant, &stored, gpus)?, stored)));
+        let resolved = resolved
+            .and_then(|stored| Ok((self.resolved(&tenant, &stored, neighbours.tenants, gpus)?, stored)));
         let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
         match (daemon, resolved) {
             (Some(daemon), Ok((resolved, stored))) => {
@@ -478,13 +445,13 @@ impl Backend {
                 if applied {
                     status.observed_generation = tenant.generation;
                 }
-                status.effective = daemon
-                    .effective
-                    .as_ref()
-                    .filter(|_| applied)
-                    .and_then(|seen| tenant::effective(&resolved, gpus, seen));
+                let seen = daemon.effective.as_ref().filter(|_| applied);
+                status.effective = seen
+                    .and_then(|seen| effective(&resolved, gpus, seen))
+                    .map(|effective| with_older_clients(effective, &tenant.name, &resolved, neighbours));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
-                status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants()));
+                status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants(), gpus));
+                add_shares(&mut status, &tenant, &stored, gpus, neighbours);
                 if ctx.actor.scope().is_none() {
                     status.weakens = neighbours::weakened_by(&tenant, &stored, blockers.tenants());
                 }
@@ -546,8 +513,25 @@ impl Backend {
             }
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
-        TenantView { name, generation, created_at, updated_at, spec, status }
+        let mut view = TenantView { name, generation, created_at, updated_at, spec, status };
+        if ctx.actor.scope().is_some() {
+            keep_own_share(&view.name, &mut view.status);
+        }
+        view
     }
+}
+
+/// Counts the clients of a tenant that were started with limits that are not its present ones.
+fn with_older_clients(
+    effective: TenantEffective,
+    tenant: &TenantName,
+    now: &Resolved,
+    neighbours: &Neighbours<'_>,
+) -> TenantEffective {
+    let own = neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(tenant));
+    let older = own.filter(|client| client.started_with.differ_from(now)).count();
+    let clients_with_other_limits = u64::try_from(older).unwrap_or(u64::MAX);
+    TenantEffective { clients_with_other_limits, ..effective }
 }
 
 fn without_daemon(tenant: &Tenant) -> ServiceError {

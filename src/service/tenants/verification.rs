@@ -14,7 +14,8 @@ use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
 use crate::domain::event::{DomainEvent, EventCause, VerificationFailure};
 use crate::domain::gpu::Gpu;
 use crate::domain::percentage::is_measured;
-use crate::domain::tenant::{Resolved, Tenant};
+use crate::domain::resolution::Resolved;
+use crate::domain::tenant::Tenant;
 use crate::domain::verification::{
     BlockerCode, ClientSight, Expectation, ExpectedGpu, SeenGpu, SettingComparison, Staleness, Verification,
     VerificationBlocker, VerificationOutcome, VerificationResult, compare,
@@ -235,7 +236,8 @@ impl Backend {
         let no_environment =
             |error: ServiceError| blocker(BlockerCode::NoEnvironment, error.host_error().to_string());
         let known = self.held_gpus().await.map_err(fault)?;
-        let resolved = self.resolved(tenant, daemon, &known).map_err(no_environment)?;
+        let tenants = self.stored_tenants().await.map_err(|error| fault(error.into()))?;
+        let resolved = self.resolved(tenant, daemon, &tenants, &known).map_err(no_environment)?;
         let placement =
             self.proven_placement(tenant, &resolved, daemon.generation).await.map_err(no_environment)?;
         let environment =
@@ -306,15 +308,17 @@ impl Backend {
         gpus.map(|gpu| (gpu.uuid, gpu.memory_total.saturating_sub(gpu.memory_used))).collect()
     }
 
-    /// How much the client may try to allocate: the tenant's limit, if the tenant may have another process of that size and
-    /// no one else needs the memory.
+    /// How much the client may try to allocate on each GPU: the tenant's limit, the largest where they differ, if it has one on each, may
+    /// have another process of that size, and no one else needs the memory.
     async fn may_allocate(
         &self,
         tenant: &Tenant,
         resolved: &Resolved,
         free: &BTreeMap<GpuUuid, u64>,
     ) -> Result<Option<MemoryLimit>, ServiceError> {
-        let Some(limit) = resolved.memory else { return Ok(None) };
+        let limits: Option<Vec<_>> =
+            resolved.gpus.iter().map(|gpu| resolved.memory.get(gpu).copied()).collect();
+        let Some(limit) = limits.and_then(|limits| limits.into_iter().max()) else { return Ok(None) };
         let roomy = |gpu: &GpuUuid| free.get(gpu).is_some_and(|free| *free >= limit.bytes());
         let running = self.processes_of(&tenant.name).await?;
         let max = tenant.spec.max_clients.unwrap_or(u32::MAX);
@@ -340,7 +344,7 @@ impl Backend {
                 uuid: uuid.clone(),
                 sms: mine.and_then(|partition| partition.sms).or_else(predicted),
                 is_measured: gpu.is_some_and(is_measured),
-                limit: resolved.memory.map(MemoryLimit::bytes),
+                limit: resolved.memory.get(uuid).map(|limit| limit.bytes()),
                 free: free(uuid),
             }
         };

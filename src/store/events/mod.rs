@@ -2,14 +2,24 @@
 
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
-use super::{StoreError, connected_clients, from_json, parsed, to_json};
+use super::{StoreError, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
     Details, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent, Severity,
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
-/// Writes an event; gives its number.
+/// Writes an event with what it means for incidents; gives its number.
+///
+/// All events are written here, so that an incident and its events cannot disagree.
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
+    let id = insert(&mut *db, event, now).await?;
+    for about_incident in incidents::record(&mut *db, event, id, now).await? {
+        insert(&mut *db, &about_incident.because(EventCause::Event { id }), now).await?;
+    }
+    Ok(id)
+}
+
+async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
     let mut subject = event.subject();
     let cause = match &event.cause {
         EventTrigger::Known(cause) => cause.clone(),

@@ -6,6 +6,7 @@ use crate::domain::event::{
     AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReadyReason,
     OperationFacts, ServerFault,
 };
+use crate::domain::incident::IncidentFilter;
 
 fn daemon(name: &str) -> DaemonName {
     DaemonName::parse(name).expect("a name")
@@ -18,6 +19,10 @@ fn started(name: &str) -> NewEvent {
 fn died(name: &str) -> NewEvent {
     let lost = LostWork { clients: Vec::new(), is_uncertain: false };
     DomainEvent::DaemonDied { daemon: daemon(name), pid: 5, why: DaemonDeath::Unexplained, lost }.into()
+}
+
+fn drifted(name: &str) -> NewEvent {
+    DomainEvent::SettingsDrifted { daemon: daemon(name), drifted: Vec::new(), command: None }.into()
 }
 
 async fn open() -> (tempfile::TempDir, Store) {
@@ -40,7 +45,15 @@ async fn write(store: &Store, events: Vec<(NewEvent, i64)>, fate: Fate) -> Vec<i
 async fn ids(store: &Store, filter: &EventFilter, order: Order, after: Option<i64>) -> Vec<i64> {
     let mut reader = store.read().await.expect("a reader");
     let events = page(&mut reader, filter, order, after, 100).await.expect("a page");
-    events.into_iter().map(|event| event.id).collect()
+    // Incidents write events of their own between the others.
+    let is_incident = |event: &Event| event.kind.as_str().starts_with("incident.");
+    events.into_iter().filter(|event| !is_incident(event)).map(|event| event.id).collect()
+}
+
+/// The places of events among those that were written, counted from 1.
+fn places(written: &[i64], found: &[i64]) -> Vec<usize> {
+    let place = |id| written.iter().position(|one| one == id).expect("one of them") + 1;
+    found.iter().map(place).collect()
 }
 
 #[tokio::test]
@@ -62,6 +75,35 @@ async fn event_ids_follow_commits_and_notify_watchers() {
 }
 
 #[tokio::test]
+async fn open_incidents_come_before_recovered_ones() {
+    let (_dir, store) = open().await;
+    let ready = || -> NewEvent { DomainEvent::DaemonReady { daemon: daemon("gpu0") }.into() };
+    write(&store, vec![(drifted("gpu1"), 1), (died("gpu1"), 2)], Fate::Commit).await;
+    for at in 3..9 {
+        write(&store, vec![(died("gpu0"), at), (ready(), at)], Fate::Commit).await;
+    }
+    let mut reader = store.read().await.expect("a reader");
+    let current = IncidentFilter::default().current(10);
+    let worst = incidents::worst(&mut reader, &current, 3).await.expect("read");
+    let ids: Vec<i64> = worst.iter().map(|one| one.id).collect();
+    assert_eq!(ids, [2, 1, 8], "open ones by severity, then the newest");
+    assert_eq!(incidents::count(&mut reader, &current).await.expect("counted"), (8, 2));
+    let of_other = IncidentFilter { daemon: Some(daemon("gpu0")), ..current };
+    assert_eq!(incidents::count(&mut reader, &of_other).await.expect("counted"), (6, 0));
+}
+
+#[tokio::test]
+async fn opened_incident_has_its_severity() {
+    let (_dir, store) = open().await;
+    write(&store, vec![(drifted("gpu0"), 1), (died("gpu1"), 2)], Fate::Commit).await;
+    let opened = EventFilter { types: vec![EventType::IncidentOpened], ..EventFilter::default() };
+    let mut reader = store.read().await.expect("a reader");
+    let events = page(&mut reader, &opened, Order::OldestFirst, None, 10).await.expect("a page");
+    let severities: Vec<Severity> = events.iter().map(|event| event.severity).collect();
+    assert_eq!(severities, [Severity::Warning, Severity::Error]);
+}
+
+#[tokio::test]
 async fn events_are_filtered_by_subject_in_both_orders() {
     let (_dir, store) = open().await;
     let crashes =
@@ -72,12 +114,16 @@ async fn events_are_filtered_by_subject_in_both_orders() {
         (died("gpu0"), 30),
         (DomainEvent::DaemonCrashLoop(crashes).into(), 40),
     ];
-    write(&store, events, Fate::Commit).await;
+    let written = write(&store, events, Fate::Commit).await;
     let all = EventFilter::default();
-    assert_eq!(ids(&store, &all, Order::OldestFirst, None).await, [1, 2, 3, 4]);
-    assert_eq!(ids(&store, &all, Order::OldestFirst, Some(2)).await, [3, 4]);
-    assert_eq!(ids(&store, &all, Order::NewestFirst, None).await, [4, 3, 2, 1]);
-    assert_eq!(ids(&store, &all, Order::NewestFirst, Some(3)).await, [2, 1]);
+    for (order, after, expected) in [
+        (Order::OldestFirst, None, vec![1, 2, 3, 4]),
+        (Order::OldestFirst, Some(written[1]), vec![3, 4]),
+        (Order::NewestFirst, None, vec![4, 3, 2, 1]),
+        (Order::NewestFirst, Some(written[2]), vec![2, 1]),
+    ] {
+        assert_eq!(places(&written, &ids(&store, &all, order, after).await), expected, "after {after:?}");
+    }
     let of = |change: fn(&mut EventFilter)| {
         let mut filter = EventFilter::default();
         change(&mut filter);
@@ -92,7 +138,8 @@ async fn events_are_filtered_by_subject_in_both_orders() {
         (of(|filter| (filter.since, filter.until) = (Some(20), Some(40))), vec![2, 3]),
         (of(|filter| filter.client = Some("1-2".parse().expect("an ID"))), vec![]),
     ] {
-        assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, expected, "{filter:?}");
+        let found = ids(&store, &filter, Order::OldestFirst, None).await;
+        assert_eq!(places(&written, &found), expected, "{filter:?}");
     }
 }
 
@@ -169,7 +216,9 @@ async fn death_is_found_by_each_affected_tenant() {
         (DomainEvent::ServerDied { daemon: daemon("gpu0"), pid: 5, lost }.into(), 1)
     };
     let own = DomainEvent::TenantCreated { tenant: tenant("a"), daemon: Some(daemon("gpu0")) };
-    write(&store, vec![lost(&["a", "b", "a"]), lost(&["b"]), (own.into(), 1), lost(&[])], Fate::Commit).await;
+    let written =
+        write(&store, vec![lost(&["a", "b", "a"]), lost(&["b"]), (own.into(), 1), lost(&[])], Fate::Commit)
+            .await;
     for (name, on, expected) in [
         ("a", None, vec![1, 3]),
         ("b", None, vec![1, 2]),
@@ -179,7 +228,8 @@ async fn death_is_found_by_each_affected_tenant() {
     ] {
         let filter =
             EventFilter { tenant: Some(tenant(name)), daemon: on.map(daemon), ..EventFilter::default() };
-        assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, expected, "{filter:?}");
+        let found = ids(&store, &filter, Order::OldestFirst, None).await;
+        assert_eq!(places(&written, &found), expected, "{filter:?}");
     }
 }
 
@@ -194,9 +244,10 @@ async fn fault_from_log_alone_names_no_tenant() {
             ServerFault { daemon: daemon("gpu0"), server: 5, reported, affected, clients, known_from };
         (DomainEvent::ServerFault(fault).into(), 1)
     };
-    write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Poll)], Fate::Commit).await;
+    let written =
+        write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Poll)], Fate::Commit).await;
     let filter = EventFilter { tenant: Some(tenant.clone()), ..EventFilter::default() };
-    assert_eq!(ids(&store, &filter, Order::OldestFirst, None).await, [2]);
+    assert_eq!(places(&written, &ids(&store, &filter, Order::OldestFirst, None).await), [2]);
 }
 
 #[tokio::test]
@@ -232,10 +283,13 @@ async fn event_names_the_event_that_caused_it() {
     let cause = EventTrigger::Latest(EventType::DaemonDied);
     let back = || (NewEvent { cause: cause.clone(), ..started("gpu0") }, 1);
     let events = vec![back(), (died("gpu0"), 1), (died("gpu1"), 1), back()];
-    write(&store, events, Fate::Commit).await;
+    let written = write(&store, events, Fate::Commit).await;
     let mut reader = store.read().await.expect("a reader");
-    let all = page(&mut reader, &EventFilter::default(), Order::OldestFirst, None, 9).await.expect("a page");
-    assert_eq!((&all[0].cause, &all[3].cause), (&EventCause::Manager, &EventCause::Event { id: 2 }));
+    let mut causes = Vec::new();
+    for id in [written[0], written[3]] {
+        causes.push(get(&mut reader, id).await.expect("read").expect("there").cause);
+    }
+    assert_eq!(causes, [EventCause::Manager, EventCause::Event { id: written[1] }]);
 }
 
 #[tokio::test]
@@ -335,12 +389,12 @@ async fn event_of_later_version_hides_no_other() {
     assert_eq!(seen, [(1, unknown), (2, known), (3, known)]);
     assert_eq!(
         events[0].message,
-        "daemon.teleported: started process 5 as control daemon of gpu0 (this version cannot read its type)"
+        "daemon.teleported: the control daemon of gpu0 was started (process 5) (this version cannot read its type)"
     );
     assert_eq!(events[0].subject, EventSubject::daemon(&daemon("gpu0")));
     assert_eq!(
         events[1].message,
-        "daemon.started: started process 5 as control daemon of gpu0 (this version cannot read its cause, details)"
+        "daemon.started: the control daemon of gpu0 was started (process 5) (this version cannot read its cause, details)"
     );
     assert_eq!((events[1].cause.clone(), events[1].details.clone()), (EventCause::Manager, None));
     let followed = follow(&mut reader, &all, 0, 10).await.expect("followed");

@@ -7,7 +7,7 @@ use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
     Details, DomainEvent, EventCause, EventSubject, EventType, OperationFacts, changed_fields,
 };
-use crate::domain::operation::{OperationRequest, OperationState};
+use crate::domain::operation::{OperationRequest, OperationState, is_outcome_unknown};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// What an operation does, and on what.
@@ -147,7 +147,9 @@ pub(super) async fn ended(
 ) -> Result<(), StoreError> {
     let event = |operation| match state {
         OperationState::Failed => {
-            DomainEvent::OperationFailed { operation, error: error.unwrap_or_default().to_owned() }
+            let error = error.unwrap_or_default().to_owned();
+            let outcome_is_unknown = is_outcome_unknown(&error);
+            DomainEvent::OperationFailed { operation, error, outcome_is_unknown }
         }
         OperationState::Cancelled => DomainEvent::OperationCancelled(operation),
         _ => DomainEvent::OperationFinished(operation),

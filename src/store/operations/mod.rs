@@ -218,6 +218,17 @@ pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'sta
     Ok(vec![count(OperationState::Pending), count(OperationState::Running)])
 }
 
+/// An operation of this kind that waits or runs.
+pub async fn unfinished_of_kind(db: &mut SqliteConnection, kind: &str) -> Result<Option<String>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        r#"SELECT id AS "id!" FROM operations
+           WHERE state IN ('pending', 'running') AND request ->> 'kind' = ? ORDER BY id LIMIT 1"#,
+        kind
+    )
+    .fetch_optional(db)
+    .await?)
+}
+
 /// The beginning or end of a maintenance that has not ended.
 pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<Operation>, StoreError> {
     let ids = sqlx::query_scalar!(
@@ -421,7 +432,8 @@ pub async fn with_layout(
     Ok(sqlx::query_scalar!(
         r#"SELECT id AS "id!" FROM operations LEFT JOIN layout_changes ON layout_changes.operation = operations.id
            WHERE state IN ('pending', 'running')
-             AND ?1 IN (request ->> '$.layout', previous ->> '$.layout.name')
+             AND (?1 IN (request ->> '$.layout', previous ->> '$.layout.name')
+                  OR EXISTS (SELECT 1 FROM json_each(request, '$.layouts') AS applied WHERE applied.value ->> 'layout' = ?1))
            ORDER BY id LIMIT 1"#,
         layout
     )

@@ -44,3 +44,8 @@ UPDATE main.tenants AS restored SET generation = counters.generation + 1
 FROM main.tenant_counters AS counters WHERE counters.tenant = restored.name;
 INSERT INTO main.layout_counters SELECT * FROM replaced.layout_counters WHERE true
 ON CONFLICT (layout) DO UPDATE SET version = max(version, excluded.version);
+UPDATE main.sqlite_sequence AS restored SET seq = max(restored.seq, present.seq)
+FROM replaced.sqlite_sequence AS present WHERE present.name = 'incidents' AND restored.name = 'incidents';
+INSERT INTO main.sqlite_sequence (name, seq)
+SELECT name, seq FROM replaced.sqlite_sequence
+WHERE name = 'incidents' AND NOT EXISTS (SELECT 1 FROM main.sqlite_sequence WHERE name = 'incidents');

@@ -41,7 +41,7 @@ pub enum RestoreError {
     /// The host is entering or leaving maintenance.
     #[error(
         "the maintenance of this host is {0}, and only a manager can complete that: start it, wait until \
-         `GET /api/v1/host/maintenance` says active or nothing, stop it, and restore then"
+         `mps-manager maintenance status` says active or none, stop it, and restore then"
     )]
     Maintenance(String),
     /// The audit log of the backup was changed.
@@ -149,7 +149,7 @@ pub async fn restore(
     if backup.machine_id.as_deref().is_some_and(|theirs| theirs != machine_id) {
         notes.push(
             "the backup is of another machine: the next start changes nothing until it is confirmed that the database is this \
-             machine's (POST /api/v1/host/confirm)"
+             machine's: `mps-manager host confirm` (POST /api/v1/host/confirm)"
                 .to_owned(),
         );
     }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Driver;
+use crate::domain::DaemonName;
 use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
+use crate::host::process::{death, is_alive};
 use crate::mps::process::{self as daemon, Found, RecordedProcess, StartSpec};
 use crate::supervisor::durable::DurableRecord;
 use crate::supervisor::observe::control_process::{shape, token};
@@ -22,6 +24,8 @@ use crate::supervisor::report::diagnosis::Diagnosis;
 const STARTING: Duration = Duration::from_millis(5);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
+/// Added to the grace of a daemon that is stopped, until its GPUs are free.
+const HANDOVER: Duration = Duration::from_secs(5);
 
 impl Driver {
     /// Searches for the control process of an earlier manager; doubts block, nothing is guessed.
@@ -97,6 +101,11 @@ impl Driver {
             self.state.blocked(blocker, now);
             return;
         }
+        // After the scan, which blocks on a process that no driver has claimed yet.
+        if let Err(blocker) = self.await_released_gpus(desired).await {
+            self.state.blocked(blocker, self.now());
+            return;
+        }
         let mut incarnation = Incarnation {
             token: token(),
             boot_id: self.context.boot_id.clone(),
@@ -151,6 +160,36 @@ impl Driver {
                 self.did_not_start(&error);
             }
         }
+    }
+
+    /// Waits until no other daemon of this manager serves a GPU that is this one's now: its spec gave the GPU away, and it is being
+    /// stopped or waits for its clients.
+    async fn await_released_gpus(&mut self, desired: &Desired) -> Result<(), Blocker> {
+        if self.gpu_server(desired).is_none() {
+            return Ok(());
+        }
+        self.publish(desired);
+        let until = Instant::now() + Duration::from_secs(self.context.grace_s.into()) + HANDOVER;
+        while let Some((name, process)) = self.gpu_server(desired) {
+            if tokio::time::timeout_at(until, death(process)).await.is_err() {
+                return Err(Blocker {
+                    reason: ConditionReason::GpuNotReleased,
+                    message: format!(
+                        "daemon {name} (process {process}) still serves a GPU that is this daemon's now: it stops once its last client \
+                         has ended, so end them (mps-manager daemon drain {name}), or restart it"
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Another daemon of this manager that serves one of these GPUs.
+    fn gpu_server(&self, desired: &Desired) -> Option<(DaemonName, Identity)> {
+        let others = self.context.foreign_daemons.other_processes(&desired.name);
+        others.into_iter().find(|(_, process)| {
+            is_alive(*process) && shape(*process).gpus.iter().any(|gpu| desired.gpus.contains(gpu))
+        })
     }
 
     fn clean_stale(&self) {

@@ -37,6 +37,7 @@ use super::observe::exact_limits::WrittenLimits;
 use super::observe::foreign_daemons::ForeignDaemon;
 use super::observe::gpu_presence::GpuPresence;
 use super::observe::log_tail::Logs;
+use super::observe::poll_outcome::PollOutcome;
 use super::observed::Observed;
 use super::reconcile::daemon::{DaemonReconciler, ReconcileStep};
 use super::reconcile::layout::LayoutReconciler;
@@ -89,6 +90,8 @@ pub(super) struct Driver {
     deaths: u64,
     polls: u64,
     failed_polls: u64,
+    /// Why the last poll failed, as it was logged; `None` after one that did not.
+    logged_failure: Option<PollOutcome>,
     /// Requests to try again what was blocked, and how many of them what is published answers.
     tries: u64,
     tried: u64,
@@ -114,6 +117,7 @@ impl Driver {
         let name = desired.borrow().name.clone();
         let (event_detector, read_to) =
             earlier.as_ref().map_or_else(Default::default, RememberedDaemon::event_detector);
+        let bypasses = Bypasses::reported(earlier.as_ref().is_some_and(|earlier| earlier.open.bypass));
         let (earlier, run) =
             earlier.map_or((None, None), |earlier| (Some(earlier.incarnation), earlier.partitions));
         let (pipe_directory, log_directory) = match earlier.as_ref().and_then(|earlier| earlier.home.clone())
@@ -154,7 +158,7 @@ impl Driver {
             probe: None,
             clients: Vec::new(),
             event_detector,
-            bypasses: Bypasses::default(),
+            bypasses,
             refreshed_at: 0,
             read_to,
             read: None,
@@ -169,6 +173,7 @@ impl Driver {
             deaths: 0,
             polls: 0,
             failed_polls: 0,
+            logged_failure: None,
             tries: 0,
             tried: 0,
             control,

@@ -128,6 +128,8 @@ fn outside_mps(
                 gpu: gpu.clone(),
                 uid: host::process::uid(process.pid),
                 program: program.map(|program| program.chars().take(120).collect()),
+                // Whoever has the leases adds it.
+                tenant: None,
             });
         }
     }

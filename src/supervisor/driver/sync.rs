@@ -31,22 +31,12 @@ impl Driver {
             began,
         )
         .await;
-        match &outcome {
-            PollOutcome::Seen(_) => self.clients = clients,
-            PollOutcome::Unanswered(command) => {
-                tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
-            }
-            PollOutcome::Busy(why)
-            | PollOutcome::Unreadable(why)
-            | PollOutcome::Misbehaved(why)
-            | PollOutcome::Mute(why)
-            | PollOutcome::NoFiles(why)
-            | PollOutcome::NotRun(why) => {
-                tracing::warn!(daemon = %desired.name, %why, "could not be read");
-            }
+        if matches!(outcome, PollOutcome::Seen(_)) {
+            self.clients = clients;
         }
         self.observe_isolation();
         let failed = (!matches!(outcome, PollOutcome::Seen(_))).then(|| outcome.clone());
+        self.log_failure(desired, failed.as_ref());
         let before = self.state.applied;
         let check_interval = self.check_interval(desired);
         self.state.polled(outcome, !wrong.is_empty(), desired, self.now(), check_interval);
@@ -68,6 +58,30 @@ impl Driver {
         }
         self.update_planned_move(desired);
         self.read = Some((serving, self.state.poll_failure.clone()));
+    }
+
+    /// Logs why a poll failed, once until that changes: a daemon may be silent for hours.
+    fn log_failure(&mut self, desired: &Desired, failed: Option<&PollOutcome>) {
+        if self.logged_failure.as_ref() == failed {
+            return;
+        }
+        match failed {
+            None | Some(PollOutcome::Seen(_)) => {}
+            Some(PollOutcome::Unanswered(command)) => {
+                tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
+            }
+            Some(
+                PollOutcome::Busy(why)
+                | PollOutcome::Unreadable(why)
+                | PollOutcome::Misbehaved(why)
+                | PollOutcome::Mute(why)
+                | PollOutcome::NoFiles(why)
+                | PollOutcome::NotRun(why),
+            ) => {
+                tracing::warn!(daemon = %desired.name, %why, "could not be read");
+            }
+        }
+        self.logged_failure = failed.cloned();
     }
 
     pub(super) async fn start_server(&mut self, desired: &Desired, uid: u32) {

@@ -1,11 +1,11 @@
 //! Processes that use a GPU of a daemon outside MPS: no limit holds them. Pure.
 //!
-//! The driver's list of processes is the evidence. One event names those that appeared, also those that are gone by then, and one
-//! says that all are gone; processes that come and go all the time make no more than two events a minute, and the condition
-//! always has all. While the daemon does not run, or its clients are not known, those that are known are followed and no others
+//! The driver's list of processes is the evidence. One event names those that appeared, also those that are gone by then, one says
+//! that some are gone, and one that all are; processes that come and go all the time make no more than two events a minute, and the
+//! condition always has all. While the daemon does not run, or its clients are not known, those that are known are followed and no others
 //! are taken for one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::DaemonName;
 use crate::domain::bypass::{Bypass, describe_bypasses};
@@ -27,13 +27,22 @@ pub(crate) struct Bypasses {
     unnamed: Vec<((u32, u64), Bypass)>,
     /// How many more there were.
     further: usize,
-    /// When an event named some last.
+    /// Those that were there when an event named some last.
+    reported: BTreeSet<(u32, u64)>,
+    /// When that was.
     named_at: Option<i64>,
     /// Whether the last event says that there are some.
     announced: bool,
+    /// Whether that event is an earlier manager's, and nothing was observed since.
+    inherited: bool,
 }
 
 impl Bypasses {
+    /// Those of a daemon of which an earlier manager reported some, or none.
+    pub(crate) fn reported(announced: bool) -> Self {
+        Self { announced, inherited: announced, ..Self::default() }
+    }
+
     /// Whether there is nothing to follow and nothing to say.
     pub(crate) fn is_empty(&self) -> bool {
         self.present.is_empty() && self.unnamed.is_empty()
@@ -47,6 +56,10 @@ impl Bypasses {
         mut now: BTreeMap<Identity, Bypass>,
         at: i64,
     ) -> Vec<DomainEvent> {
+        // Which of them an earlier manager reported is not known.
+        if self.inherited {
+            return Vec::new();
+        }
         now.retain(|identity, _| self.present.contains_key(&(identity.pid, identity.start_time)));
         self.observe(daemon, now, at)
     }
@@ -68,21 +81,32 @@ impl Bypasses {
             }
         }
         self.present = now;
+        self.inherited = false;
         let mut events = Vec::new();
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
-        if !self.unnamed.is_empty() && !quiet {
+        let some_ended = self.reported.iter().any(|process| !self.present.contains_key(process));
+        let is_new = !self.unnamed.is_empty();
+        if is_new && !quiet {
             let (named, unnamed) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
-            let have_ended = named.iter().all(|(process, _)| !self.present.contains_key(process));
             let processes = named.into_iter().map(|(_, bypass)| bypass).collect();
             events.push(DomainEvent::BypassAppeared {
                 daemon: daemon.clone(),
                 processes,
                 unnamed,
-                have_ended,
+                present: self.present.values().cloned().collect(),
             });
             (self.named_at, self.announced) = (Some(at), true);
+            self.reported = self.present.keys().copied().collect();
+        } else if some_ended && !self.present.is_empty() && !quiet {
+            events.push(DomainEvent::BypassChanged {
+                daemon: daemon.clone(),
+                present: self.present.values().cloned().collect(),
+            });
+            self.named_at = Some(at);
+            self.reported = self.present.keys().copied().collect();
         }
         if self.present.is_empty() && std::mem::take(&mut self.announced) {
+            self.reported.clear();
             events.push(DomainEvent::BypassEnded { daemon: daemon.clone() });
         }
         events
@@ -121,7 +145,8 @@ mod tests {
 
     fn listed(pids: &[u32]) -> BTreeMap<Identity, Bypass> {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let bypass = |pid| Bypass { pid, gpu: gpu.clone(), uid: Some(7), program: Some("train".into()) };
+        let bypass =
+            |pid| Bypass { pid, gpu: gpu.clone(), uid: Some(7), program: Some("train".into()), tenant: None };
         pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass(*pid))).collect()
     }
 
@@ -144,6 +169,30 @@ mod tests {
         assert!(bypasses.observe(&name(), listed(&[12]), 3_000).is_empty(), "one is left");
         assert_eq!(kinds(&bypasses.observe(&name(), listed(&[]), 4_000)), [EventType::BypassEnded]);
         assert!(bypasses.observe(&name(), listed(&[]), 5_000).is_empty());
+    }
+
+    #[test]
+    fn end_of_some_bypasses_is_reported_throttled() {
+        let mut bypasses = Bypasses::default();
+        bypasses.observe(&name(), listed(&[11, 12]), 0);
+        assert!(bypasses.observe(&name(), listed(&[12]), 59_999).is_empty(), "within the quiet minute");
+        let events = bypasses.observe(&name(), listed(&[12]), 60_000);
+        assert_eq!(kinds(&events), [EventType::BypassChanged]);
+        assert!(events[0].message().contains("1 is left: process 12"), "{}", events[0].message());
+        assert!(bypasses.observe(&name(), listed(&[12]), 200_000).is_empty(), "once");
+        // Those who came say it as well.
+        let events = bypasses.observe(&name(), listed(&[13]), 300_000);
+        assert_eq!(kinds(&events), [EventType::BypassAppeared]);
+        assert!(bypasses.observe(&name(), listed(&[13]), 400_000).is_empty());
+    }
+
+    #[test]
+    fn bypass_of_an_earlier_manager_ends() {
+        let mut bypasses = Bypasses::reported(true);
+        assert!(bypasses.follow(&name(), listed(&[11]), 0).is_empty(), "its clients are not known yet");
+        assert_eq!(kinds(&bypasses.observe(&name(), listed(&[]), 1_000)), [EventType::BypassEnded]);
+        let mut bypasses = Bypasses::reported(true);
+        assert_eq!(kinds(&bypasses.observe(&name(), listed(&[11]), 0)), [EventType::BypassAppeared]);
     }
 
     #[test]

@@ -139,6 +139,13 @@ impl ForeignDaemonScanner {
         self.claims().values().filter_map(|claim| claim.process).collect()
     }
 
+    /// The control processes of the other daemons that this manager keeps; some may be dead.
+    pub(crate) fn other_processes(&self, name: &DaemonName) -> Vec<(DaemonName, Identity)> {
+        let claims = self.claims();
+        let others = claims.iter().filter(|(other, claim)| *other != name && !claim.observed);
+        others.filter_map(|(other, claim)| Some((other.clone(), claim.process?))).collect()
+    }
+
     /// The daemon of this manager whose process this is.
     pub fn owner(&self, daemon: &Running) -> Option<DaemonName> {
         self.claimed(daemon).map(|(name, _)| name)

@@ -45,7 +45,7 @@ impl GpuPresence {
                 reason: ConditionReason::GpuMissing,
                 message: format!(
                     "GPU {uuid} is missing: the driver does not list it, or cannot describe it (nvidia-smi and the kernel's \
-                     log say why). Put it back, or put another in its place: POST /api/v1/gpus/{uuid}/replace"
+                     log say why). Put it back, or put another in its place: `mps-manager gpu replace {uuid} --with GPU`"
                 ),
             }),
             Some(true) => Some(Blocker {

@@ -15,12 +15,14 @@ use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
 use crate::domain::difference::SettingDifference;
-use crate::domain::environment::{MAX_CONNECTIONS, SM_PARTITION, TENANT_HINT};
+use crate::domain::environment::{
+    MAX_CONNECTIONS, MEMORY_LIMITS, SM_PARTITION, TENANT_HINT, THREAD_PERCENTAGE, memory_limits,
+};
 use crate::domain::gpu::GpuProcess;
 use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
-use crate::domain::{GpuUuid, MemoryLimit};
+use crate::domain::{GpuUuid, MemoryLimit, ThreadPercentage};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError};
@@ -408,9 +410,9 @@ fn facts(
 ) -> Option<ClientFacts> {
     // A client that is gone already is none.
     let identity = host::process::identify(row.pid)?;
-    let environment = host::process::environ(row.pid).unwrap_or_default();
+    let environment = host::process::environ(row.pid);
     let variable = |wanted: &str| {
-        let (_, value) = environment.iter().find(|(name, _)| name == wanted)?;
+        let (_, value) = environment.as_ref()?.iter().find(|(name, _)| name == wanted)?;
         value.to_str().map(str::to_owned)
     };
     let memory = memory
@@ -438,6 +440,14 @@ fn facts(
             .and_then(|value| value.trim().parse().ok())
             .filter(|connections| CONNECTIONS.contains(connections))
             .unwrap_or(USUAL_CONNECTIONS),
+        // MPS ignores what is no percentage.
+        active_thread_percentage: environment.as_ref().map(|_| {
+            let value = variable(THREAD_PERCENTAGE).and_then(|text| text.trim().parse().ok());
+            value.and_then(|value| ThreadPercentage::from_f64(value).ok()).unwrap_or(ThreadPercentage::FULL)
+        }),
+        memory_limits: environment
+            .as_ref()
+            .map(|_| variable(MEMORY_LIMITS).map(|value| memory_limits(&value)).unwrap_or_default()),
     })
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn status(
         sessions: counts.sessions,
         compute_modes: Vec::new(),
         layout,
+        provisioning: None,
     }
 }
 
@@ -139,7 +140,7 @@ fn cordoned(desired: &Desired) -> Option<Condition> {
         Some(_) => (
             ConditionReason::Maintenance,
             "the host is in maintenance with a GPU of this daemon, so no new client is admitted: end it with \
-             DELETE /api/v1/host/maintenance",
+             `mps-manager maintenance end`",
         ),
         None if !desired.schedulable => (
             ConditionReason::Cordoned,
@@ -272,7 +273,7 @@ fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Re
         .iter()
         .find(|server| !matches!(server.status, ServerStatus::Active | ServerStatus::Fault));
     [
-        // 2. No client gets in until clients end, whatever is written meanwhile.
+        // 2. No client is accepted until clients end, whatever is written meanwhile.
         fault.map(|server| (ConditionReason::ServerFault, server_fault(server))),
         // 3. What runs is not what is wanted, and is replaced as a whole.
         state.needs_restart(desired).then(|| {

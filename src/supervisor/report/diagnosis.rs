@@ -188,7 +188,7 @@ fn server_hangs(evidence: &DiagnosisEvidence) -> String {
         }
     };
     format!(
-        "server {server} hangs, as it does when a client dies while it connects: no client gets in, and the daemon does not answer. \
+        "server {server} hangs, as it does when a client dies while it connects: no client is accepted, and the daemon does not answer. \
          {waiting}; {working}. {next}"
     )
 }

@@ -51,6 +51,8 @@ struct ArrivedClient {
 pub(crate) struct LoggedRefusal {
     pub(crate) server: u32,
     pub(crate) reason: String,
+    /// The process, where the log leaves no doubt.
+    pub(crate) pid: Option<u32>,
     pub(crate) at: Option<i64>,
 }
 
@@ -105,7 +107,9 @@ impl ServerLogEvents {
                 }
             }
             LogEvent::ClientRefused { reason } => {
-                let refusal = LoggedRefusal { server, reason: reason.chars().take(300).collect(), at };
+                let (reason, pid) =
+                    (reason.chars().take(300).collect(), self.refused_process(server, reason));
+                let refusal = LoggedRefusal { server, reason, pid, at };
                 push(&mut self.refused, refusal, &mut self.missed);
             }
             LogEvent::FatalError(client) => {
@@ -125,6 +129,16 @@ impl ServerLogEvents {
             }
             _ => {}
         }
+    }
+
+    /// Whom a server refused: the process that it names, or the only one that has connected and got no context yet.
+    fn refused_process(&self, server: u32, reason: &str) -> Option<u32> {
+        let named = reason.split_once("{PID: ").and_then(|(_, rest)| rest.split_once(',')?.0.parse().ok());
+        let mut waiting = self.came.iter().filter(|(_, came)| came.server == server && !came.works);
+        named.or_else(|| match (waiting.next(), waiting.next()) {
+            (Some((pid, _)), None) => Some(*pid),
+            _ => None,
+        })
     }
 
     fn fault(&mut self, server: u32) -> Option<&mut LoggedFault> {

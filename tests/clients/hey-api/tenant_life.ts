@@ -48,9 +48,11 @@ assert.equal(stale.error?.type, "urn:mps-manager:problem:precondition-failed");
 
 await eventually("every daemon is ready", async () => ((await getReadiness()).data?.ready ? true : undefined));
 const read = await getTenant({ path, query: { fresh: true } });
-// A number in answers, whatever the request wrote.
-const limit: number | undefined = read.data?.spec.device_memory_limit;
+// Bytes in answers, whatever the request wrote; by GPU where the limits differ.
+const limit: number | Record<string, number> | undefined = read.data?.spec.device_memory_limit;
 assert.equal(limit, 4 * 2 ** 30, JSON.stringify(read.error));
+const each = await putTenant({ path, body: { ...body, device_memory_limit: { "0": "1G" } }, query: { dry_run: true } });
+assert.deepEqual(Object.values(each.data?.spec.device_memory_limit ?? {}), [2 ** 30], JSON.stringify(each.error));
 const known = read.response?.headers.get("etag") ?? "";
 await eventually("what was read is still so", async () => {
   const again = await getTenant({ path, headers: { "If-None-Match": known } });

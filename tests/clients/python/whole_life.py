@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -116,6 +117,10 @@ def life_of_a_tenant(host):
     assert late.type_ == "urn:mps-manager:problem:precondition-failed"
     host.ready()
     assert host.call("get_tenant", "web", fresh=True).spec.device_memory_limit == 4 << 30
+    spec.device_memory_limit = m.MemoryLimitPerGpu.from_dict({"0": "1G"})
+    limits = host.call("put_tenant", "web", body=spec, dry_run=True).spec.device_memory_limit
+    assert list(limits.to_dict().values()) == [1 << 30]
+    spec.device_memory_limit = "4G"
     assert "web" in [tenant.name for tenant in host.call("list_tenants", daemon="gpu0").items]
     assert "CUDA_MPS_PIPE_DIRECTORY" in host.call("get_tenant_environment", "web").variables.to_dict()
     assert host.call("verify_tenant", "web", expect=202).running_since
@@ -242,6 +247,25 @@ def maintenance(host):
     host.ready()
 
 
+def host_as_a_file(host):
+    """What a host has, given back to it: nothing changes."""
+    file = host.call("get_host_spec")
+    assert "gpu0" in file.daemons.to_dict()
+    assert host.call("apply_host_spec", body=file, dry_run=True).changes == []
+    assert host.call("adopt_lost_daemons", dry_run=True).daemons == []
+
+
+def incident(host):
+    """A control daemon is killed, which is an incident that recovers and is acknowledged."""
+    os.kill(host.call("get_daemon", "gpu0").status.pid, signal.SIGKILL)
+    state, kind = m.IncidentState.RECOVERED, m.IncidentKind.DAEMON_DIED
+    found = eventually(lambda: host.call("list_incidents", kind=kind, state=state).items or None, "it recovers")
+    assert host.call("get_incident", found[0].id).daemon == "gpu0"
+    note = m.AcknowledgeIncidentRequest(note="killed by hand")
+    assert host.call("acknowledge_incident", found[0].id, body=note).acknowledged.note == "killed by hand"
+    host.ready()
+
+
 def who_may_call(host):
     """Tokens and sessions: made, used, and over at once."""
     assert host.call("whoami").grant == "admin"
@@ -260,6 +284,7 @@ def who_may_call(host):
     host.call("open_session", body=login, client=browser, expect=201)
     assert browser.get_httpx_client().cookies, "the session has a cookie"
     assert host.call("get_session", client=browser).grant == "viewer"
+    assert len(host.call("list_sessions").items) == 1
     host.call("end_session", client=browser, expect=204)
     host.call("end_sessions", token=made.token.id, expect=204)
     assert host.call("create_login_url", expect=201).url.startswith("http://")
@@ -271,6 +296,7 @@ def what_happened(host):
     """The journal, in pages and as a stream, the audit and the metrics."""
     events = host.call("list_events", type_="daemon.", limit=5).items
     assert events and host.call("get_event", events[0].id).type_ == events[0].type_
+    assert host.call("get_daemon_log", "gpu0").lines
     rows = host.call("list_audit", limit=5).items
     assert host.call("get_audit_head").id >= rows[0].id
     assert 'mps_manager_daemon_up{daemon="gpu0"} 1.0' in host.call("get_metrics").splitlines()
@@ -290,6 +316,8 @@ def main():
     life_of_a_daemon(a)
     life_of_a_layout(a, b)
     who_may_call(a)
+    host_as_a_file(a)
+    incident(a)
     what_happened(a)
     daemon_of_somebody_else(b)
     maintenance(b)

@@ -151,6 +151,9 @@ async function lifeOfATenant(a: Host): Promise<void> {
   await ready(a);
   const now = await meant(200, api.GET(tenant, { params: { path, query: { fresh: true } } }));
   assert.equal(now.spec.device_memory_limit, 4 * 2 ** 30);
+  const each = { ...body, device_memory_limit: { "0": "1G" } };
+  const limited = await meant(200, api.PUT(tenant, { params: { path, query: { dry_run: true } }, body: each }));
+  assert.deepEqual(Object.values(limited.spec.device_memory_limit ?? {}), [2 ** 30]);
   const list = await meant(200, api.GET("/api/v1/tenants", { params: { query: { daemon: "gpu0" } } }));
   assert(list.items.some(({ name }) => name === "web"));
   const environment = await meant(200, api.GET("/api/v1/tenants/{name}/environment", { params: { path } }));
@@ -329,6 +332,36 @@ async function maintenance(b: Host): Promise<void> {
   await ready(b);
 }
 
+/** What a host has, given back to it: nothing changes. */
+async function hostAsAFile({ api }: Host): Promise<void> {
+  const file = await meant(200, api.GET("/api/v1/host/spec"));
+  assert(file.daemons?.["gpu0"]);
+  const same = await meant(200, api.PUT("/api/v1/host/spec", { body: file, params: { query: { dry_run: true } } }));
+  assert("changes" in same);
+  assert.deepEqual(same.changes, []);
+  const lost = await meant(200, api.POST("/api/v1/foreign-daemons/adopt-lost", { params: { query: { dry_run: true } } }));
+  assert.deepEqual(lost.daemons, []);
+}
+
+/** A control daemon is killed, which is an incident that recovers and is acknowledged. */
+async function incident(host: Host): Promise<void> {
+  const { api } = host;
+  const daemon = { params: { path: { name: "gpu0" } } };
+  const pid = (await meant(200, api.GET("/api/v1/daemons/{name}", daemon))).status?.pid;
+  assert(pid);
+  process.kill(pid, "SIGKILL");
+  const query = { kind: "daemon_died", state: "recovered" } as const;
+  const found = await eventually("it recovers", async () => {
+    return (await meant(200, api.GET("/api/v1/incidents", { params: { query } }))).items[0];
+  });
+  const path = { id: found.id };
+  assert.equal((await meant(200, api.GET("/api/v1/incidents/{id}", { params: { path } }))).daemon, "gpu0");
+  const note = { params: { path }, body: { note: "killed by hand" } };
+  const acknowledged = await meant(200, api.POST("/api/v1/incidents/{id}/acknowledge", note));
+  assert.equal(acknowledged.acknowledged?.note, "killed by hand");
+  await ready(host);
+}
+
 /** Tokens and sessions: made, used, and over at once. */
 async function whoMayCall({ api }: Host): Promise<void> {
   assert.equal((await meant(200, api.GET("/api/v1/whoami"))).grant, "admin");
@@ -351,6 +384,7 @@ async function whoMayCall({ api }: Host): Promise<void> {
   const page = new URL(opened.response.url).origin;
   const browser = { headers: { Authorization: null, Cookie: cookie, Origin: page } };
   assert.equal((await meant(200, api.GET("/api/v1/session", browser))).grant, "viewer");
+  assert.equal((await meant(200, api.GET("/api/v1/sessions"))).items.length, 1);
   await empty(api.DELETE("/api/v1/session", browser));
   await empty(api.DELETE("/api/v1/sessions", { params: { query: { token: made.token.id } } }));
   assert((await meant(201, api.POST("/api/v1/login-urls"))).url.startsWith("http://"));
@@ -365,6 +399,8 @@ async function whatHappened({ api }: Host): Promise<void> {
   assert(event);
   const path = { id: event.id };
   assert.equal((await meant(200, api.GET("/api/v1/events/{id}", { params: { path } }))).type, event.type);
+  const name = { params: { path: { name: "gpu0" } } };
+  assert((await meant(200, api.GET("/api/v1/daemons/{name}/logs", name))).lines.length > 0);
   const rows = await meant(200, api.GET("/api/v1/audit", { params: { query: { limit: 5 } } }));
   assert((await meant(200, api.GET("/api/v1/audit/head"))).id >= (rows.items[0]?.id ?? Infinity));
   const metrics = await meant(200, api.GET("/metrics", { parseAs: "text" }));
@@ -384,6 +420,8 @@ await lifeOfATenant(a);
 await lifeOfADaemon(a);
 await lifeOfALayout(a, b);
 await whoMayCall(a);
+await hostAsAFile(a);
+await incident(a);
 await whatHappened(a);
 await daemonOfSomebodyElse(b);
 await maintenance(b);

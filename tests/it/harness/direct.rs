@@ -54,9 +54,16 @@ impl Served {
 
     /// How many commands that change something a daemon was sent.
     pub(crate) fn changes(&self, daemon: &str) -> usize {
-        ["Cmd:set_", "Cmd:start_server", "Cmd:terminate_client", "Cmd:quit", "Cmd:shutdown_server"]
-            .iter()
-            .map(|text| self.logged(daemon, text))
-            .sum()
+        [
+            "Cmd:set_",
+            "Cmd:start_server",
+            "Cmd:terminate_client",
+            "Cmd:quit",
+            "Cmd:shutdown_server",
+            "Cmd:sm_partition",
+        ]
+        .iter()
+        .map(|text| self.logged(daemon, text))
+        .sum()
     }
 }

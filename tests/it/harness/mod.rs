@@ -153,9 +153,9 @@ impl Served {
         program
     }
 
-    fn start_manager_from(&self, program: &Path) -> Child {
+    fn start_manager_from(&self, program: &Path, more: &[&str]) -> Child {
         let log = fs::File::options().create(true).append(true).open(self.dir().join("manager.log"));
-        host::start(self.dir(), program, log.expect("a log").into())
+        host::start(self.dir(), program, more, log.expect("a log").into())
     }
 
     /// What a manager in a process of its own has logged.

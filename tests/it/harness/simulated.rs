@@ -135,7 +135,7 @@ impl Manager for Process {
     }
 
     fn start(&mut self, host: &Served) {
-        self.start_from(Path::new(MANAGER), host);
+        self.start_from(Path::new(MANAGER), &[], host);
     }
 
     fn end(&mut self) {
@@ -147,8 +147,8 @@ impl Manager for Process {
 }
 
 impl Process {
-    fn start_from(&mut self, program: &Path, host: &Served) {
-        let mut process = host.start_manager_from(program);
+    fn start_from(&mut self, program: &Path, more: &[&str], host: &Served) {
+        let mut process = host.start_manager_from(program, more);
         let Some(url) = host::url(&mut process) else {
             panic!("the manager does not serve: {}", host.manager_log());
         };
@@ -173,13 +173,19 @@ impl Host {
     /// Starts the manager from a binary at another place and waits until it listens.
     pub(crate) fn serve_from(&mut self, program: &Path) {
         speed_up(&self.runtime(""));
-        self.manager.start_from(program, &self.served);
+        self.manager.start_from(program, &[], &self.served);
+    }
+
+    /// Starts the manager with further arguments and waits until it listens.
+    pub(crate) fn serve_with(&mut self, more: &[&str]) {
+        speed_up(&self.runtime(""));
+        self.manager.start_from(Path::new(MANAGER), more, &self.served);
     }
 
     /// Starts the manager and waits for nothing.
     pub(crate) fn start_manager(&self) -> Child {
         speed_up(&self.runtime(""));
-        self.start_manager_from(Path::new(MANAGER))
+        self.start_manager_from(Path::new(MANAGER), &[])
     }
 
     /// What its managers have logged.

@@ -130,7 +130,7 @@ fn tenant_sees_own_tokens_deletion_revokes_them() {
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     let (web, demo) =
-        (made(&host, &json!({"name": "t", "grant": "tenant:web"})), create(&host, "t", "tenant:demo"));
+        (made(&host, &json!({"name": "t", "grant": "tenant:web"})), create(&host, "u", "tenant:demo"));
     let own = host.api().with_token(Some(&web.1)).get("/api/v1/events?type=token.").ok();
     assert_eq!(own["items"].as_array().expect("items").len(), 1);
     assert_eq!(own["items"][0]["details"]["id"], web.0);

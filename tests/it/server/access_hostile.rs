@@ -28,8 +28,8 @@ fn filters_and_cursors_show_nothing_of_another_tenant() {
     let host = InProcess::ready();
     let (theirs, own) = (host.run_client("demo"), host.run_client("batch"));
     let (demo, batch) = (id_of(&host, theirs.pid()), id_of(&host, own.pid()));
-    let tenant = |grant: &str| host.api().with_token(Some(&create(&host, "t", grant)));
-    let (owner, other) = (tenant("tenant:demo"), tenant("tenant:batch"));
+    let tenant = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
+    let (owner, other) = (tenant("t", "tenant:demo"), tenant("u", "tenant:batch"));
     let ended = terminate(&owner, &demo, "end-it");
     owner.succeeds(&ended);
     let operation = text(&ended.json()["id"]);
@@ -85,8 +85,8 @@ fn idempotency_keys_are_separate_per_caller() {
     let host = InProcess::ready();
     let clients = [host.run_client("demo"), host.run_client("batch")];
     let [demo, batch] = [&clients[0], &clients[1]].map(|client| id_of(&host, client.pid()));
-    let tenant = |grant: &str| host.api().with_token(Some(&create(&host, "t", grant)));
-    let (owner, other) = (tenant("tenant:demo"), tenant("tenant:batch"));
+    let tenant = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
+    let (owner, other) = (tenant("t", "tenant:demo"), tenant("u", "tenant:batch"));
     let first = terminate(&owner, &demo, "same");
     owner.succeeds(&first);
     assert_eq!(terminate(&owner, &demo, "same").json()["id"], first.json()["id"], "one's own answer again");
@@ -96,7 +96,7 @@ fn idempotency_keys_are_separate_per_caller() {
     other.succeeds(&second);
     assert_ne!(second.json()["id"], first.json()["id"]);
     // Nor does another token of the same tenant.
-    let again = terminate(&tenant("tenant:demo"), &demo, "same");
+    let again = terminate(&tenant("v", "tenant:demo"), &demo, "same");
     assert_ne!(again.json()["id"], first.json()["id"], "{}", again.text);
 }
 

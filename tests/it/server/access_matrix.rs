@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::layouts::{add, apply, host, write};
 use super::openapi::kept;
 use crate::document::expanded;
-use crate::harness::{Answer, Client, Foreign, Host, eventually};
+use crate::harness::{Answer, Client, Foreign, Host, eventually, signal};
 
 /// The columns of the table, in its order.
 pub(super) const CALLERS: [&str; 6] =
@@ -40,7 +41,7 @@ fn row(right: &str) -> [&'static str; 6] {
         "view" => ["401", "yes", "yes", "yes", "403", "403"],
         "operate" => ["401", "403", "yes", "yes", "403", "403"],
         "administer" => ["401", "403", "403", "yes", "403", "403"],
-        "view-tenant" | "view-client" | "view-event" | "view-operation" => {
+        "view-tenant" | "view-client" | "view-event" | "view-incident" | "view-operation" => {
             ["401", "yes", "yes", "yes", "yes", "404"]
         }
         "use-tenant" | "end-client" => ["401", "403", "yes", "yes", "yes", "404"],
@@ -85,17 +86,22 @@ impl World {
         host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=0", &json!({})));
         host.await_ready();
         let foreign = host.foreign("theirs", "0");
+        let victim = host.client("demo");
+        signal(host.server_pid("gpu0"), Signal::KILL);
+        let incident = super::incidents::incident(&host, "server_died", super::incidents::recovered);
+        drop(victim);
+        host.await_ready();
         let (client, ended) = (host.run_client("demo"), host.client("demo"));
         let grants = [
-            ("viewer", "viewer"),
-            ("operator", "operator"),
-            ("admin", "admin"),
-            ("tenant, own", "tenant:demo"),
-            ("tenant, other", "tenant:batch"),
+            ("viewer", "viewer", "viewer"),
+            ("operator", "operator", "operator"),
+            ("admin", "admin", "admin"),
+            ("tenant, own", "own", "tenant:demo"),
+            ("tenant, other", "other", "tenant:batch"),
         ];
         let tokens: BTreeMap<&str, String> = grants
             .into_iter()
-            .map(|(caller, grant)| (caller, super::tokens::create(&host, "matrix", grant)))
+            .map(|(caller, name, grant)| (caller, super::tokens::create(&host, name, grant)))
             .collect();
         let id = |pid: u32| host.listed(pid)["id"].as_str().expect("an ID").to_owned();
         let own = host.api().with_token(Some(&tokens["tenant, own"]));
@@ -111,6 +117,7 @@ impl World {
         });
         let names = BTreeMap::from([
             ("events", event.to_string()),
+            ("incidents", incident["id"].to_string()),
             ("gpu", "0".to_owned()),
             ("version", "1".to_owned()),
             ("partition", "web".to_owned()),
@@ -161,7 +168,9 @@ impl World {
             "create_replay" => json!({"daemon": "gpu1", "layout": "prod"}),
             "put_tenant" => json!({"daemon": "gpu0", "device_memory_limit": "1G"}),
             "create_lease" => json!({}),
+            "acknowledge_incident" => json!({"note": "seen"}),
             "create_token" => json!({"name": "new", "grant": "viewer"}),
+            "apply_host_spec" => return ("application/yaml", "version: v1\n".to_owned()),
             "import_layouts" => {
                 return ("application/yaml", "version: v1\nlayouts: {new: {steps: []}}\n".to_owned());
             }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::log_pages::page;
 use crate::harness::InProcess;
 
 #[test]
@@ -40,11 +41,14 @@ fn tenant_without_limit_names_whom_it_weakens() {
         condition["message"].as_str().expect("text").starts_with("tenant plain has no memory limit"),
         "{condition}"
     );
+    let overview = page(&host, "/");
+    let weakened_here = "Only the environment holds the memory limit of tenants batch and demo";
+    assert!(overview.contains(weakened_here), "{overview}");
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "", "the server has no limit");
     let enforced = |name: &str| {
         let tenant = host.api().get(&format!("/api/v1/tenants/{name}?fresh=true")).ok();
-        tenant["status"]["effective"]["device_memory_limit"]["enforced_by"].clone()
+        tenant["status"]["effective"]["device_memory_limits"][0]["enforced_by"].clone()
     };
     assert_eq!((enforced("plain"), enforced("batch")), (json!("none"), json!("environment")));
 
@@ -52,6 +56,7 @@ fn tenant_without_limit_names_whom_it_weakens() {
     let spec = json!({"gpus": ["0"], "defaults": {"device_memory_limit": "8G"}});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
     assert_eq!(weakened("demo"), None);
+    assert!(!page(&host, "/").contains(weakened_here));
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
     assert_eq!(enforced("batch"), "server");

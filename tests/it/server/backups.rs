@@ -399,17 +399,17 @@ fn restore_keeps_revoked_tokens_revoked() {
     // A tenant of the same name is another one.
     assert_eq!(host.api().delete("/api/v1/tenants/again").status, 204);
     assert_eq!(host.api().tenant("again", &spec).status, 201);
-    let of_again = made(&host, &json!({"name": "t", "grant": "tenant:again"}));
+    let of_again = made(&host, &json!({"name": "u", "grant": "tenant:again"}));
     let late = token(&host, "late");
     assert_eq!(host.api().tenant("late", &spec).status, 201);
-    let of_late = made(&host, &json!({"name": "t", "grant": "tenant:late"}));
+    let of_late = made(&host, &json!({"name": "v", "grant": "tenant:late"}));
     host.end_manager(Signal::TERM);
     // As after a thousand others were revoked.
     host.execute_sql(&format!("DELETE FROM tokens WHERE id = '{}'", forgotten.0));
     let message = host.kept("restore", &file);
     assert!(
-        [&of_late.0, &of_again.0].iter().all(|id| message
-            .contains(&format!("token {id} (t) is revoked, since its tenant is not in the backup")))
+        [(&of_late.0, "v"), (&of_again.0, "u")].iter().all(|(id, name)| message
+            .contains(&format!("token {id} ({name}) is revoked, since its tenant is not in the backup")))
             && !message.contains(&of_same.0),
         "{message}"
     );

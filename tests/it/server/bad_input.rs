@@ -165,7 +165,7 @@ fn wrong_enum_values_name_the_accepted_ones() {
             "/api/v1/tenants/web",
             json!({"daemon": "gpu0", "device_memory_limit": {}}),
             "/device_memory_limit",
-            "bytes",
+            "no GPU is named: name one",
         ),
         ("/api/v1/tenants/web", json!({"daemon": 7}), "/daemon", "a text"),
     ];

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::scratch::install_script;
-use crate::harness::{Host, InProcess, Served, eventually, is_alive, is_root};
+use crate::harness::{Host, InProcess, Served, eventually, is_alive, is_root, signal};
 
 /// What came of an examination.
 struct Seen {
@@ -48,6 +48,15 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Whether a check says what to do in words that begin like this.
+    #[track_caller]
+    fn cures(&self, id: &str, command: &str) {
+        let check = &self.checks[id];
+        assert!(check["remedy"].as_str().is_some_and(|remedy| remedy.starts_with(command)), "{check}");
+    }
+}
+
 fn doctor(host: &Served, arguments: &[&str]) -> Command {
     let config = host.dir().join("config.toml");
     let mut all = vec!["doctor", "-o", "json", "--config", config.to_str().unwrap()];
@@ -74,8 +83,16 @@ fn snapshot(directory: &Path) -> BTreeMap<String, (u64, SystemTime, u32)> {
 }
 
 /// What the machine that runs the tests is like is not for a test to say.
-const OF_THE_MACHINE: [&str; 6] =
-    ["default_pipe_directory", "disk_space", "open_files", "tasks", "isolation", "clock"];
+const OF_THE_MACHINE: [&str; 8] = [
+    "default_pipe_directory",
+    "disk_space",
+    "open_files",
+    "tasks",
+    "other_managers",
+    "device_cgroup",
+    "isolation",
+    "clock",
+];
 
 fn is_well_but_for_the_machine(seen: &Seen) {
     for id in seen.order.iter().filter(|id| !OF_THE_MACHINE.contains(&id.as_str())) {
@@ -115,6 +132,9 @@ fn healthy_host_passes_and_is_not_modified() {
     seen.is("database", "ok", "whole");
     seen.is("tenants", "ok", "2 tenants");
     seen.is("foreign_daemons", "ok", "no MPS control daemon");
+    seen.is("daemons", "ok", "2 daemons, and nothing that needs attention");
+    seen.is("waiting_users", "ok", "");
+    seen.is("compute_capability", "ok", "on every GPU");
     seen.is("listen", "ok", "");
     assert_eq!((host.daemon_pid("gpu0"), kept(&host)), before);
 
@@ -192,10 +212,13 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
         (seen.status("outside_mps") == "warn").then_some(seen)
     });
     seen.is("outside_mps", "warn", &format!("{} on GPU 0", outsider.id()));
+    seen.cures("outside_mps", &format!("kill {}", outsider.id()));
     outsider.kill().unwrap();
     outsider.wait().unwrap();
     change_world(&host, |world| world["gpus"][1]["mig_enabled"] = true.into());
-    examine(&host).is("mig", "warn", "GPU 1");
+    let seen = examine(&host);
+    seen.is("mig", "warn", "GPU 1");
+    seen.cures("mig", "nvidia-smi -i 1 -mig 0");
     change_world(&host, |world| world["gpus"] = Value::Array(Vec::new()));
     examine(&host).is("gpus", "fail", "no GPU");
     fs::write(host.runtime("sim/world.json"), "not JSON").unwrap();
@@ -297,12 +320,14 @@ fn foreign_daemons_and_used_port_are_reported() {
     let seen = examine(&host);
     seen.is("foreign_daemons", "warn", &format!("control daemon {}", foreign.pid()));
     seen.is("foreign_daemons", "warn", "serves GPU 1");
+    seen.cures("foreign_daemons", &format!("mps-manager daemon adopt NAME --process {}-", foreign.pid()));
     seen.is("environment", "ok", "no variable");
     assert!(is_alive(foreign.pid()));
     let seen = Seen::of(
         &doctor(&host, &[]).env("CUDA_VISIBLE_DEVICES", "0").env("CUDA_MPS_X", "1").output().unwrap(),
     );
     seen.is("environment", "warn", "CUDA_MPS_X, CUDA_VISIBLE_DEVICES");
+    seen.cures("environment", "unset CUDA_MPS_X CUDA_VISIBLE_DEVICES");
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let other = InProcess::new("");
@@ -359,7 +384,7 @@ fn unreachable_manager_and_invalid_config_are_reported() {
     let broken = InProcess::new("colour = \"red\"");
     let seen = examine(&broken);
     seen.is("configuration", "fail", "colour");
-    assert_eq!((seen.code, seen.order.len()), (Some(1), 25), "the rest is checked all the same");
+    assert_eq!((seen.code, seen.order.len()), (Some(1), 34), "the rest is checked all the same");
 }
 
 #[test]
@@ -394,10 +419,18 @@ fn table_and_documentation_have_every_check() {
     for (row, id) in rows.iter().zip(&seen.order) {
         assert!(row.starts_with(seen.status(id)) && row[column..].starts_with(id), "{row}");
     }
-    let documented: Vec<&str> = include_str!("../../../docs/doctor.md")
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .collect();
+    let (documentation, threads) =
+        include_str!("../../../docs/doctor.md").split_once("## What users of MPS").expect("both tables");
+    let rows = threads.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    let causes: Vec<&str> = rows.filter_map(|row| row.split('|').nth(2)).map(str::trim).skip(1).collect();
+    assert_eq!(causes.len(), 20);
+    for cause in causes.iter().filter(|cause| !cause.starts_with("advice: ")) {
+        for id in cause.split(", ") {
+            assert!(seen.order.iter().any(|known| format!("`{known}`") == id), "{id}");
+        }
+    }
+    let documented: Vec<&str> =
+        documentation.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     assert_eq!(documented, seen.order);
 }
 
@@ -432,4 +465,102 @@ fn unknown_simulated_profile_is_refused() {
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()));
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(message.contains("cannot simulate \"nope\""), "{message}");
+}
+
+#[test]
+fn gpus_before_volta_are_named() {
+    let host = InProcess::ready_of("p100x1", "");
+    examine(&host).is("compute_capability", "warn", "before Volta: GPU 0");
+}
+
+#[test]
+fn traces_around_the_daemons_are_found() {
+    let host = InProcess::ready();
+    let seen = examine(&host);
+    seen.is("kernel_log", "skipped", "a simulated host");
+    seen.is("cdi", "ok", "0 CDI specifications");
+    fs::write(
+        host.runtime("sim/kernel.log"),
+        "4,2,2,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train, Ch 00000008. MMU Fault\n",
+    )
+    .unwrap();
+    let cdi = host.runtime("sim/cdi");
+    fs::create_dir(&cdi).unwrap();
+    let tenant =
+        host.api().get("/api/v1/tenants/demo/environment").ok()["variables"]["CUDA_MPS_PIPE_DIRECTORY"]
+            .clone();
+    let gone = host.runtime("tenants/0000000000");
+    let spec = |mounted: &Value| {
+        serde_json::json!({"cdiVersion": "0.6.0", "kind": "mps-manager.dev/tenant",
+            "devices": [{"name": "a", "containerEdits": {"mounts": [{"hostPath": mounted, "containerPath": mounted}]}}]})
+    };
+    fs::write(cdi.join("there.json"), spec(&tenant).to_string()).unwrap();
+    let seen = examine(&host);
+    seen.is("kernel_log", "warn", "Xid 31 (1 time)");
+    seen.is("cdi", "ok", "1 CDI specification,");
+    fs::write(cdi.join("gone.json"), spec(&gone.display().to_string().into()).to_string()).unwrap();
+    examine(&host).is("cdi", "warn", "gone.json mounts");
+
+    let plugin = host.dir().join("nvidia-device-plugin");
+    install_script(&plugin, "#!/bin/sh\nread forever\n");
+    let mut plugin = Command::new(plugin).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let seen = eventually("it runs", || {
+        let seen = examine(&host);
+        (seen.status("other_managers") == "warn").then_some(seen)
+    });
+    seen.is("other_managers", "warn", &format!("nvidia-device-plugin (process {})", plugin.id()));
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+}
+
+#[test]
+fn what_the_manager_reports_is_shown() {
+    let host = Host::ready();
+    let daemon = host.daemon("gpu1");
+    let spec = serde_json::json!({"gpus": daemon["spec"]["gpus"], "mode": "static"});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    let seen = eventually("a restart is required", || {
+        let seen = examine(&host);
+        (seen.status("daemons") == "warn").then_some(seen)
+    });
+    seen.is("daemons", "warn", "gpu1: ");
+    let findings = seen.checks["daemons"]["findings"].as_array().unwrap();
+    let is_command = |one: &Value| one["remedy"].as_str().unwrap().starts_with("mps-manager ");
+    assert!(!findings.is_empty() && findings.iter().all(is_command), "{findings:?}");
+    signal(host.manager_pid(), Signal::STOP);
+    let seen = examine(&host);
+    signal(host.manager_pid(), Signal::CONT);
+    seen.is("daemons", "skipped", "no answer within 3 s");
+}
+
+#[test]
+fn containers_of_another_kind_are_reported() {
+    if !is_root() {
+        return;
+    }
+    let host = InProcess::ready();
+    let pipe = host.runtime("daemons/gpu0/pipe");
+    examine(&host).is("privileged_socket", "ok", "");
+    let mounted = host.dir().join("mounted");
+    fs::create_dir(&mounted).unwrap();
+    let script = format!("mount --bind {} {} && exec sleep 600", pipe.display(), mounted.display());
+    let mut container = Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().unwrap();
+    let seen = eventually("it is mounted", || {
+        let seen = examine(&host);
+        (seen.status("privileged_socket") == "warn").then_some(seen)
+    });
+    seen.is("privileged_socket", "warn", &format!("{} of process {}", mounted.display(), container.id()));
+    container.kill().unwrap();
+    container.wait().unwrap();
+
+    // This program itself in a container: the processes on the GPUs are not visible there.
+    let config = host.dir().join("config.toml");
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", crate::harness::MANAGER])
+        .args(["doctor", "-o", "json", "--config"])
+        .arg(config)
+        .env_clear()
+        .output()
+        .unwrap();
+    Seen::of(&output).is("pid_namespace", "warn", "not visible here");
 }

@@ -212,7 +212,7 @@ fn drain_is_cancelled_only_before_it_finishes() {
     assert_eq!(operation["steps"][3]["outcome"], "schedulable again");
     assert!(schedulable(&host) && client.is_running());
     let done = host.api().post(&format!("{first}/cancel"), &json!({})).problem(409, "conflict");
-    assert!(done["detail"].as_str().unwrap().contains("is cancelled"), "{done}");
+    assert!(done["detail"].as_str().unwrap().contains("has ended (cancelled)"), "{done}");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn foreign_daemon_is_found_in_any_directory() {
     assert_eq!(daemon["clients"][0]["memory"][0]["gpu"], gpu);
     let managed = &daemon["adoption"]["managed"];
     assert_eq!((&managed["possible"], &managed["reason"]), (&json!(true), &json!(null)));
-    assert!(managed["notes"][0].as_str().unwrap().contains("the 1536 MiB that its server says"), "{managed}");
+    assert!(managed["notes"][0].as_str().unwrap().contains("the 1.5 GiB that its server says"), "{managed}");
     assert_eq!(daemon["unreadable"], json!(null));
     let one = host.api().get(&format!("/api/v1/foreign-daemons/{}", daemon["id"].as_str().unwrap())).ok();
     assert_eq!((&one["id"], &one["gpus"]), (&daemon["id"], &daemon["gpus"]));

@@ -56,7 +56,7 @@ fn lost_gpu_blocks_only_its_daemon() {
     mark(&host, &gone, "lost");
     let ready = await_reason(&host, "gpu1", "GpuMissing");
     let message = ready["message"].as_str().unwrap();
-    assert!(message.contains(&gone) && message.contains("/replace"), "{message}");
+    assert!(message.contains(&gone) && message.contains("mps-manager gpu replace"), "{message}");
     assert!(is_alive(daemon), "nobody has stopped it");
     assert_eq!(host.api().get("/readyz/daemons/gpu1").status, 503);
     assert_eq!(host.api().get("/readyz/daemons/gpu0").status, 200, "the other daemon is well");

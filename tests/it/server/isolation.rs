@@ -28,7 +28,7 @@ fn status_shows_session_cgroup_and_missing_scope() {
         // What this test meets on a machine that systemd does not run, as in a container.
         let remark = shown["remarks"][0].as_str().unwrap();
         assert!(remark.starts_with("no scopes: "), "{remark}");
-        let status = host.cli(&["status"]);
+        let status = host.cli(&["status", "-o", "wide"]);
         assert!(String::from_utf8_lossy(&status.stdout).contains(remark), "{status:?}");
         let reason = assert_seen(&host)["reason"].as_str().unwrap().to_owned();
         assert!(remark.contains(reason.split(';').next().unwrap()), "{reason}");

@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::incidents::{incident, recovered};
 use super::layouts::{add, apply, host, matches, partitions, post, write};
 use super::verification::verify;
 use crate::harness::{Host, Served, eventually, signal, stderr_of};
@@ -66,6 +67,8 @@ fn failed_apply_leaves_a_blocked_daemon_blocked() {
     signal(pid, Signal::KILL);
     host.serve();
     is_closed(&host, "after the start");
+    let differs = incident(&host, "layout_ids_differ", |one| one["state"] == "open");
+    assert_eq!((&differs["daemon"], &differs["severity"]), (&json!("gpu1"), &json!("error")), "{differs}");
     for (attempt, more) in [json!({}), json!({"recreate": true}), json!({})].iter().enumerate() {
         let operation = host.api().outcome(&post(&host, "two", "apply", more));
         assert_eq!(operation["state"], "failed", "{operation}");
@@ -89,6 +92,8 @@ fn failed_apply_leaves_a_blocked_daemon_blocked() {
     apply(&host, "two", &json!({}));
     host.await_phase("gpu1", "ready");
     assert!(matches(&host, "two"));
+    let over = incident(&host, "layout_ids_differ", recovered);
+    assert_eq!(over["id"], differs["id"], "one incident, however often it was tried");
     assert_ne!(partitions(&host)[1], before[1]);
     host.api().get("/api/v1/tenants/tt/environment").ok();
     assert_eq!(verify(&host, "tt")["outcome"], "verified");

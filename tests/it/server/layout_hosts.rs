@@ -46,7 +46,7 @@ fn one_command_replays_layout_on_every_host() {
         table.iter().take(3).map(|row| [row[0].as_str(), row[1].as_str(), row[2].as_str()]).collect();
     assert_eq!(
         results,
-        [[&hosts[0], "same", "4"], [&hosts[1], "differs", "2"], [&hosts[2], "refused", "0"]],
+        [[&hosts[0], "same", "4/4"], [&hosts[1], "differs", "1/4"], [&hosts[2], "refused", "-"]],
         "{}",
         printed(&reported)
     );
@@ -56,12 +56,17 @@ fn one_command_replays_layout_on_every_host() {
     assert!(text.contains(&format!("{}: sku is NVIDIA A100", hosts[2])), "{text}");
     assert_eq!((partitions(&same), partitions(&other_die), partitions(&other_sku)), (got, vec![], vec![]));
 
-    // All is well, the host that has it refuses, and one that is not there outweighs both.
+    // All is well, also where the IDs are already there, and a host that is not there outweighs both.
     let another: InProcess = static_host("h200x2");
-    assert_eq!(replay(&[runtime(&another)]).status.code(), Some(0));
+    let done = replay(&[runtime(&another)]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr_of(&done));
+    assert!(printed(&done).contains("4 of 4 IDs identical ✓"), "{}", printed(&done));
+    let replays = || another.api().get("/api/v1/replays").ok()["items"].as_array().expect("a list").len();
+    let before = replays();
     let again = replay(&[runtime(&another)]);
-    assert_eq!(again.status.code(), Some(1));
-    assert!(printed(&again).contains("begins with empty GPUs"), "{}", printed(&again));
+    assert_eq!(again.status.code(), Some(0), "{}", stderr_of(&again));
+    assert!(printed(&again).contains("already applied: 4 of 4 IDs identical ✓"), "{}", printed(&again));
+    assert_eq!(replays(), before, "nothing was replayed");
     let missing = replay(&[runtime(&another), "127.0.0.1:1".to_owned()]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(printed(&missing).contains("cannot be reached"), "{}", printed(&missing));
@@ -153,7 +158,10 @@ fn plan_exit_code_predicts_apply() {
     }
     let known = host.api().get("/api/v1/layouts/main").ok()["newest"].clone();
     assert_eq!((&known["version"], &known["note"]), (&serde_json::json!(1), &serde_json::json!("by hand")));
-    assert_eq!(on("assert", 7).status.code(), Some(0));
+    let matching = on("assert", 7);
+    assert_eq!(matching.status.code(), Some(0));
+    assert_eq!(printed(&matching), "gpu1 matches layout main: 1 partition as recorded ✓\n");
+    assert!(printed(&on("apply", 7)).contains("layout main is already applied to gpu1"));
     assert_eq!(on("assert", 6).status.code(), Some(1));
     let repaired = host.cli(&["layout", "apply", "main", "--daemon", "gpu1", "--drift-policy", "repair"]);
     assert_eq!(repaired.status.code(), Some(0), "{}", stderr_of(&repaired));
@@ -182,10 +190,10 @@ fn block(mark: &str) -> String {
 
 #[test]
 fn two_hosts_walkthrough_works() {
-    // It serves nothing itself, and ends what the walkthrough starts.
+    // It serves nothing itself, and ends what a walkthrough that fails has started.
     let host = InProcess::new("");
     let here = host.dir().display().to_string();
-    let script = block("two hosts").replace("/tmp/mps", &here).replace("/run &\n", "/run 2>>manager.log &\n");
+    let script = block("two hosts").replace("/tmp/mps", &here);
     let programs = Path::new(MANAGER).parent().expect("a directory").display();
     // To a file: a pipe would not end before what it starts in the background.
     let printed = host.dir().join("printed");
@@ -202,9 +210,11 @@ fn two_hosts_walkthrough_works() {
         .expect("bash");
     let text = std::fs::read_to_string(&printed).expect("text");
     assert!(status.success(), "{text}");
-    for words in ["+ web: 7 chunks, 56 SMs", "checksum: sha256:", "/b/run same 5 "] {
+    let seen = "sms 56 56 holds";
+    for words in ["+ web: 7 chunks, 56 SMs", "checksum: sha256:", "/b/run same 5/5 ", seen] {
         let found =
             text.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").contains(words));
         assert!(found, "{words} in {text}");
     }
+    assert!(!host.dir().join("a").exists() && !host.dir().join("b").exists(), "{text}");
 }

@@ -268,7 +268,10 @@ fn refused_plan_changes_nothing() {
     write(&host, "turned", &[add("batch", 5), add("web", 7)]);
     let problem = post(&host, "turned", "apply", &json!({})).problem(409, "layout-blocked");
     assert_eq!(problem["errors"].as_array().unwrap().len(), 2);
-    assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("say recreate"), "{problem}");
+    assert!(
+        problem["errors"][0]["detail"].as_str().unwrap().contains("mps-manager layout apply --recreate"),
+        "{problem}"
+    );
     assert_eq!(post(&host, "turned", "plan", &json!({})).ok()["needs_recreate"], true);
 
     // A client holds a partition that would have to go.

@@ -74,13 +74,13 @@ fn killed_server_event_names_all_its_clients() {
             host.await_ready();
         }
     }
-    let page = page(&host, "/faults");
-    assert!(page.contains("server.died"), "{page}");
+    let page = page(&host, "/incidents");
+    assert!(page.contains("server crashed and was replaced"), "{page}");
 }
 
 /// The example of NVIDIA's documentation: A on 0, B on 0 and 1, C on 1, D on 2; A faults while C is stopped.
 #[test]
-fn fault_page_follows_the_mps_log() {
+fn fault_incident_follows_the_mps_log() {
     let mut host = Host::of("h200x8", "");
     host.serve();
     host.await_ready();
@@ -129,7 +129,10 @@ fn fault_page_follows_the_mps_log() {
     assert_eq!(affected(&fault), expected, "{fault}");
     a.ended();
     b.ended();
-    let open = page(&host, "/faults");
+    let incident = super::incidents::incident(&host, "gpu_fault", |one| one["state"] == "open");
+    assert_eq!(super::incidents::affected(&incident).len(), 3, "{incident}");
+    let at = format!("/incidents/{}", incident["id"]);
+    let open = page(&host, &at);
     assert!(
         open.contains("t_c") && open.contains("still connected") && open.contains("kill -CONT"),
         "{open}"
@@ -170,9 +173,9 @@ fn fault_page_follows_the_mps_log() {
         left["items"].as_array().expect("items").first().cloned()
     });
     assert_eq!(left["cause"]["by"], "client", "{left}");
-    let over = page(&host, "/faults");
+    let over = page(&host, &at);
     assert!(over.contains("t_c") && !over.contains("t_d"), "{over}");
-    assert!(!over.contains("still connected"), "{over}");
+    assert!(!over.contains("<strong>still connected"), "{over}");
 }
 
 #[test]

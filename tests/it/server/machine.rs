@@ -155,7 +155,7 @@ fn failed_adoption_is_retried_by_next_confirmation() {
     let shown = host.api().get("/api/v1/host").ok();
     let reason = shown["read_only"]["reason"].as_str().unwrap();
     assert!(
-        reason.contains("loading it is not complete") && reason.contains("/host/confirm again"),
+        reason.contains("loading it is not complete") && reason.contains("/host/confirm) again"),
         "{reason}"
     );
     host.api().delete("/api/v1/tenants/demo").problem(409, "read-only");

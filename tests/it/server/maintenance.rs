@@ -107,7 +107,7 @@ fn whole_host_maintenance_restores_everything_afterwards() {
     for refused in ["start", "restart", "drain"] {
         let problem =
             host.api().post(&format!("/api/v1/daemons/gpu0/{refused}"), &json!({})).problem(409, "conflict");
-        assert!(problem["detail"].as_str().unwrap().contains("DELETE /api/v1/host/maintenance"), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("`mps-manager maintenance end`"), "{problem}");
     }
     begin(&host, &json!({})).problem(409, "conflict");
     // Tenants are written meanwhile as always.
@@ -189,7 +189,7 @@ fn daemon_cannot_change_gpus_across_maintenance() {
     for (name, gpus) in [("gpu0", json!(["1"])), ("gpu0", json!(["0", "1"])), ("gpu1", json!(["0"]))] {
         let path = format!("/api/v1/daemons/{name}");
         let refused = host.api().put(&path, &json!({"gpus": gpus})).problem(409, "conflict");
-        assert!(refused["detail"].as_str().unwrap().contains("DELETE /api/v1/host/maintenance"), "{refused}");
+        assert!(refused["detail"].as_str().unwrap().contains("`mps-manager maintenance end`"), "{refused}");
     }
     assert_eq!(host.daemon("gpu0")["status"]["phase"], "ready");
     assert!(client.is_running());
@@ -239,7 +239,7 @@ fn wedged_daemon_stops_when_termination_is_allowed() {
     host.await_reason("gpu0", "Wedged");
     let failed = host.api().outcome(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 0})));
     let error = failed["error"].as_str().unwrap();
-    assert!(error.contains("POST /api/v1/daemons/gpu0/stop"), "{error}");
+    assert!(error.contains("mps-manager daemon stop gpu0"), "{error}");
     assert!(is_alive(daemon));
     let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
     let operation = host.api().succeeds(&begin(&host, &body));

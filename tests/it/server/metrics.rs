@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::layouts::{add, in_static_mode, write};
 use super::tls::Secured;
-use crate::harness::{InProcess, Served, eventually, signal};
+use crate::harness::{Host, InProcess, Served, eventually, signal};
 
 /// Samples by name and labels, as `up{a="b"}`.
 pub(super) struct Metrics {
@@ -203,6 +203,20 @@ fn hung_daemon_is_reported_at_once() {
     assert!((reported.get("daemon_phase{daemon=\"gpu1\",phase=\"ready\"}") - 1.0).abs() < f64::EPSILON);
     signal(daemon, Signal::CONT);
     await_sample(&host, "daemon_phase{daemon=\"gpu0\",phase=\"ready\"}", 1.0);
+}
+
+#[test]
+fn silent_daemon_is_logged_until_it_changes() {
+    let host = Host::configured("control_deadline_s = 1");
+    let daemon = host.daemon_pid("gpu0");
+    signal(daemon, Signal::STOP);
+    let failed = "control_commands_failed_total{daemon=\"gpu0\",kind=\"unresponsive\"}";
+    eventually("several polls failed", || (Metrics::of(&host).get(failed) >= 3.0).then_some(()));
+    let log = host.log();
+    // The command that was sent, and those after it that were not.
+    assert!((1..=2).contains(&log.matches("a command was not answered").count()), "{log}");
+    signal(daemon, Signal::CONT);
+    host.await_ready();
 }
 
 #[test]

@@ -9,7 +9,8 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::backups::change;
-use crate::harness::Host;
+use super::incidents::{incident, recovered};
+use crate::harness::{Host, signal};
 
 #[test]
 fn predecessor_is_restored_after_a_restore() {
@@ -130,4 +131,17 @@ fn forgotten_tenants_processes_lose_their_leases() {
     assert_eq!(by(kept.pid()), "lease");
     // It says so of itself, as anybody could.
     assert_eq!(by(forgotten.pid()), "environment");
+}
+
+#[test]
+fn incident_numbers_continue_after_a_restore() {
+    let mut host = Host::ready();
+    let file = host.dir().join("backup.db");
+    host.kept("backup", &file);
+    signal(host.daemon_pid("gpu0"), Signal::KILL);
+    let lost = incident(&host, "daemon_died", recovered)["id"].to_string();
+    host.end_manager(Signal::TERM);
+    host.kept("restore", &file);
+    let newest = "SELECT CAST(seq AS TEXT) FROM sqlite_sequence WHERE name = 'incidents'";
+    assert_eq!(host.query_sql(newest), [lost], "the number means what it meant");
 }

@@ -43,7 +43,11 @@ fn whoami(host: &Served, cookie: &str) -> Answer {
 }
 
 fn token(host: &Served, grant: &str) -> (String, String) {
-    let made = host.api().post("/api/v1/tokens", &json!({"name": "browser", "grant": grant})).ok();
+    token_named(host, "browser", grant)
+}
+
+fn token_named(host: &Served, name: &str, grant: &str) -> (String, String) {
+    let made = host.api().post("/api/v1/tokens", &json!({"name": name, "grant": grant})).ok();
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
     (text(&made["token"]["id"]), text(&made["secret"]))
 }
@@ -85,7 +89,7 @@ fn a_session_ends_with_its_token() {
 #[test]
 fn token_sessions_end_at_once_without_others() {
     let host = InProcess::stopped();
-    let ((id, mine), (_, theirs)) = (token(&host, "viewer"), token(&host, "viewer"));
+    let ((id, mine), (_, theirs)) = (token(&host, "viewer"), token_named(&host, "theirs", "viewer"));
     let (one, two, other) = (cookie(&host, &mine), cookie(&host, &mine), cookie(&host, &theirs));
     let all = "/api/v1/sessions";
     let named = format!("{all}?token={id}");
@@ -464,10 +468,13 @@ fn login_page_accepts_token_and_escapes_output() {
 fn only_first_start_prints_login_link() {
     let host = Host::new("");
     let first = printed(&host);
-    let line = first.iter().find(|line| line.starts_with("log in once")).expect("an address");
-    assert!(line.contains("/login?code="), "{line}");
-    let again = printed(&host);
-    assert!(again.len() == 2 && !again[1].contains("log in once"), "{again:?}");
+    let console = |lines: &[String]| {
+        lines.iter().find(|line| line.starts_with("Console: ")).expect("the console's address").clone()
+    };
+    let line = console(&first);
+    assert!(line.contains("/login?code=") && line.contains("logs in once"), "{line}");
+    let line = console(&printed(&host));
+    assert!(!line.contains("code=") && line.contains("mps-manager login-url"), "{line}");
 }
 
 /// What the manager prints from its start to its end.

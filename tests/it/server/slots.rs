@@ -40,6 +40,7 @@ fn waiting_processes_start_in_order() {
             words.starts_with(&format!("mps-manager: At capacity: {number} process")).then_some(())
         });
     }
+    assert_eq!(host.api().get("/api/v1/tenants/demo").ok()["status"]["queued"], 3);
     end(first);
     while !later.is_empty() {
         let next = later.remove(0);
@@ -63,8 +64,9 @@ fn wait_ends_after_its_time() {
         "{words}"
     );
     assert!(words.contains("At capacity: tenant demo has 1 process running"), "{words}");
+    assert!(!words.contains("--wait"), "it waits already: {words}");
     let malformed =
-        host.command(&["run", "--tenant", "demo", "--wait=soon", "--", "true"]).output().expect("it runs");
+        host.command(&["run", "--tenant", "demo", "--wait", "soon", "--", "true"]).output().expect("it runs");
     assert_eq!(malformed.status.code(), Some(2));
     assert!(stderr_of(&malformed).contains("\"soon\" is not a duration"), "{}", stderr_of(&malformed));
     end(first);
@@ -181,6 +183,29 @@ fn waits_survive_a_restart_of_the_manager() {
     end(first);
     eventually("it has the slot", || is_running(&waits).then_some(()));
     end(waits);
+}
+
+#[test]
+fn order_survives_a_killed_manager() {
+    let mut host = Host::ready();
+    let first = waiting(&host, "demo", "--wait", &["sleep", "600"]);
+    eventually("the first has its slot", || is_running(&first).then_some(()));
+    let queued = |host: &Host| host.api().get("/api/v1/tenants/demo").ok()["status"]["queued"].clone();
+    let mut later = Vec::new();
+    for number in 1..=4 {
+        later.push(waiting(&host, "demo", "--wait", &["sleep", "600"]));
+        eventually("it waits", || (queued(&host) == number).then_some(()));
+    }
+    host.end_manager(Signal::KILL);
+    // A slot is free before any of them comes back.
+    end(first);
+    host.serve();
+    while !later.is_empty() {
+        let next = later.remove(0);
+        eventually("the next has its slot", || is_running(&next).then_some(()));
+        assert!(later.iter().all(|one| is_alive(one.id()) && !is_running(one)), "the others wait");
+        end(next);
+    }
 }
 
 #[test]

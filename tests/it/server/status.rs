@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{InProcess, Served};
+use crate::harness::{InProcess, Served, eventually};
 
 fn printed(host: &Served, arguments: &[&str]) -> String {
     String::from_utf8(host.cli(arguments).stdout).expect("text")
@@ -29,7 +29,7 @@ fn status_reports_effective_settings() {
     let host = InProcess::ready();
     let table = printed(&host, &["status"]);
     assert_eq!(cell(&table, "demo", "PRIORITY"), "normal", "{table}");
-    assert_eq!(cell(&table, "batch", "PRIORITY"), "below_normal (env)", "{table}");
+    assert_eq!(cell(&table, "batch", "PRIORITY"), "below_normal*", "{table}");
     let spec = json!({"gpus": ["0"], "defaults": {"priority": "below_normal"}});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
     host.await_ready();
@@ -43,7 +43,7 @@ fn status_reports_effective_settings() {
     host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
     let table = printed(&host, &["status"]);
     let cordoned = host.condition("gpu0", "Schedulable").expect("a condition");
-    let line = format!("gpu0: Schedulable (Cordoned): {}", cordoned["message"].as_str().unwrap());
+    let line = format!("gpu0: {}", cordoned["message"].as_str().unwrap());
     assert_eq!(attention(&table), [line], "{table}");
 
     // Stopped, nothing is in force, whatever the specs say; the reason is shown once, for the daemon.
@@ -59,7 +59,9 @@ fn status_reports_effective_settings() {
     }
     let ready = host.condition("gpu0", "Ready").expect("a condition");
     let (reason, message) = (ready["reason"].as_str().unwrap(), ready["message"].as_str().unwrap());
-    assert!(attention(&table).contains(&format!("gpu0: Ready ({reason}): {message}").as_str()), "{table}");
+    assert!(attention(&table).contains(&format!("gpu0: not ready: {message}").as_str()), "{table}");
+    let wide = printed(&host, &["status", "-o", "wide"]);
+    assert!(wide.contains(&format!("gpu0: not ready: {message} (Ready: {reason})")), "{wide}");
     assert_eq!(table.matches(message).count(), 1, "{table}");
 
     // The same for programs.
@@ -82,12 +84,37 @@ fn reason_common_to_tenants_is_shown_once() {
     host.await_ready();
     let table = printed(&host, &["status"]);
     let weakened: Vec<&str> =
-        attention(&table).into_iter().filter(|line| line.contains("LimitWeakened")).collect();
+        attention(&table).into_iter().filter(|line| line.contains("has no memory limit")).collect();
     let [line] = weakened[..] else { panic!("one line: {table}") };
-    assert!(
-        line.starts_with("batch, demo: LimitWeakened (NeighbourWithoutLimit): tenant plain has"),
-        "{line}"
-    );
+    assert!(line.starts_with("batch, demo: tenant plain has no memory limit"), "{line}");
     let output = host.cli(&["status"]);
     assert_eq!(output.status.code(), Some(0), "they are ready: {table}");
+}
+
+#[test]
+fn tenants_without_a_partition_are_not_ready() {
+    let host = InProcess::ready();
+    assert_eq!(host.cli(&["status"]).status.code(), Some(0));
+    let spec = json!({"gpus": ["1"], "mode": "static"});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    for tenant in ["one", "two"] {
+        assert_eq!(host.api().tenant(tenant, &json!({"daemon": "gpu1"})).status, 201);
+    }
+    host.await_ready();
+    // One line for both, as their reasons differ only in the name.
+    let output = eventually("both are reported", || {
+        let output = host.cli(&["status"]);
+        String::from_utf8_lossy(&output.stdout)
+            .contains("  one, two: not ready: daemon gpu1")
+            .then_some(output)
+    });
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(1), "the daemon is ready, its tenants are not: {table}");
+    assert_eq!(cell(&table, "one", "SMS"), "no partition", "{table}");
+    // What somebody wanted is no reason.
+    for tenant in ["one", "two"] {
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
+    }
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    assert_eq!(host.cli(&["status"]).status.code(), Some(0));
 }

@@ -98,7 +98,8 @@ fn effective_status_matches_the_daemon() {
     assert_eq!(host.api().tenant("web", &quarter()).status, 201);
     let tenant = applied(host.api(), "web");
     let effective = &tenant["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"], json!({"bytes": 4_u64 << 30, "enforced_by": "server"}));
+    let on = &effective["device_memory_limits"][0];
+    assert_eq!((&on["bytes"], &on["enforced_by"]), (&json!(4_u64 << 30), &json!("server")));
     assert_eq!(effective["threads"]["enforced_by"], "server");
     assert_eq!(effective["threads"]["predicted_sms"], 32);
 
@@ -118,12 +119,12 @@ fn status_shows_what_enforces_each_value() {
     // The server has the largest of its tenants' values; the smaller ones live in the environment.
     let demo = applied(host.api(), "demo");
     let effective = &demo["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"]["enforced_by"], "environment");
+    assert_eq!(effective["device_memory_limits"][0]["enforced_by"], "environment");
     assert_eq!(effective["threads"]["enforced_by"], "environment");
     assert_eq!(effective["priority"], json!({"priority": "normal", "enforced_by": "none"}));
     let batch = applied(host.api(), "batch");
     let effective = &batch["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"]["enforced_by"], "server");
+    assert_eq!(effective["device_memory_limits"][0]["enforced_by"], "server");
     assert_eq!(effective["threads"]["enforced_by"], "server");
     assert_eq!(effective["threads"]["predicted_sms"], 66);
     assert_eq!(effective["priority"]["enforced_by"], "environment");
@@ -131,7 +132,8 @@ fn status_shows_what_enforces_each_value() {
     assert_eq!(host.api().tenant("free", &json!({"daemon": "gpu1"})).status, 201);
     let free = applied(host.api(), "free");
     let effective = &free["status"]["effective"];
-    assert_eq!(effective["device_memory_limit"], json!({"bytes": null, "enforced_by": "none"}));
+    let on = &effective["device_memory_limits"][0];
+    assert_eq!((&on["bytes"], &on["enforced_by"]), (&json!(null), &json!("none")));
     assert_eq!(effective["threads"]["enforced_by"], "none");
 }
 
@@ -225,4 +227,27 @@ fn tenant_with_running_client_is_not_deleted() {
         host.clients();
         (host.api().delete("/api/v1/tenants/demo").status == 204).then_some(())
     });
+}
+
+#[test]
+fn clients_with_older_limits_are_counted() {
+    let host = InProcess::ready();
+    let read = || host.api().get("/api/v1/tenants/demo?fresh=true").ok();
+    let older = || read()["status"]["effective"]["clients_with_other_limits"].clone();
+    let _client = host.client("demo");
+    assert_eq!(older(), 0);
+    let mut spec = read()["spec"].clone();
+    spec["device_memory_limit"] = json!("2G");
+    assert_eq!(host.api().tenant("demo", &spec).status, 200);
+    eventually("the new limit is in force", || (older() == 1).then_some(()));
+    let shown = host.cli(&["tenant", "get", "demo"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains("1 client was started with other limits, which it keeps until it ends"),
+        "{shown}"
+    );
+    spec["device_memory_limit"] = json!("1G");
+    spec["active_thread_percentage"] = json!(10);
+    assert_eq!(host.api().tenant("demo", &spec).status, 200);
+    eventually("it still has its first limits", || (older() == 1).then_some(()));
 }

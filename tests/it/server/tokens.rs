@@ -91,6 +91,18 @@ fn revoked_token_is_refused_at_once() {
 }
 
 #[test]
+fn name_of_a_valid_token_is_taken() {
+    let host = InProcess::stopped();
+    let request = json!({"name": "ci", "grant": "viewer"});
+    let (id, _) = made(&host, &request);
+    let problem = host.api().post("/api/v1/tokens", &request).problem(409, "conflict");
+    let detail = problem["detail"].as_str().expect("words");
+    assert!(detail.contains(&id) && detail.contains("named ci too"), "{problem}");
+    assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
+    made(&host, &request);
+}
+
+#[test]
 fn tenant_token_ends_with_its_tenant() {
     let host = InProcess::stopped();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
@@ -225,7 +237,7 @@ fn tenant_terminates_its_own_client() {
     client.ended();
     let operation = accepted.json()["id"].as_str().unwrap().to_owned();
     assert_eq!(own.get("/api/v1/operations").ok()["items"][0]["id"], *operation);
-    let other = host.api().with_token(Some(&create(&host, "t", "tenant:batch")));
+    let other = host.api().with_token(Some(&create(&host, "u", "tenant:batch")));
     other.get(&format!("/api/v1/operations/{operation}")).problem(404, "not-found");
     assert_eq!(other.get("/api/v1/operations").ok()["items"], json!([]));
     own.post(&format!("/api/v1/operations/{operation}/cancel"), &json!({})).problem(403, "forbidden");

@@ -4,7 +4,9 @@
 (() => {
   const plots = new Map();
 
-  const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit" });
+  // As the other times of the console.
+  const hourCycle = "h23";
+  const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", hourCycle });
 
   function bytes(value) {
     if (value === 0) return "0 MiB";
@@ -69,7 +71,7 @@
     };
   }
 
-  const exact = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const exact = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle });
   // Most lines in the readout; the table below has them all.
   const READOUT_LINES = 8;
 

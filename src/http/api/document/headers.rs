@@ -8,10 +8,17 @@ const LOCATION: &str = "The path of the resource that shows the progress.";
 pub(super) fn add(method: &str, operation: &mut Value) {
     let can_be_dry_run =
         operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "dry_run"));
+    // The only resource without a generation of its own: its tag is of the content alone.
+    let is_host_file = operation["operationId"].as_str().is_some_and(|id| id.ends_with("_host_spec"));
     let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
     for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
         if let Some(tag) = response.pointer_mut("/headers/ETag") {
-            *tag = etag(method == "get", can_be_dry_run && status == "200");
+            *tag = etag(method == "get", can_be_dry_run && status == "200" && !is_host_file);
+            if is_host_file {
+                tag["description"] =
+                    "The entity tag of all of it, for `If-Match` and `If-None-Match`.".into();
+                tag["schema"] = json!({"type": "string", "pattern": "^\"[0-9a-f]{16}\"$", "examples": ["\"0123456789abcdef\""]});
+            }
         }
         if status == "202" {
             response["headers"]["Location"] =

@@ -26,12 +26,12 @@ const RESPONSES: [ProblemResponse; 26] = [
     ProblemResponse("NotFound", 404, "What the request names does not exist, or the caller may not see it.", &["not-found"]),
     ProblemResponse("NotAcceptable", 406, "`Accept` allows none of the forms that the answer has.", &["not-acceptable"]),
     ProblemResponse("BodyTooSlow", 408, "The body arrived too slowly.", &["body-too-slow"]),
-    ProblemResponse("Conflict", 409, "The request conflicts with the current state of the host; `detail` and `errors` say with what.", &["conflict", "not-admitted", "layout-blocked", "fingerprint-differs", "read-only"]),
+    ProblemResponse("Conflict", 409, "The request conflicts with the current state of the host; `detail` and `errors` say with what.", &["conflict", "not-admitted", "layout-blocked", "host-file-refused", "fingerprint-differs", "read-only"]),
     ProblemResponse("PreconditionFailed", 412, "The resource was changed, created or deleted since it was read.", &["precondition-failed"]),
     ProblemResponse("BodyTooLarge", 413, "The body is too large.", &["body-too-large"]),
     ProblemResponse("UnsupportedEncoding", 415, "The request has a `Content-Encoding`.", &["unsupported-encoding"]),
     ProblemResponse("NotJson", 415, "The body is not JSON, or has a `Content-Encoding`.", &["not-json", "unsupported-encoding"]),
-    ProblemResponse("NotALayout", 415, "The body has none of the media types that a layout can have, or has a `Content-Encoding`.", &["not-a-layout", "unsupported-encoding"]),
+    ProblemResponse("NotADocument", 415, "The body has none of the media types that a document can have, or has a `Content-Encoding`.", &["not-a-document", "unsupported-encoding"]),
     ProblemResponse("WrongHost", 421, "The `Host` header does not name this server.", &["wrong-host"]),
     ProblemResponse("InvalidRequest", 422, "A value is refused; `errors` says which, and why.", &["invalid-request"]),
     ProblemResponse("InvalidRequestOrKeyReused", 422, "A value is refused, or the `Idempotency-Key` was used for another request.", &["invalid-request", "idempotency-key-reused"]),
@@ -142,7 +142,7 @@ impl<'o> OperationTraits<'o> {
             names.push(match self.body.as_slice() {
                 [] => "UnsupportedEncoding",
                 [_] => "NotJson",
-                _ => "NotALayout",
+                _ => "NotADocument",
             });
         }
         if creates || self.takes("If-Match") {

@@ -13,7 +13,7 @@ use crate::http::AppState;
 use crate::http::extract::Query;
 use crate::http::pages::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::gpus::{GpuRow, name_gpus_by_index};
 use crate::http::pages::rendered;
 use crate::http::pages::spec_form::{FormSpec, REVISION, SpecDraft};
 use crate::http::problem::Problem;
@@ -110,6 +110,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
         ("defaults.device_memory_limit", Shape::Memory, "Device memory limit"),
         ("defaults.active_thread_percentage", Shape::Number, "Active thread percentage"),
         ("defaults.priority", Shape::Text, "Priority"),
+        ("provisioning.strategy", Shape::Text, "Strategy of shares"),
+        ("provisioning.expected_clients", Shape::Whole, "Clients to divide among"),
         ("admission", Shape::Text, "Admission"),
         ("memory_overcommit", Shape::Number, "Memory over-commit"),
         ("drift_policy", Shape::Text, "Drift policy"),
@@ -120,6 +122,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
     async fn stored(app: &AppState, ctx: &RequestContext, name: &DaemonName) -> Result<Form, ServiceError> {
         let daemon = app.service.daemon(ctx, name, false).await?;
         let mut form = Form::of(&daemon.spec, Self::FIELDS)?;
+        name_gpus_by_index(app, ctx, &mut form, "defaults.device_memory_limit").await?;
         form.set(REVISION, daemon.revision.to_string());
         Ok(form)
     }
@@ -185,6 +188,10 @@ mod tests {
                 "defaults": {
                     "device_memory_limit": "1536M", "active_thread_percentage": 12.5, "priority": "below_normal",
                 },
+            }),
+            serde_json::json!({
+                "gpus": ["0", "1"], "defaults": {"device_memory_limit": {"0": "1G", "1": "1536M"}},
+                "provisioning": {"strategy": "weighted", "expected_clients": 8},
             }),
         ];
         for spec in specs {

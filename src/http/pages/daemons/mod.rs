@@ -17,7 +17,8 @@ pub(super) use self::rows::{DaemonSummary, daemon_names, daemon_rows};
 
 use self::rows::{clients, named};
 use self::settings::DaemonSettingRow;
-use super::format::{self, Amount, Badge, Moment, Tone};
+use super::banner::Banner;
+use super::format::{self, Amount, Amounts, Badge, Moment, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::lists::ROWS;
@@ -34,6 +35,7 @@ use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::operation::OperationRequest;
+use crate::domain::provisioning::ProvisioningStatus;
 use crate::domain::wedge::WedgePolicy;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
@@ -91,6 +93,7 @@ struct ForeignRow {
 #[template(path = "daemons/daemon.html")]
 struct DaemonPage {
     frame: Frame,
+    banner: Banner,
     row: DaemonSummary,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
@@ -106,7 +109,7 @@ struct DaemonPage {
 struct DaemonTenantRow {
     tenant: TenantView,
     ready: Badge,
-    limit: Option<Amount>,
+    limit: Option<Amounts>,
 }
 
 impl DaemonPage {
@@ -131,6 +134,11 @@ impl DaemonPage {
                 OperationRequest::DrainDaemon { .. } | OperationRequest::BeginMaintenance { .. }
             )
         })
+    }
+
+    /// What its strategy gives its tenants.
+    fn provisioning(&self) -> Option<&ProvisioningStatus> {
+        self.row.daemon.status.as_ref()?.provisioning.as_ref()
     }
 
     fn mode(&self) -> &'static str {
@@ -215,10 +223,11 @@ async fn show(
     let has_more_tenants = tenants.next_cursor.is_some();
     let tenants = tenants.items.into_iter().map(|tenant| DaemonTenantRow {
         ready: format::ready(&tenant.status.conditions),
-        limit: tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes())),
+        limit: tenant.spec.device_memory_limit.as_ref().map(Amounts::of),
         tenant,
     });
     let from = service.first_event_of_daemon(&ctx, &name).await?;
+    let banner = Banner::of_daemon(&app, &ctx, &name, from).await?;
     let about = EventFilter { daemon: Some(name.clone()), from, ..EventFilter::default() };
     let newest = Page::first(EVENTS);
     let events = service.events(&ctx, about, Order::NewestFirst, &newest).await?.items;
@@ -233,6 +242,7 @@ async fn show(
     let frame = Frame::of(service, &ctx, Section::Daemons, &format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
         frame,
+        banner,
         row,
         settings,
         clients,

@@ -11,8 +11,10 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 
+use super::banner::Banner;
 use super::chart::Chart;
 use super::format::{Amount, or_dash};
+use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::rendered;
 use super::sm_map::{Named, SmMap};
@@ -23,6 +25,7 @@ use crate::domain::layout::Enforcement;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
+use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuView};
@@ -37,6 +40,32 @@ pub(super) fn router() -> Router<AppState> {
         .route("/gpus/{gpu}/replace", get(replace::ask).post(replace::replace))
 }
 
+/// Names the GPUs of a limit by their indices, which are shorter than UUIDs, in the field of a form.
+pub(super) async fn name_gpus_by_index(
+    app: &AppState,
+    ctx: &RequestContext,
+    form: &mut Form,
+    field: &str,
+) -> Result<(), ServiceError> {
+    let text = form.text(field).to_owned();
+    if !text.contains('=') {
+        return Ok(());
+    }
+    let gpus = app.service.gpu_views(ctx).await?;
+    let index = |name: &str| gpus.iter().find(|gpu| gpu.uuid.as_str() == name)?.index;
+    let mut entries: Vec<(Option<u32>, String)> = text
+        .split(',')
+        .map(|entry| match entry.split_once('=').and_then(|(gpu, size)| Some((index(gpu)?, size))) {
+            Some((index, size)) => (Some(index), format!("{index}={size}")),
+            None => (None, entry.to_owned()),
+        })
+        .collect();
+    entries.sort();
+    let entries: Vec<String> = entries.into_iter().map(|(_, entry)| entry).collect();
+    form.replace(field, entries.join(","));
+    Ok(())
+}
+
 #[derive(Template)]
 #[template(path = "gpus.html")]
 struct GpusPage {
@@ -48,6 +77,7 @@ struct GpusPage {
 #[template(path = "gpu.html")]
 struct GpuPage {
     frame: Frame,
+    banner: Banner,
     row: GpuRow,
     daemon: Option<DaemonView>,
     map: Option<SmMap>,
@@ -118,7 +148,8 @@ async fn show(
     let lines = app.service.gpu_history(&ctx, row.key())?;
     let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
-    Ok(rendered(&GpuPage { frame, row, daemon, map, partitioned, shares, processes, chart }))
+    let banner = Banner::of_gpu(&app, &ctx, row.key()).await?;
+    Ok(rendered(&GpuPage { frame, banner, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
 /// The map of a GPU with partitions.

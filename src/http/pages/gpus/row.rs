@@ -18,7 +18,9 @@ pub(in crate::http::pages) struct GpuRow {
 impl GpuRow {
     pub(in crate::http::pages) fn of(gpu: GpuView) -> Self {
         let memory = gpu.memory_total.zip(gpu.memory_used);
-        let memory = memory.map(|(total, used)| Gauge::new(used, gpu.memory_limits, total));
+        let gauge =
+            |(total, used)| Gauge::new(used, gpu.memory_limits, total).with_capacity(gpu.memory_capacity);
+        let memory = memory.map(gauge);
         let bypass = |kind: &GpuProcessKind| *kind == GpuProcessKind::Bypass;
         let bypasses = gpu.processes.iter().flatten().filter(|process| bypass(&process.kind)).count();
         Self { gpu, memory, bypasses }

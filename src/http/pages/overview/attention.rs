@@ -2,25 +2,18 @@
 
 use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
-use crate::domain::event::{Event, EventFilter, Severity};
+use crate::domain::incident::IncidentKind;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
+use crate::http::pages::banner::Banner;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
-use crate::service::events::Order;
 use crate::service::host::HostView;
-use crate::service::page::Page;
 
-/// How far back failures are shown, in milliseconds.
-const RECENT_MS: i64 = 60 * 60 * 1000;
-/// Failures that are read; those of one kind are shown once.
-const FAILURES: u32 = 50;
-/// Kinds of failures shown.
-const KINDS: usize = 3;
 /// How long before its expiry a certificate is shown, in milliseconds.
 const CERTIFICATE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 
@@ -31,8 +24,6 @@ pub(super) struct Attention {
     pub(super) what: String,
     /// The cause, as reported, with a remedy if there is one.
     pub(super) why: String,
-    /// The time, if it is an event.
-    pub(super) at: Option<Moment>,
     /// Where to handle it.
     pub(super) remedy: RemedyLink,
 }
@@ -44,35 +35,30 @@ pub(super) struct RemedyLink {
 }
 
 impl RemedyLink {
-    fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
+    pub(super) fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
         Self { href: href.into(), label: label.into() }
     }
 }
 
 fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy: RemedyLink) -> Attention {
-    Attention { tone, what: what.into(), why: why.into(), at: None, remedy }
+    Attention { tone, what: what.into(), why: why.into(), remedy }
 }
 
-/// Everything that needs attention now, worst first.
+/// Everything that needs attention now, worst first, but for what the banner above it shows as an incident.
 pub(super) async fn all(
     app: &AppState,
     ctx: &RequestContext,
     daemons: &[DaemonSummary],
     gpus: &[GpuRow],
+    banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
     found.extend(of_host(&app.service.host(ctx).await?, app.service.clock().unix_ms()));
     let maintenance = app.service.maintenance(ctx).await?;
     found.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
-    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row))));
-    found.extend(gpus.iter().flat_map(of_gpu));
-    let failures = failures(app, ctx).await?;
-    // A failure that persists is already shown as a present condition.
-    let is_current =
-        |failure: &Attention| found.iter().any(|now| !now.why.is_empty() && failure.why.ends_with(&now.why));
-    let failures: Vec<Attention> = failures.into_iter().filter(|failure| !is_current(failure)).collect();
-    found.extend(failures);
+    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row), banner)));
+    found.extend(gpus.iter().flat_map(|row| of_gpu(row, banner)));
     found.sort_by_key(|attention| attention.tone);
     Ok(found)
 }
@@ -130,7 +116,7 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
 }
 
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
-fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
+fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
     let place = |below: &str, label: &str| RemedyLink::new(format!("/daemons/{name}{below}"), label);
@@ -152,7 +138,15 @@ fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
         Phase::Applying => status.drift.present,
         _ => false,
     };
-    if !expected {
+    let covered: &[IncidentKind] = match status.phase {
+        Phase::Wedged => &[IncidentKind::DaemonWedged],
+        Phase::Starting | Phase::BackOff | Phase::CrashLoop => {
+            &[IncidentKind::DaemonDied, IncidentKind::CrashLoop]
+        }
+        Phase::Blocked => &[IncidentKind::GpuMissing],
+        _ => &[],
+    };
+    if !expected && !banner.covers(name, covered) {
         let remedy = match status.phase {
             Phase::CrashLoop | Phase::BackOff => place("/logs", "Read its log"),
             Phase::Wedged => place("#actions", "Restart it"),
@@ -167,7 +161,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
         let what = format!("Daemon {name} is cordoned");
         found.push(attention(Tone::Quiet, what, why, place("#actions", "Uncordon it")));
     }
-    if status.drift.present {
+    if status.drift.present && !banner.covers(name, &[IncidentKind::Drift]) {
         let what = format!("Settings of daemon {name} were changed by someone else");
         let last: Vec<String> = status.drift.last.iter().map(ToString::to_string).collect();
         found.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
@@ -185,11 +179,17 @@ fn of_daemon(row: &DaemonSummary, rests: bool) -> Vec<Attention> {
             }
             LayoutState::Failed => {
                 let why = layout.failure.as_ref().map(|failure| failure.message.clone());
-                Some((Tone::Bad, what("is not in force"), why.unwrap_or_default()))
+                Some((Tone::Bad, what("is not applied"), why.unwrap_or_default()))
             }
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };
         let see = || place("#layout", "Show layout");
+        let covered = match layout.state {
+            LayoutState::Drifted => IncidentKind::Drift,
+            LayoutState::Degraded => IncidentKind::LayoutDegraded,
+            _ => IncidentKind::LayoutIdsDiffer,
+        };
+        let found_here = found_here.filter(|_| !banner.covers(name, &[covered]));
         found.extend(found_here.map(|(tone, what, why)| attention(tone, what, why, see())));
     }
     let waiting: usize = status.queue.iter().map(|queue| queue.waiting.len()).sum();
@@ -207,16 +207,17 @@ fn why(status: &DaemonStatus) -> String {
     status.conditions.iter().find(failing).map(|condition| condition.message.clone()).unwrap_or_default()
 }
 
-fn of_gpu(row: &GpuRow) -> Vec<Attention> {
+fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
     let mut found = Vec::new();
     let called = row.called();
     let open = || RemedyLink::new(format!("/gpus/{}", row.key()), "Show GPU");
-    if !row.gpu.present {
+    let is_covered = |kind| banner.covers_gpu(row.key(), kind);
+    if !row.gpu.present && !is_covered(IncidentKind::GpuMissing) {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
         found.push(attention(Tone::Bad, format!("{called} is missing"), why, open()));
     }
     // A GPU without a daemon is not monitored for bypasses.
-    if row.bypasses > 0 && row.gpu.daemon.is_some() {
+    if row.bypasses > 0 && row.gpu.daemon.is_some() && !is_covered(IncidentKind::Bypass) {
         let what = match row.bypasses {
             1 => format!("1 process bypasses MPS on {called}"),
             several => format!("{several} processes bypass MPS on {called}"),
@@ -234,38 +235,4 @@ fn of_gpu(row: &GpuRow) -> Vec<Attention> {
         found.push(attention(Tone::Quiet, format!("The memory of {called} is over-committed"), why, open()));
     }
     found
-}
-
-/// Recent failures, newest first; equal ones are counted.
-async fn failures(app: &AppState, ctx: &RequestContext) -> Result<Vec<Attention>, Problem> {
-    let filter = EventFilter {
-        severity: Some(Severity::Error),
-        since: Some(app.service.clock().unix_ms() - RECENT_MS),
-        ..EventFilter::default()
-    };
-    let page = Page::first(FAILURES);
-    let events = app.service.events(ctx, filter, Order::NewestFirst, &page).await?.items;
-    let alike =
-        |one: &Event, other: &Event| one.kind == other.kind && one.subject.daemon == other.subject.daemon;
-    let newest = |at: &usize| !events[..*at].iter().any(|newer| alike(newer, &events[*at]));
-    let mut failures = Vec::new();
-    for at in (0..events.len()).filter(newest).take(KINDS) {
-        let event = &events[at];
-        let meaning = event.kind.meaning().trim_end_matches('.');
-        let (what, remedy) = match events.iter().filter(|other| alike(other, event)).count() {
-            1 => (meaning.to_owned(), RemedyLink::new(format!("/events/{}", event.id), "The event")),
-            times => {
-                let all = format!("/events?type={}&within=1h", event.kind.as_str());
-                (format!("{meaning}, {times} times in the last hour"), RemedyLink::new(all, "The events"))
-            }
-        };
-        let fault = app.service.fault(ctx, event.clone()).await?;
-        let why = match fault.over {
-            Some(_) => format!("it has ended: {}", event.message),
-            None => event.message.clone(),
-        };
-        // It happened; whether it persists is shown by the present conditions.
-        failures.push(Attention { tone: Tone::Quiet, what, why, at: Some(Moment(event.at)), remedy });
-    }
-    Ok(failures)
 }

@@ -1,24 +1,29 @@
 //! Whether everything is well, and if not, what to do.
 
 mod attention;
+mod tenants;
 
 use askama::Template;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use self::attention::Attention;
+use super::banner::Banner;
 use super::daemons::{DaemonSummary, daemon_rows};
 use super::format::Tone;
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
+use crate::domain::count::counted;
 use crate::domain::event::{Event, EventFilter, EventType};
+use crate::domain::incident::IncidentFilter;
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::TenantFilter;
 
 /// Events shown.
 const EVENTS: u32 = 8;
@@ -27,6 +32,7 @@ const EVENTS: u32 = 8;
 #[template(path = "overview.html")]
 struct OverviewPage {
     frame: Frame,
+    banner: Banner,
     attention: Vec<Attention>,
     under_way: Vec<OperationSummary>,
     daemons: Vec<DaemonSummary>,
@@ -37,13 +43,28 @@ struct OverviewPage {
 impl OverviewPage {
     /// The worst severity.
     fn tone(&self) -> Tone {
-        self.attention.first().map_or(Tone::Good, |worst| worst.tone)
+        let worst = self.attention.first().map(|worst| worst.tone);
+        worst.into_iter().chain(self.banner.tone()).min().unwrap_or(Tone::Good)
     }
 
     /// Everything that needs attention, in one line.
     fn summary(&self) -> String {
         let urgent = self.attention.iter().filter(|one| one.tone != Tone::Quiet).count();
+        // Incidents have their own place, above the rest.
+        if self.banner.open > 0 {
+            let incidents = format!("{} open", counted(self.banner.open, "incident"));
+            return match urgent {
+                0 => incidents,
+                1 => format!("{incidents}, 1 more thing needs attention"),
+                _ => format!("{incidents}, {urgent} more things need attention"),
+            };
+        }
         match (urgent, self.attention.len()) {
+            (0, notes) if self.banner.total > 0 => {
+                let recovered = counted(self.banner.total, "incident");
+                let notes = if notes == 0 { String::new() } else { format!(", {}", counted(notes, "note")) };
+                format!("Recovered from {recovered} in the last hour{notes}")
+            }
             (0, 1) => "No problems, 1 note".to_owned(),
             (0, several) => format!("No problems, {several} notes"),
             (1, _) => "1 thing needs attention".to_owned(),
@@ -68,10 +89,14 @@ pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Re
     let newest = Page::first(EVENTS);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
     let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
-    let attention = attention::all(&app, &ctx, &daemons, &gpus).await?;
+    let banner = Banner::of(&app, &ctx, IncidentFilter::default()).await?;
+    let mut attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
+    let tenants = service.tenants(&ctx, &TenantFilter::default(), &page).await?.items;
+    attention.extend(tenants::of_tenants(&daemons, &tenants));
+    attention.sort_by_key(|one| one.tone);
     let under_way = under_way(&app, &ctx, None).await?;
     let frame = Frame::of(service, &ctx, Section::Overview, "Overview").await.live();
-    Ok(rendered(&OverviewPage { frame, attention, under_way, daemons, gpus, events }))
+    Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, events }))
 }
 
 /// Event types that matter to an operator: readers, and what always follows from another event, would push out the relevant

@@ -7,7 +7,7 @@ use axum::response::Response;
 use super::super::daemons::daemon_names;
 use super::super::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use super::super::frame::{Frame, Section};
-use super::super::gpus::GpuRow;
+use super::super::gpus::{GpuRow, name_gpus_by_index};
 use super::super::rendered;
 use super::super::spec_form::{self, FormSpec, REVISION, SpecDraft};
 use super::prediction::PredictionView;
@@ -161,6 +161,7 @@ impl FormSpec for TenantSpec<GpuRef> {
         ("max_clients", Shape::Whole, "Clients"),
         ("sms", Shape::Whole, "SMs"),
         ("active_thread_percentage", Shape::Number, "Percentage"),
+        ("weight", Shape::Whole, "Weight"),
         ("priority", Shape::Text, "Priority"),
         ("labels", Shape::Pairs, "Labels"),
     ];
@@ -186,6 +187,7 @@ impl FormSpec for TenantSpec<GpuRef> {
     async fn stored(app: &AppState, ctx: &RequestContext, name: &TenantName) -> Result<Form, ServiceError> {
         let tenant = app.service.tenant(ctx, name, false).await?;
         let mut form = Form::of(&tenant.spec, Self::FIELDS)?;
+        name_gpus_by_index(app, ctx, &mut form, "device_memory_limit").await?;
         let share = SHARES.iter().find(|(_, field)| form.ticked(field)).map_or("default", |(share, _)| share);
         form.set("share", share);
         form.set("name", name.as_str());

@@ -14,9 +14,10 @@ use axum::routing::{get, post};
 
 use self::environment::Environment;
 use self::verification::Verified;
+use super::banner::Banner;
 use super::chart::Chart;
 use super::daemons::daemon_names;
-use super::format::{self, Amount, Badge, Moment, Tone, or_dash};
+use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
@@ -32,8 +33,10 @@ use crate::domain::daemon::Mode;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::status::PartitionStatus;
-use crate::domain::tenant::{TenantSpec, WaitingProcess, context_bytes};
-use crate::domain::{DaemonName, GpuUuid, Priority, TenantName};
+use crate::domain::provisioning::ProvisioningStrategy;
+use crate::domain::resolution::context_bytes;
+use crate::domain::tenant::{EffectiveMemory, TenantSpec, WaitingProcess};
+use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
@@ -93,8 +96,8 @@ impl TenantSummary {
         Self { badge: format::ready(&tenant.status.conditions), tenant }
     }
 
-    fn limit(&self) -> Option<Amount> {
-        self.tenant.spec.device_memory_limit.map(|limit| Amount(limit.bytes()))
+    fn limit(&self) -> Option<Amounts> {
+        self.tenant.spec.device_memory_limit.as_ref().map(Amounts::of)
     }
 
     fn share(&self) -> String {
@@ -111,8 +114,13 @@ impl TenantSummary {
 
     fn effective(&self) -> String {
         let Some(effective) = &self.tenant.status.effective else { return "–".to_owned() };
-        let memory =
-            effective.device_memory_limit.bytes.map_or("whole GPU".into(), |b| Amount(b).to_string());
+        let mut amounts: Vec<String> = effective
+            .device_memory_limits
+            .iter()
+            .map(|limit| limit.bytes.map_or("whole GPU".to_owned(), |bytes| Amount(bytes).to_string()))
+            .collect();
+        amounts.dedup();
+        let memory = amounts.join(" / ");
         match effective.threads.sms() {
             Some(sms) => format!("{memory}, {}", counted(sms, "SM")),
             None => memory,
@@ -125,7 +133,11 @@ fn share(tenant: &TenantView) -> String {
     match (tenant.spec.sms, tenant.spec.active_thread_percentage) {
         (Some(sms), _) => format!("{sms} SMs"),
         (None, Some(percentage)) => format!("{percentage} %"),
-        (None, None) => "–".to_owned(),
+        (None, None) => {
+            let mut shares = tenant.status.provisioning.iter().flat_map(|provisioning| &provisioning.shares);
+            let own = shares.find(|share| share.tenant == tenant.name);
+            or_dash(own.map(|share| format!("{} %", share.active_thread_percentage)))
+        }
     }
 }
 
@@ -158,6 +170,7 @@ async fn found(
 #[template(path = "tenant.html")]
 struct TenantPage {
     frame: Frame,
+    banner: Banner,
     tenant: TenantView,
     badge: Badge,
     /// Whether the user may see the host's daemons and GPUs.
@@ -192,7 +205,7 @@ impl WaitingRow {
 
 /// A desired value beside the effective one.
 struct TenantSettingRow {
-    name: &'static str,
+    name: String,
     configured: String,
     effective: String,
     exactly: String,
@@ -217,6 +230,20 @@ impl TenantPage {
     /// Whether the user may start a verification.
     fn verifies(&self) -> bool {
         self.terminates()
+    }
+
+    /// Its clients that were started with other limits, in words.
+    fn with_other_limits(&self) -> Option<String> {
+        self.tenant.status.effective.as_ref()?.other_limits()
+    }
+
+    /// Its processes that wait for a slot, in words.
+    fn queued(&self) -> Option<String> {
+        match self.tenant.status.queued {
+            0 => None,
+            1 => Some("1 process waits for a slot".to_owned()),
+            several => Some(format!("{several} processes wait for a slot")),
+        }
     }
 
     fn read_at(&self) -> Option<Moment> {
@@ -251,18 +278,23 @@ async fn show(
     let clients = service.clients(&ctx, &filter, false, &everything).await?.items;
     let leases = service.leases(&ctx, &name, &everything).await?.items;
     let newest = Page::first(EVENTS);
-    let filter = EventFilter { tenant: Some(name.clone()), ..EventFilter::default() };
+    let from = service.first_event_of_tenant(&ctx, &name).await?;
+    let filter = EventFilter { tenant: Some(name.clone()), from, ..EventFilter::default() };
     let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
     let places = places(&name, daemon.as_ref());
+    let banner = Banner::of_tenant(&app, &ctx, &name, from).await?;
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
-        settings: settings(&tenant, daemon.as_ref(), &places),
+        settings: settings(&tenant, daemon.as_ref(), &places, |uuid| {
+            called(uuid).unwrap_or_else(|| uuid.to_string())
+        }),
         verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
         places,
         frame,
+        banner,
         of_host,
         gpus,
         clients,
@@ -281,31 +313,52 @@ fn settings(
     tenant: &TenantView,
     daemon: Option<&DaemonView>,
     places: &[PartitionStatus],
+    called: impl Fn(&GpuUuid) -> String,
 ) -> Vec<TenantSettingRow> {
     let left = |default: Option<String>, or: &str| match (daemon, default) {
         (None, _) => "daemon's default".to_owned(),
         (Some(_), Some(default)) => format!("daemon's default: {default}"),
         (Some(_), None) => format!("daemon's default: {or}"),
     };
-    let (spec, defaults) = (&tenant.spec, daemon.map(|daemon| daemon.spec.defaults));
+    let (spec, defaults) = (&tenant.spec, daemon.map(|daemon| &daemon.spec.defaults));
     let effective = tenant.status.effective.as_ref();
     let limit =
         |bytes: Option<u64>| bytes.map_or("the whole GPU".to_owned(), |bytes| Amount(bytes).to_string());
-    let default = defaults.and_then(|defaults| defaults.device_memory_limit);
-    let memory = TenantSettingRow {
-        name: "Memory of each process, on each GPU",
-        configured: match spec.device_memory_limit {
-            Some(own) => limit(Some(own.bytes())),
-            None => left(default.map(|default| limit(Some(default.bytes()))), "the whole GPU"),
-        },
-        effective: or_dash(effective.map(|effective| limit(effective.device_memory_limit.bytes))),
-        exactly: usable(tenant),
-        enforced: format::enforced_by(effective.map(|effective| effective.device_memory_limit.enforced_by)),
+    let memory_of = |gpus: &[GpuUuid], name: String| {
+        let on =
+            |limit: &DeviceMemoryLimit| gpus.first().and_then(|gpu| limit.on(gpu)).map(MemoryLimit::bytes);
+        let default = defaults.and_then(|defaults| defaults.device_memory_limit.as_ref()).and_then(on);
+        let effective = gpus
+            .first()
+            .and_then(|gpu| effective?.device_memory_limits.iter().find(|limit| limit.gpu == *gpu));
+        TenantSettingRow {
+            name,
+            configured: match spec.device_memory_limit.as_ref().and_then(on) {
+                Some(own) => limit(Some(own)),
+                None => left(default.map(|default| limit(Some(default))), "the whole GPU"),
+            },
+            effective: or_dash(effective.map(|effective| limit(effective.bytes))),
+            exactly: effective.and_then(|effective| usable(tenant, effective)).unwrap_or_default(),
+            enforced: format::enforced_by(effective.map(|effective| effective.enforced_by)),
+        }
+    };
+    let limits = effective.map(|effective| effective.device_memory_limits.as_slice()).unwrap_or_default();
+    let alike = limits
+        .windows(2)
+        .all(|pair| (pair[0].bytes, pair[0].enforced_by) == (pair[1].bytes, pair[1].enforced_by));
+    let gpus = &tenant.status.gpus;
+    let mut rows: Vec<TenantSettingRow> = if alike {
+        vec![memory_of(gpus, "Memory of each process, on each GPU".to_owned())]
+    } else {
+        let of = |gpu: &GpuUuid| {
+            memory_of(std::slice::from_ref(gpu), format!("Memory of each process on {}", called(gpu)))
+        };
+        gpus.iter().map(of).collect()
     };
     let default = defaults.and_then(|defaults| defaults.active_thread_percentage);
     let partitioned = daemon.is_some_and(|daemon| daemon.spec.mode == Mode::Static);
     let threads = TenantSettingRow {
-        name: "Share of the SMs",
+        name: "Share of the SMs".to_owned(),
         configured: match (spec.sms, spec.active_thread_percentage) {
             (None, None) if partitioned && places.is_empty() => {
                 "not bound to a partition by any layout".to_owned()
@@ -314,6 +367,7 @@ fn settings(
                 let names: Vec<&str> = places.iter().map(|place| place.partition.as_str()).collect();
                 format!("partition {}, by the layout", names.join(", "))
             }
+            (None, None) if tenant.status.provisioning.is_some() => by_strategy(tenant),
             (None, None) => left(default.map(|default| format!("{default} %")), "all SMs"),
             _ => share(tenant),
         },
@@ -342,7 +396,7 @@ fn settings(
     };
     let default = defaults.and_then(|defaults| defaults.priority);
     let priority = TenantSettingRow {
-        name: "Priority",
+        name: "Priority".to_owned(),
         configured: match spec.priority {
             Some(own) => priority(own).to_owned(),
             None => left(default.map(|default| priority(default).to_owned()), "normal"),
@@ -351,7 +405,8 @@ fn settings(
         exactly: "a hint to the GPU".to_owned(),
         enforced: format::enforced_by(effective.map(|effective| effective.priority.enforced_by)),
     };
-    vec![memory, threads, priority]
+    rows.extend([threads, priority]);
+    rows
 }
 
 /// The SMs of a tenant's partitions that exist.
@@ -361,13 +416,20 @@ fn sms_of(places: &[PartitionStatus]) -> String {
 }
 
 /// The memory left to a process within its limit.
-fn usable(tenant: &TenantView) -> String {
-    let left = tenant.status.effective.as_ref().and_then(|effective| {
-        let (limit, sms) = (effective.device_memory_limit.bytes?, effective.threads.sms()?);
-        let left = limit.saturating_sub(context_bytes(sms));
-        Some(format!("about {} of it usable, after its context", Amount(left)))
-    });
-    left.unwrap_or_default()
+fn usable(tenant: &TenantView, limit: &EffectiveMemory) -> Option<String> {
+    let (limit, sms) = (limit.bytes?, tenant.status.effective.as_ref()?.threads.sms()?);
+    let left = limit.saturating_sub(context_bytes(sms));
+    Some(format!("about {} of it usable, after its context", Amount(left)))
+}
+
+/// How the daemon's strategy comes to the share of a tenant.
+fn by_strategy(tenant: &TenantView) -> String {
+    let Some(provisioning) = &tenant.status.provisioning else { return String::new() };
+    let own = provisioning.shares.iter().find(|share| share.tenant == tenant.name);
+    let weight = own.filter(|_| provisioning.strategy == ProvisioningStrategy::Weighted);
+    let weight = weight.map(|share| format!(", weight {}", share.weight)).unwrap_or_default();
+    let clients = counted(provisioning.clients, "client");
+    format!("daemon's strategy: {} over {clients}{weight}", provisioning.strategy.as_str())
 }
 
 pub(super) fn priority(priority: Priority) -> &'static str {

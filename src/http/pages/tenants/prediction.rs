@@ -5,6 +5,7 @@ use crate::domain::MemoryLimit;
 use crate::domain::count::counted;
 use crate::domain::daemon::{AdmissionMode, Mode};
 use crate::domain::prediction::{Outlook, Prediction};
+use crate::domain::provisioning::ProvisioningStatus;
 
 /// The prediction that the form shows.
 #[derive(Default)]
@@ -28,6 +29,11 @@ impl PredictionView {
         let mut warnings: Vec<&str> = gpus.filter_map(|gpu| gpu.below_context.as_deref()).collect();
         warnings.dedup();
         warnings
+    }
+
+    /// The shares that the daemon's strategy would give.
+    pub(super) fn provisioning(&self) -> Option<&ProvisioningStatus> {
+        self.prediction.as_ref()?.provisioning.as_ref()
     }
 
     pub(super) fn gpus(&self) -> impl Iterator<Item = OutlookRow<'_>> {
@@ -61,7 +67,7 @@ impl OutlookRow<'_> {
     }
 
     pub(super) fn limit(&self) -> Amount {
-        Amount(self.prediction.limit.map_or(self.gpu.memory, MemoryLimit::bytes))
+        Amount(self.gpu.limit.map_or(self.gpu.memory, MemoryLimit::bytes))
     }
 
     pub(super) fn usable(&self) -> Option<Amount> {

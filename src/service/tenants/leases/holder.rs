@@ -27,7 +27,7 @@ pub struct LeaseRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<u64>,
     /// Whether the process waits if there is no slot for it: the request is refused at once, and the process has its turn when it
-    /// repeats the request, as long as it lives and repeats it within a minute.
+    /// repeats the request, as long as it lives and repeats it within five seconds.
     #[serde(default)]
     pub queue: bool,
 }

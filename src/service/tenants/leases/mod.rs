@@ -29,10 +29,12 @@ use crate::domain::daemon::{Daemon, DaemonStatus, DesiredState, Mode, Phase};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::occupancy::{self, Lacking, Occupant};
-use crate::domain::tenant::{Tenant, gpus_of};
+use crate::domain::resolution::gpus_of;
+use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::placement::{occupy, started_before};
+use crate::service::tenants::provisioning::share_basis;
 use crate::service::tenants::{EnvironmentView, not_found};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, Fate};
@@ -72,7 +74,13 @@ impl Service {
         let uid = backend.stored_tenant(&name).await?.spec.uid;
         let holder = ClientId::from(holder_of(request, caller, uid)?);
         let permit = permit.on(Target::Lease(name.clone(), holder));
-        let admitted = backend.admit(&permit, &name, holder, request.kind, dry_run).await;
+        let waits = request.queue && !dry_run;
+        let _pending = backend.launches.decide(holder);
+        let admitted = if waits && backend.launches.awaits_return(holder) {
+            Err(after_restart())
+        } else {
+            backend.admit(&permit, &name, holder, request.kind, dry_run).await
+        };
         let refused = match admitted {
             Ok(lease) => {
                 backend.launches.leave(holder);
@@ -80,7 +88,7 @@ impl Service {
             }
             Err(refused) => refused,
         };
-        let Some(lacking) = refused.lacking().filter(|_| request.queue && !dry_run) else {
+        let Some(lacking) = refused.lacking().filter(|_| waits) else {
             return Err(refused);
         };
         backend.keep_turn(&name, holder, lacking).await?;
@@ -144,7 +152,9 @@ impl Backend {
         let reachable = fleet.check_reachable(&tenant.spec.daemon, multi_user, uid).await;
         reachable.map_err(ServiceError::Conflict)?;
         let gpus = self.held_gpus().await?;
-        let resolved = self.resolved(&tenant, &before, &gpus)?;
+        let tenants = self.stored_tenants().await?;
+        let basis = share_basis(&before, &tenants, &gpus)?;
+        let resolved = self.resolved(&tenant, &before, &tenants, &gpus)?;
         let placement = self.placement(&tenant, &resolved, before.generation)?;
         self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
@@ -152,6 +162,7 @@ impl Backend {
         let clients = families_of(&of_daemon, &name);
         of_daemon.retain(|client| client.daemon == tenant.spec.daemon);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
+        let known = gpus.clone();
         let seen: Vec<Gpu> = gpus.into_iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
@@ -173,6 +184,10 @@ impl Backend {
                     }
                     occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
                     let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
+                    // The environment would hold the share that it had beside others.
+                    if share_basis(&before, &neighbours, &known)? != basis {
+                        return Ok((false, Fate::RollBack));
+                    }
                     let (mut holders, mut others, mut kind) = (Vec::new(), Vec::new(), kind);
                     let mut by_operator = kind == LeaseKind::Recorded;
                     for LeaseRecord { lease, kind: before, by_operator: recorded, .. } in
@@ -201,12 +216,12 @@ impl Backend {
                     if let Some(max) = max
                         && taken > usize::try_from(max).unwrap_or(usize::MAX)
                     {
-                        let detail = format!(
-                            "tenant {name} has {} running and max_clients is {max}: wait for one to end (mps-manager run --wait), revoke a \
-                             lease, or raise max_clients",
+                        let full = format!(
+                            "tenant {name} has {} running and max_clients is {max}",
                             counted(taken - 1, "process")
                         );
-                        return Err(no_slot(detail, Lacking::TenantSlot));
+                        let remedy = "wait for one to end (mps-manager run --wait), revoke a lease, or raise max_clients";
+                        return Err(no_slot(full, remedy, Lacking::TenantSlot));
                     }
                     // What MPS does with a process that runs already is decided.
                     if kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
@@ -252,8 +267,10 @@ impl Backend {
             return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first"))
                 .visible_to_tenants());
         }
-        // Any change of a daemon in static mode may bind other tenants to its partitions.
-        let wanted = if mode == Mode::Static { daemon.generation } else { tenant.daemon_generation };
+        // Any change of a daemon in static mode may bind other tenants to its partitions, and with a strategy may raise this one's share,
+        // to which the server still holds a client that connects before it is applied.
+        let depends_on_all = mode == Mode::Static || daemon.spec.provisioning.is_active();
+        let wanted = if depends_on_all { daemon.generation } else { tenant.daemon_generation };
         let ready =
             |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= wanted;
         let failed = |status: &DaemonStatus| {
@@ -312,11 +329,11 @@ impl Backend {
         if is_leased || connected.is_some_and(|clients| clients.iter().any(|client| client.id == holder)) {
             return Ok(());
         }
-        let detail = format!(
-            "{} for a slot of tenant {name} or of its GPUs before this one: wait too (mps-manager run --wait)",
+        let full = format!(
+            "{} for a slot of tenant {name} or of its GPUs before this one",
             if before == 1 { "1 process waits".to_owned() } else { format!("{before} processes wait") }
         );
-        Err(no_slot(detail, lacking))
+        Err(no_slot(full, "wait too (mps-manager run --wait)", lacking))
     }
 }
 
@@ -348,24 +365,34 @@ fn refuse_if_full(
         let admitted = leased.iter().filter(|lease| of(&lease.tenant).is_some_and(sees));
         let admitted: Vec<ClientId> = admitted.map(|lease| lease.holder).collect();
         if let Some(no_room) = occupancy::no_room(&here, &admitted, ceiling) {
-            let detail = format!(
-                "GPU {} {no_room}: wait for one to end (mps-manager run --wait), or use another GPU",
-                gpu.index
-            );
-            return Err(no_slot(detail, Lacking::GpuSlot));
+            let full = format!("GPU {} {no_room}", gpu.index);
+            let remedy = "wait for one to end (mps-manager run --wait), or use another GPU";
+            return Err(no_slot(full, remedy, Lacking::GpuSlot));
         }
     }
     Ok(())
 }
 
 /// A refusal because there is no slot. How full a GPU is, and who waits for it, concerns other tenants.
-fn no_slot(detail: String, lacking: Lacking) -> ServiceError {
-    let refused = |detail| ServiceError::AtCapacity { detail, lacking, keeps_turn: false };
+fn no_slot(full: String, remedy: &'static str, lacking: Lacking) -> ServiceError {
+    let refused = |full, remedy| ServiceError::AtCapacity { full, remedy, lacking, keeps_turn: false };
     match lacking {
-        Lacking::TenantSlot => refused(detail),
+        Lacking::TenantSlot => refused(full, remedy),
         Lacking::GpuSlot => {
-            let redacted = "the tenant's GPU takes no more clients at the moment: wait (mps-manager run --wait), or try again".to_owned();
-            ServiceError::for_audience(refused(detail), refused(redacted))
+            let redacted = "the tenant's GPU takes no more clients at the moment".to_owned();
+            let redacted = refused(redacted, "wait (mps-manager run --wait), or try again");
+            ServiceError::for_audience(refused(full, remedy), redacted)
         }
+    }
+}
+
+/// The refusal of a process that waited before the manager was restarted, while others may come back that waited longer.
+fn after_restart() -> ServiceError {
+    ServiceError::AtCapacity {
+        full: "the manager was restarted, and processes that waited before come back to it".to_owned(),
+        remedy: "wait (mps-manager run --wait)",
+        // The stricter of the two, until its next request says what it lacks.
+        lacking: Lacking::GpuSlot,
+        keeps_turn: false,
     }
 }

@@ -1,7 +1,9 @@
 //! Processes that wait for a slot: first come, first served.
 //!
-//! No request waits. A process repeats its request, and keeps its turn as long as it does.
+//! No request waits. A process repeats its request, and keeps its turn as long as it does. The queue is in memory: after a restart of the
+//! manager, who waited before comes back within a second, and is put in the order in which the processes started.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,10 +13,15 @@ use super::is_alive;
 use crate::domain::client::ClientId;
 use crate::domain::occupancy::Lacking;
 use crate::domain::{GpuUuid, TenantName};
+use crate::host;
 
-/// A process that does not repeat its request loses its turn after this time, which is longer than a request may take. One that ends
-/// loses it at once.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+/// A process that does not repeat its request loses its turn after this time; `run` repeats it twice a second. One that ends loses it at
+/// once, and one whose request is being decided keeps it.
+const FORGOTTEN: Duration = Duration::from_secs(5);
+/// How long those who waited for an earlier manager have to come back, once the first of them has, before one gets a slot.
+const RETURN: Duration = Duration::from_secs(1);
+/// How long after its start a manager takes older processes for those.
+const RETURN_EXPECTED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Waiter {
@@ -26,20 +33,74 @@ struct Waiter {
     seen: Instant,
 }
 
+#[derive(Debug, Default)]
+struct WaitingLaunches {
+    /// In the order of their turns.
+    waiters: Vec<Waiter>,
+    /// Processes whose requests are being decided.
+    deciding: Vec<ClientId>,
+    /// When the first process came back that had waited for an earlier manager.
+    first_return: Option<Instant>,
+}
+
 /// The processes that wait, in the order in which they came.
 #[derive(Debug)]
 pub(in crate::service) struct LaunchQueue {
-    waiters: Mutex<Vec<Waiter>>,
+    launches: Mutex<WaitingLaunches>,
     is_alive: fn(ClientId) -> bool,
+    /// When this manager started: as an instant, and as a start time of processes.
+    started: (Instant, u64),
 }
 
 impl Default for LaunchQueue {
     fn default() -> Self {
-        Self { waiters: Mutex::default(), is_alive }
+        let own = host::process::identify(std::process::id()).map_or(0, |own| own.start_time);
+        Self { launches: Mutex::default(), is_alive, started: (Instant::now(), own) }
+    }
+}
+
+/// A request of a process that is being decided.
+#[derive(Debug)]
+pub(super) struct PendingLaunch<'q> {
+    queue: &'q LaunchQueue,
+    holder: ClientId,
+}
+
+impl Drop for PendingLaunch<'_> {
+    fn drop(&mut self) {
+        let mut launches = self.queue.launches();
+        let WaitingLaunches { waiters, deciding, .. } = &mut *launches;
+        if let Some(at) = deciding.iter().position(|one| *one == self.holder) {
+            deciding.swap_remove(at);
+        }
+        for waiter in waiters.iter_mut().filter(|one| one.holder == self.holder) {
+            waiter.seen = Instant::now();
+        }
     }
 }
 
 impl LaunchQueue {
+    /// Notes that a request of this process is being decided, until the answer is dropped.
+    pub(super) fn decide(&self, holder: ClientId) -> PendingLaunch<'_> {
+        self.launches().deciding.push(holder);
+        PendingLaunch { queue: self, holder }
+    }
+
+    /// Whether a process that wants to wait gets no slot yet, because others that waited before it may still come back after a restart
+    /// of the manager.
+    pub(super) fn awaits_return(&self, holder: ClientId) -> bool {
+        if !self.may_return(holder) {
+            return false;
+        }
+        self.launches().first_return.get_or_insert_with(Instant::now).elapsed() < RETURN
+    }
+
+    /// Whether a process may have waited for an earlier manager.
+    fn may_return(&self, holder: ClientId) -> bool {
+        let (at, start_time) = self.started;
+        holder.start_time < start_time && at.elapsed() < RETURN_EXPECTED
+    }
+
     /// How many processes wait before this one for a slot that it could take, and what the first of them lacks: those of its tenant,
     /// and those that lack a slot on one of these GPUs.
     pub(super) fn ahead(
@@ -48,8 +109,8 @@ impl LaunchQueue {
         tenant: &TenantName,
         gpus: &[GpuUuid],
     ) -> Option<(usize, Lacking)> {
-        let waiters = self.waiters();
-        let before = waiters.iter().take_while(|one| one.holder != holder);
+        let launches = self.launches();
+        let before = launches.waiters.iter().take_while(|one| one.holder != holder);
         let mut before = before.filter(|one| {
             let same_gpu = || one.gpus.iter().any(|gpu| gpus.contains(gpu));
             one.tenant == *tenant || (one.lacking == Lacking::GpuSlot && same_gpu())
@@ -58,26 +119,57 @@ impl LaunchQueue {
         Some((before.count() + 1, first))
     }
 
-    /// Puts a process at the end, unless it waits already.
+    /// Gives a process its turn after the others, unless it waits already; one that waited for an earlier manager comes before those that
+    /// started after it.
     pub(super) fn wait(&self, holder: ClientId, tenant: &TenantName, gpus: Vec<GpuUuid>, lacking: Lacking) {
-        let mut waiters = self.waiters();
+        let returns = self.may_return(holder);
+        let mut launches = self.launches();
+        let waiters = &mut launches.waiters;
         match waiters.iter_mut().find(|one| one.holder == holder && one.tenant == *tenant) {
             Some(waiter) => (waiter.seen, waiter.lacking, waiter.gpus) = (Instant::now(), lacking, gpus),
             None => {
-                waiters.push(Waiter { holder, tenant: tenant.clone(), gpus, lacking, seen: Instant::now() });
+                let age = |one: ClientId| (one.start_time, one.pid);
+                let after = waiters.iter().position(|one| returns && age(one.holder) > age(holder));
+                let waiter = Waiter { holder, tenant: tenant.clone(), gpus, lacking, seen: Instant::now() };
+                waiters.insert(after.unwrap_or(waiters.len()), waiter);
             }
         }
     }
 
     /// Takes out a process that got its slot.
     pub(super) fn leave(&self, holder: ClientId) {
-        self.waiters().retain(|one| one.holder != holder);
+        self.launches().waiters.retain(|one| one.holder != holder);
     }
 
-    fn waiters(&self) -> MutexGuard<'_, Vec<Waiter>> {
-        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        waiters.retain(|one| one.seen.elapsed() < FORGOTTEN && (self.is_alive)(one.holder));
-        waiters
+    /// How many processes of a tenant wait.
+    pub(in crate::service) fn count(&self, tenant: &TenantName) -> u64 {
+        let launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = launches
+            .waiters
+            .iter()
+            .filter(|one| one.tenant == *tenant && self.keeps_turn(one, &launches.deciding));
+        u64::try_from(own.count()).unwrap_or(u64::MAX)
+    }
+
+    /// How many processes of each tenant wait.
+    pub(in crate::service) fn counts(&self) -> BTreeMap<TenantName, u64> {
+        let mut counts = BTreeMap::new();
+        for waiter in &self.launches().waiters {
+            *counts.entry(waiter.tenant.clone()).or_default() += 1;
+        }
+        counts
+    }
+
+    fn launches(&self) -> MutexGuard<'_, WaitingLaunches> {
+        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        let WaitingLaunches { waiters, deciding, .. } = &mut *launches;
+        waiters.retain(|one| self.keeps_turn(one, deciding));
+        launches
+    }
+
+    fn keeps_turn(&self, one: &Waiter, deciding: &[ClientId]) -> bool {
+        let repeats = one.seen.elapsed() < FORGOTTEN || deciding.contains(&one.holder);
+        repeats && (self.is_alive)(one.holder)
     }
 }
 
@@ -85,14 +177,21 @@ impl LaunchQueue {
 mod tests {
     use super::*;
 
+    /// That of a manager that started at 100 ticks.
     fn queue() -> LaunchQueue {
-        LaunchQueue { waiters: Mutex::default(), is_alive: |holder| holder.pid != DEAD }
+        let is_alive = |holder: ClientId| holder.pid != DEAD;
+        LaunchQueue { launches: Mutex::default(), is_alive, started: (Instant::now(), 100) }
     }
 
     const DEAD: u32 = 99;
 
     fn process(pid: u32) -> ClientId {
-        ClientId { pid, start_time: 1 }
+        ClientId { pid, start_time: 200 }
+    }
+
+    /// One that is older than the manager.
+    fn old(pid: u32) -> ClientId {
+        ClientId { pid, start_time: pid.into() }
     }
 
     fn tenant(name: &str) -> TenantName {
@@ -142,5 +241,35 @@ mod tests {
         queue.wait(process(1), &tenant("a"), gpu(0), Lacking::GpuSlot);
         tokio::time::advance(FORGOTTEN).await;
         assert_eq!(ahead(&queue, 2, "b", 0), 0, "it does not come back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turn_is_kept_while_request_is_decided() {
+        let queue = queue();
+        queue.wait(process(1), &tenant("a"), gpu(0), Lacking::GpuSlot);
+        let request = queue.decide(process(1));
+        tokio::time::advance(2 * FORGOTTEN).await;
+        assert_eq!(ahead(&queue, 2, "b", 0), 1);
+        drop(request);
+        assert_eq!(ahead(&queue, 2, "b", 0), 1, "it has just been answered");
+        tokio::time::advance(FORGOTTEN).await;
+        assert_eq!(ahead(&queue, 2, "b", 0), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn order_survives_a_restart_of_the_manager() {
+        let queue = queue();
+        queue.wait(process(1), &tenant("a"), gpu(0), Lacking::TenantSlot);
+        for pid in [30, 10, 20] {
+            assert!(queue.awaits_return(old(pid)), "others may come back");
+            queue.wait(old(pid), &tenant("a"), gpu(0), Lacking::TenantSlot);
+        }
+        let before = |holder| queue.ahead(holder, &tenant("a"), &gpu(0)).map_or(0, |(count, _)| count);
+        assert_eq!([10, 20, 30].map(|pid| before(old(pid))), [0, 1, 2]);
+        assert_eq!(before(process(1)), 3, "it came after the restart");
+        assert!(!queue.awaits_return(process(1)));
+        assert_eq!(queue.counts(), BTreeMap::from([(tenant("a"), 4)]));
+        tokio::time::advance(RETURN).await;
+        assert!(!queue.awaits_return(old(10)));
     }
 }

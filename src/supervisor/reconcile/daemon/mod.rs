@@ -195,12 +195,17 @@ impl DaemonReconciler {
         }
     }
 
-    /// Retries what was blocked without waiting for the next attempt.
+    /// Retries what was blocked or failed without waiting for the next attempt: who asks for it may have removed the cause, so that the
+    /// back-off begins anew.
     pub fn try_again(&mut self) {
         self.layout.try_again();
         if self.blocker.is_some() {
             self.retry_at = 0;
             self.search_at = 0;
+        }
+        if self.process.is_none() {
+            self.retry_at = 0;
+            self.failures.clear();
         }
     }
 

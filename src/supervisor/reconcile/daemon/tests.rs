@@ -217,6 +217,21 @@ fn first_restart_is_immediate_then_backs_off() {
 }
 
 #[test]
+fn explicit_start_resets_the_backoff() {
+    let (desired, mut state) = (desired(), running());
+    for _ in 0..5 {
+        state.failed(gone(), 0);
+    }
+    assert_eq!(state.phase(&desired, 0), Phase::CrashLoop);
+    state.try_again();
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Start);
+    state.failed(gone(), 0);
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Start, "the first failure costs no pause");
+    state.failed(gone(), 0);
+    assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Wait(1_000));
+}
+
+#[test]
 fn mode_change_restarts_daemon_only_when_idle() {
     let (mut desired, mut state) = (desired(), running());
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);

@@ -18,8 +18,9 @@ use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
 use crate::domain::event::{
-    DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent, NotReadyReason,
+    ClientRefusal, DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent, NotReadyReason,
 };
+use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
 
@@ -50,6 +51,8 @@ pub(crate) struct EventDetector {
     reason: Option<ConditionReason>,
     /// Whether the layout that is found in place was reported by an earlier manager.
     layout_found: bool,
+    /// Whether an earlier manager reported that the layout is not as it should be.
+    layout_is_reported: bool,
     /// Each with its server, once it was seen there.
     clients: BTreeMap<ClientId, Option<u32>>,
     /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
@@ -82,9 +85,13 @@ struct ReportedLayout {
 }
 
 impl EventDetector {
-    /// For a daemon whose journal has these clients as connected.
-    pub(crate) fn of(clients: impl IntoIterator<Item = ClientId>) -> Self {
-        Self { clients: clients.into_iter().map(|client| (client, None)).collect(), ..Self::default() }
+    /// For a daemon whose journal has these clients as connected; whether it has that the layout is not as it should be.
+    pub(crate) fn of(clients: impl IntoIterator<Item = ClientId>, layout_is_reported: bool) -> Self {
+        Self {
+            layout_is_reported,
+            clients: clients.into_iter().map(|client| (client, None)).collect(),
+            ..Self::default()
+        }
     }
 
     /// Adds an event that cannot be derived from what is published.
@@ -255,12 +262,14 @@ impl EventDetector {
         let known: BTreeSet<u32> = self.clients.keys().map(|client| client.pid).collect();
         server_log.forget_disconnected(|pid| known.contains(&pid));
         for refusal in server_log.take_refused() {
-            self.emit(DomainEvent::ClientRefused {
+            self.emit(DomainEvent::ClientRefused(ClientRefusal {
                 daemon: seen.desired.name.clone(),
                 server: refusal.server,
                 reason: refusal.reason,
+                pid: refusal.pid,
+                tenant: None,
                 logged_at: refusal.at,
-            });
+            }));
         }
         if server_log.take_missed() {
             let daemon = seen.desired.name.clone();
@@ -303,6 +312,13 @@ impl EventDetector {
             drift: status.drift_seen.last.clone(),
             degraded: status.degraded.clone(),
         };
+        if status.is_decided()
+            && std::mem::take(&mut self.layout_is_reported)
+            && status.state == LayoutState::Applied
+            && status.degraded.is_empty()
+        {
+            self.emit(DomainEvent::LayoutApplied(layout()));
+        }
         let mut reported = std::mem::take(&mut self.layout);
         if status.drift_seen.count > reported.drifts {
             let command = seen.status.drift.command.clone();
@@ -325,7 +341,12 @@ impl EventDetector {
                 let failure =
                     status.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
                 if reported.failed.as_ref() != Some(&failure) {
-                    self.emit(DomainEvent::LayoutFailed { layout: layout(), failure: failure.clone() });
+                    let ids_differ = matches!(
+                        status.failure.as_ref().map(|failure| &failure.cause),
+                        Some(LayoutFailureCause::OtherId { .. })
+                    );
+                    let failure = failure.clone();
+                    self.emit(DomainEvent::LayoutFailed { layout: layout(), failure, ids_differ });
                 }
                 (reported.failed, reported.applied) = (Some(failure), None);
             }

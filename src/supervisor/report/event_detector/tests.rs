@@ -41,6 +41,7 @@ fn status(phase: Phase, pid: Option<u32>) -> DaemonStatus {
         sessions: SessionCounts::default(),
         compute_modes: Vec::new(),
         layout: None,
+        provisioning: None,
     }
 }
 
@@ -79,6 +80,8 @@ fn client(pid: u32) -> ClientFacts {
         hint: None,
         sm_partition: None,
         connections: 2,
+        active_thread_percentage: None,
+        memory_limits: None,
     }
 }
 
@@ -439,7 +442,7 @@ fn applied_change_emits_no_second_ready_event() {
 #[test]
 fn manager_restart_reports_only_changes_meanwhile() {
     let known = [ClientId { pid: 5, start_time: 1 }, ClientId { pid: 6, start_time: 1 }];
-    let mut event_detector = EventDetector::of(known);
+    let mut event_detector = EventDetector::of(known, false);
     assert!(
         reported(&mut event_detector, &status(Phase::Unknown, None), &[]).is_empty(),
         "before the first poll"

@@ -53,8 +53,8 @@ async fn main() -> Outcome {
     }
     let read = api.get_tenant(&web, Some(true), None).await?;
     // A number in answers, whatever the request wrote.
-    let limit = read.spec.device_memory_limit.as_ref().map(|limit| limit.0);
-    assert_eq!(limit, Some(4 << 30));
+    let limit = serde_json::to_value(&read.spec.device_memory_limit)?;
+    assert_eq!(limit, 4_u64 << 30);
     let list = api.list_tenants(None, Some(&"gpu0".parse()?), None).await?;
     assert!(list.items.iter().any(|tenant| tenant.name == web));
     let environment = api.get_tenant_environment(&web).await?;

@@ -1,0 +1,232 @@
+//! What runs on the GPUs: what the manager says of its daemons, whose clients wait, and which namespaces processes live in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{DaemonReport, Examination};
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::counted;
+use crate::host::process;
+use crate::mps::log::{self, LogEvent};
+use crate::mps::process::foreign::{Running, running};
+use crate::mps::process::servers;
+
+/// How much of the end of a log is read for clients that wait.
+const TAIL: usize = 64 << 10;
+
+impl Examination {
+    /// Limits that are not in force, faults, drift, partitions: what the manager that serves knows of its daemons.
+    pub(super) fn daemons(&mut self, report: Option<DaemonReport>) {
+        let check = match report {
+            None => Check::skipped("daemons", "no manager serves"),
+            Some(Err(why)) => Check::skipped("daemons", format!("the manager did not say: {why}")),
+            Some(Ok(daemons)) => {
+                let found: Vec<CheckFinding> = daemons
+                    .iter()
+                    .flat_map(|(name, conditions)| {
+                        let bad = conditions.iter().filter(|condition| condition.needs_attention());
+                        bad.map(move |one| CheckFinding {
+                            seen: format!("{name}: {} ({}): {}", one.kind, one.reason, one.message),
+                            remedy: remedy(name, one),
+                        })
+                    })
+                    .collect();
+                if found.is_empty() {
+                    let count = counted(daemons.len(), "daemon");
+                    Check::ok("daemons", format!("{count}, and nothing that needs attention"))
+                } else {
+                    Check::each("daemons", CheckVerdict::Warn, found)
+                }
+            }
+        };
+        self.add(check);
+    }
+
+    /// Clients that wait for another user's to leave, on daemons that serve one user at a time.
+    pub(super) fn waiting_users(&mut self) {
+        let daemons = running(self.world.as_deref());
+        let homes = self.config.runtime_dir.join("daemons");
+        let waiting = daemons.iter().filter(|daemon| !daemon.multi_user).filter_map(|daemon| {
+            let seen = waiting_users(daemon)?;
+            let remedy = managed_name(daemon, &homes).map_or_else(
+                || "mps-manager foreign list".to_owned(),
+                |name| format!("mps-manager daemon set {name} --multi-user"),
+            );
+            Some(CheckFinding { seen, remedy })
+        });
+        let waiting: Vec<CheckFinding> = waiting.collect();
+        self.add(if waiting.is_empty() {
+            Check::ok("waiting_users", "no client waits for those of another user to leave")
+        } else {
+            Check::each("waiting_users", CheckVerdict::Warn, waiting)
+        });
+    }
+
+    /// Processes that the driver lists and that have no entry in /proc: this is another PID namespace than the host's.
+    pub(super) fn pid_namespace(&mut self) {
+        let unseen: Vec<String> = self
+            .gpu_processes
+            .iter()
+            .filter(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+            .map(ToString::to_string)
+            .collect();
+        self.add(if unseen.is_empty() {
+            Check::ok("pid_namespace", "every process on a GPU is visible here")
+        } else {
+            Check::warn(
+                "pid_namespace",
+                format!(
+                    "the driver lists processes that are not visible here: {}; their users, commands and ends stay unknown",
+                    unseen.join(", ")
+                ),
+                "run the manager in the host's PID namespace: docker run --pid=host, or hostPID: true in a pod",
+            )
+        });
+    }
+
+    /// Containers that have a daemon's own directory mounted, with the socket by which its user administers it.
+    pub(super) fn privileged_socket(&mut self) {
+        let runtime = &self.config.runtime_dir;
+        let daemons = runtime.join("daemons");
+        let homes = fs::read_dir(&daemons).into_iter().flatten().flatten().map(|home| home.path());
+        let own = homes.flat_map(|home| [home.join("pipe"), home]);
+        let inner: BTreeSet<(u64, u64)> = own
+            .chain([daemons.clone(), runtime.clone()])
+            .filter_map(|path| fs::metadata(path).ok())
+            .map(|found| (found.dev(), found.ino()))
+            .collect();
+        let exposed = exposures(&inner);
+        self.add(if exposed.is_empty() {
+            Check::ok("privileged_socket", "no other mount namespace has a daemon's directory mounted")
+        } else {
+            Check::warn(
+                "privileged_socket",
+                format!(
+                    "mounted elsewhere with control_privileged, through which root and the daemon's user change every limit: {}",
+                    exposed.join(", ")
+                ),
+                "mps-manager env TENANT --format json (its container.mount is the directory to mount instead)",
+            )
+        });
+    }
+}
+
+/// The command for a condition that needs attention.
+fn remedy(daemon: &str, condition: &Condition) -> String {
+    match (condition.kind, condition.reason) {
+        (_, ConditionReason::Maintenance | ConditionReason::StoppedForMaintenance) => {
+            "mps-manager maintenance end".to_owned()
+        }
+        (_, ConditionReason::Cordoned) => format!("mps-manager daemon uncordon {daemon}"),
+        (_, ConditionReason::StoppedAsWanted) => format!("mps-manager daemon start {daemon}"),
+        (_, ConditionReason::BackOff | ConditionReason::CrashLoop) => {
+            format!("mps-manager daemon logs {daemon}")
+        }
+        (ConditionType::RestartRequired, _) | (_, ConditionReason::RestartRequired) => {
+            format!("mps-manager daemon restart {daemon}")
+        }
+        (ConditionType::UsersWaiting, _) => format!("mps-manager daemon set {daemon} --multi-user"),
+        (ConditionType::Bypass | ConditionType::ServerFault, _) => {
+            format!("mps-manager incident list --daemon {daemon}")
+        }
+        (ConditionType::SettingsDrifted | ConditionType::PartitionsDrifted, _) => {
+            format!("mps-manager events --daemon {daemon} --severity warning")
+        }
+        _ => format!("mps-manager daemon get {daemon}"),
+    }
+}
+
+/// The name of a daemon whose pipe directory is below the manager's own.
+fn managed_name(daemon: &Running, homes: &Path) -> Option<String> {
+    let seen = daemon.environment.as_ref().ok()?;
+    let below = seen.pipe_directory.strip_prefix(homes).ok()?;
+    Some(below.iter().next()?.to_string_lossy().into_owned())
+}
+
+/// The clients that wait at a daemon for its server, which is another user's.
+fn waiting_users(daemon: &Running) -> Option<String> {
+    let around = daemon.environment.as_ref().ok()?;
+    let servers: BTreeSet<u32> = servers(daemon.identity.pid).iter().map(|server| server.pid).collect();
+    let (mut waiting, mut logged) = (BTreeSet::new(), BTreeMap::new());
+    for record in log::read(log::tail(&around.log_directory.join("control.log"), TAIL).as_bytes()) {
+        match record.event {
+            LogEvent::PushedToPending { pid, .. } => {
+                waiting.insert(pid);
+            }
+            LogEvent::ClientAccepted { pid, .. } => {
+                waiting.remove(&pid);
+            }
+            LogEvent::DaemonStarting { .. } => waiting.clear(),
+            LogEvent::StartingServer { pid, uid } => {
+                logged.insert(pid, uid);
+            }
+            _ => {}
+        }
+    }
+    let uid_of = |server: &u32| logged.get(server).copied().or_else(|| process::uid(*server));
+    let served: BTreeSet<u32> = servers.iter().filter_map(uid_of).collect();
+    let words: Vec<String> = waiting
+        .into_iter()
+        .filter_map(|pid| Some((pid, process::uid(pid)?)))
+        .filter(|(_, uid)| !served.is_empty() && !served.contains(uid))
+        .map(|(pid, uid)| format!("process {pid} of uid {uid}"))
+        .collect();
+    let served: Vec<String> = served.iter().map(ToString::to_string).collect();
+    (!words.is_empty()).then(|| {
+        let daemon = daemon.identity.pid;
+        format!("at control daemon {daemon}, which serves uid {}: {}", served.join(", "), words.join(", "))
+    })
+}
+
+/// Where one of these directories is mounted in a mount namespace that is not this process's.
+fn exposures(directories: &BTreeSet<(u64, u64)>) -> Vec<String> {
+    let mut seen: BTreeSet<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
+    let mut found = Vec::new();
+    for pid in process::all() {
+        let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt")) else { continue };
+        if !seen.insert(namespace) {
+            continue;
+        }
+        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let points = mounts.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(3);
+            let (root, point) = (fields.next()?, fields.next()?);
+            // The whole of a file system is no bind mount of a directory in it, and may be slow to answer.
+            (root != "/").then_some(point)
+        });
+        for point in points {
+            let inside = format!("/proc/{pid}/root{point}");
+            let is_ours = fs::metadata(&inside)
+                .is_ok_and(|mounted| directories.contains(&(mounted.dev(), mounted.ino())));
+            if is_ours {
+                found.push(format!("{point} of process {pid}"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedy_of_condition_is_a_command() {
+        let condition = |kind, reason| Condition::new(kind, false, reason, "");
+        for (kind, reason, command) in [
+            (ConditionType::Schedulable, ConditionReason::Cordoned, "mps-manager daemon uncordon gpu0"),
+            (ConditionType::Schedulable, ConditionReason::Maintenance, "mps-manager maintenance end"),
+            (
+                ConditionType::RestartRequired,
+                ConditionReason::RestartRequired,
+                "mps-manager daemon restart gpu0",
+            ),
+            (ConditionType::Ready, ConditionReason::Wedged, "mps-manager daemon get gpu0"),
+        ] {
+            assert_eq!(remedy("gpu0", &condition(kind, reason)), command);
+        }
+    }
+}

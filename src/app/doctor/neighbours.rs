@@ -1,0 +1,273 @@
+//! What else on the host has to do with GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde_json::Value;
+
+use super::Examination;
+use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
+use crate::domain::count::counted;
+use crate::host::process;
+
+/// Where container engines find CDI specifications.
+const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+/// Programs that start MPS daemons, or hand out GPUs to be shared, by themselves.
+const OTHER_MANAGERS: [&str; 4] =
+    ["nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", MIG_MANAGER];
+/// The one among them that is a service of systemd.
+const MIG_MANAGER: &str = "nvidia-mig-manager";
+/// The kernel's messages are at most so long together, by default some hundred KiB.
+const LONGEST_KERNEL_LOG: usize = 4 << 20;
+
+impl Examination {
+    /// Errors of the driver in the kernel's log since the boot.
+    pub(super) fn kernel_log(&mut self) {
+        let log = match &self.world {
+            // The simulated host has none of its own, but for what somebody writes there.
+            Some(world) => fs::read_to_string(world.join("kernel.log"))
+                .map_err(|_| "a simulated host has no kernel's log".to_owned()),
+            None => kernel_log().map_err(|error| format!("/dev/kmsg may not be read: {error}")),
+        };
+        self.add(match log.map(|log| xids(&log)) {
+            Err(why) => Check::skipped("kernel_log", why),
+            Ok(xids) if xids.is_empty() => {
+                Check::ok("kernel_log", "no error of the driver (Xid) in what is kept of this boot")
+            }
+            Ok(xids) => Check::warn(
+                "kernel_log",
+                format!("errors of the driver in this boot: {}", xids.join(", ")),
+                "journalctl -k -g Xid (31 and 13 are faults of programs; 48, 63, 74, 79, 94 and 95 are the hardware's)",
+            ),
+        });
+    }
+
+    /// Whether the kernel can limit device memory by cgroup, and limits there that MPS knows nothing of.
+    pub(super) fn device_cgroup(&mut self) {
+        let root = Path::new("/sys/fs/cgroup");
+        let controllers = fs::read_to_string(root.join("cgroup.controllers"));
+        let has_dmem = controllers.as_ref().is_ok_and(|all| all.split_whitespace().any(|one| one == "dmem"));
+        let limited = if has_dmem { limited(root, 6) } else { Vec::new() };
+        self.add(match limited.first() {
+            Some(first) => Check::warn(
+                "device_cgroup",
+                format!(
+                    "limits on device memory beside those of MPS, perhaps left by something that is gone: {}",
+                    limited.join(", ")
+                ),
+                format!("cat {first}/dmem.max; write `REGION max` into it if nobody needs the limit"),
+            ),
+            None if has_dmem => {
+                Check::ok("device_cgroup", "the controller dmem sets no limit on device memory")
+            }
+            None if controllers.is_ok() => Check::ok(
+                "device_cgroup",
+                "this kernel has no controller dmem: device memory is limited by MPS alone",
+            ),
+            None => Check::ok(
+                "device_cgroup",
+                "no cgroup v2 at /sys/fs/cgroup: device memory is limited by MPS alone",
+            ),
+        });
+    }
+
+    /// CDI specifications that mount directories of tenants that are gone.
+    pub(super) fn cdi(&mut self) {
+        let directories: Vec<PathBuf> = match &self.world {
+            Some(world) => vec![world.join("cdi")],
+            None => CDI.iter().map(PathBuf::from).collect(),
+        };
+        let tenants = self.config.runtime_dir.join("tenants");
+        let (mut read, mut stale) = (0, Vec::new());
+        for directory in directories {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let Some(spec) = specification(&path) else { continue };
+                read += 1;
+                let mut paths = BTreeSet::new();
+                host_paths(&spec, &mut paths);
+                let is_gone = |mounted: &&PathBuf| mounted.starts_with(&tenants) && !mounted.exists();
+                let gone = paths.iter().find(is_gone);
+                stale.extend(gone.map(|gone| format!("{} mounts {}", path.display(), gone.display())));
+            }
+        }
+        self.add(if stale.is_empty() {
+            Check::ok(
+                "cdi",
+                format!("{}, and none of a tenant that is gone", counted(read, "CDI specification")),
+            )
+        } else {
+            let first = stale[0].split(' ').next().unwrap_or_default().to_owned();
+            Check::warn(
+                "cdi",
+                format!(
+                    "a container that asks for it runs outside MPS or does not start: {}",
+                    stale.join("; ")
+                ),
+                format!("rm {first}"),
+            )
+        });
+    }
+
+    /// Programs that manage MPS too: two managers of one GPU undo each other's settings.
+    pub(super) fn other_managers(&mut self) {
+        let runs_one = |words: &[String]| {
+            let names = words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
+            names.into_iter().any(|name| OTHER_MANAGERS.contains(&name))
+        };
+        let found: Vec<CheckFinding> = process::find_by_command(runs_one)
+            .into_iter()
+            .filter_map(|id| {
+                let words = process::command(id.pid)?;
+                let mut names =
+                    words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
+                let name = names.find(|name| OTHER_MANAGERS.contains(name))?;
+                Some(CheckFinding {
+                    seen: format!(
+                        "{name} (process {}) may start MPS daemons or change modes on the same GPUs: leave each GPU to one of the two",
+                        id.pid
+                    ),
+                    remedy: if name == MIG_MANAGER {
+                        format!("systemctl disable --now {MIG_MANAGER}")
+                    } else {
+                        // The others run as daemon sets of Kubernetes, whose names are the cluster's.
+                        "kubectl get daemonsets --all-namespaces".to_owned()
+                    },
+                })
+            })
+            .collect();
+        self.add(if found.is_empty() {
+            Check::ok("other_managers", "no other program that shares GPUs runs here")
+        } else {
+            Check::each("other_managers", CheckVerdict::Warn, found)
+        });
+    }
+}
+
+/// The kernel's messages that are kept, without waiting for further ones.
+fn kernel_log() -> std::io::Result<String> {
+    let mut messages = fs::File::options()
+        .read(true)
+        .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default())
+        .open("/dev/kmsg")?;
+    let (mut all, mut one) = (String::new(), vec![0; 8192]);
+    while all.len() < LONGEST_KERNEL_LOG {
+        match messages.read(&mut one) {
+            Ok(0) => break,
+            // One message each.
+            Ok(length) => all.push_str(&String::from_utf8_lossy(&one[..length])),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            // Overwritten before it was read: the next one is read.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}
+
+/// The errors of NVIDIA's driver, each number once, with how often it came.
+///
+/// ```text
+/// 4,1020,52012345,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train, Ch 00000008, intr 00000000. MMU Fault: …
+/// ```
+fn xids(log: &str) -> Vec<String> {
+    let mut found: Vec<(u32, usize)> = Vec::new();
+    for line in log.lines() {
+        let Some((_, rest)) = line.split_once("NVRM: Xid (") else { continue };
+        let number = rest.split_once("): ").map_or(rest, |(_, after)| after);
+        let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+        let Ok(number) = digits.parse() else { continue };
+        match found.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, count)) => *count += 1,
+            None => found.push((number, 1)),
+        }
+    }
+    found.sort_unstable();
+    found.into_iter().map(|(xid, count)| format!("Xid {xid} ({})", counted(count, "time"))).collect()
+}
+
+/// The cgroups up to so many levels below a directory that limit device memory.
+fn limited(directory: &Path, levels: usize) -> Vec<String> {
+    let text = fs::read_to_string(directory.join("dmem.max")).unwrap_or_default();
+    let is_limited =
+        text.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|limit| limit != "max"));
+    let mut found: Vec<String> = is_limited.then(|| directory.display().to_string()).into_iter().collect();
+    if levels > 0 {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.extend(limited(&entry.path(), levels - 1));
+            }
+        }
+    }
+    found
+}
+
+/// A CDI specification; `None` for what is none, or cannot be read.
+fn specification(path: &Path) -> Option<Value> {
+    let extension = path.extension()?.to_str()?;
+    let text = fs::read_to_string(path).ok()?;
+    match extension {
+        "json" => serde_json::from_str(&text).ok(),
+        "yaml" | "yml" => serde_saphyr::from_str(&text).ok(),
+        _ => None,
+    }
+}
+
+/// The values of every `hostPath` in a specification.
+fn host_paths(value: &Value, found: &mut BTreeSet<PathBuf>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value.as_str().filter(|_| name == "hostPath") {
+                    Some(path) => drop(found.insert(path.into())),
+                    None => host_paths(value, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| host_paths(item, found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xids_are_counted_by_number() {
+        let log = "6,1,1,-;nvidia: loading\n\
+                   4,2,2,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train, Ch 00000008. MMU Fault\n\
+                   4,3,3,-;NVRM: Xid (PCI:0000:06:00): 13, pid='<unknown>', Graphics SM Warp Exception\n\
+                   4,4,4,-;NVRM: Xid (PCI:0000:07:00): 31, pid=5400, name=train, Ch 00000008. MMU Fault\n\
+                   4,5,5,-;NVRM: Xid (PCI:0000:07:00): banana\n";
+        assert_eq!(xids(log), ["Xid 13 (1 time)", "Xid 31 (2 times)"]);
+        assert_eq!(xids(""), [] as [String; 0]);
+    }
+
+    #[test]
+    fn host_paths_of_a_specification_are_found() {
+        let spec = serde_json::json!({"devices": [{"containerEdits": {"mounts": [
+            {"hostPath": "/run/mps-manager/tenants/0123456789", "containerPath": "/mps"}, {"hostPath": 7}]}}]});
+        let mut found = BTreeSet::new();
+        host_paths(&spec, &mut found);
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            [PathBuf::from("/run/mps-manager/tenants/0123456789")]
+        );
+    }
+
+    #[test]
+    fn device_memory_limits_below_are_found() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let leaf = directory.path().join("a/b");
+        fs::create_dir_all(&leaf).expect("made");
+        fs::write(directory.path().join("a/dmem.max"), "drm/0000:06:00.0/vram0 max\n").expect("written");
+        fs::write(leaf.join("dmem.max"), "drm/0000:06:00.0/vram0 1073741824\n").expect("written");
+        assert_eq!(limited(directory.path(), 3), [leaf.display().to_string()]);
+        assert_eq!(limited(directory.path(), 1), [] as [String; 0]);
+    }
+}

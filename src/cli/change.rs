@@ -1,0 +1,204 @@
+//! `set`: reads a spec, changes the fields that were given, and writes it if nobody else did meanwhile.
+
+use reqwest::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::spec_changes::{described, differences};
+use crate::client::{Client, ClientError};
+use crate::domain::DeviceMemoryLimit;
+
+/// Fields to set in a spec, by their path in it.
+#[derive(Debug, Default)]
+pub(super) struct SpecFields {
+    set: Vec<(&'static [&'static str], Value)>,
+    unset: Vec<&'static [&'static str]>,
+}
+
+impl SpecFields {
+    /// Sets a field if a value was given.
+    pub(super) fn set(
+        &mut self,
+        path: &'static [&'static str],
+        value: Option<impl Into<Value>>,
+    ) -> &mut Self {
+        if let Some(value) = value {
+            self.set.push((path, value.into()));
+        }
+        self
+    }
+
+    /// Leaves a field out, so that its default holds.
+    pub(super) fn unset(&mut self, path: &'static [&'static str]) -> &mut Self {
+        self.unset.push(path);
+        self
+    }
+
+    /// The fields that are set, with their values in a spec that the server answered.
+    fn understood(&self, spec: &Value) -> Vec<String> {
+        let found = self.set.iter().filter_map(|(path, _)| {
+            let value = path.iter().try_fold(spec, |at, name| at.get(*name))?;
+            Some(described(path, value))
+        });
+        found.collect()
+    }
+
+    fn apply(&self, spec: &mut Value) {
+        for path in &self.unset {
+            if let Some((last, way)) = path.split_last() {
+                let parent = way.iter().try_fold(&mut *spec, |at, name| at.get_mut(name));
+                if let Some(Value::Object(fields)) = parent {
+                    fields.remove(*last);
+                }
+            }
+        }
+        for (path, value) in &self.set {
+            let mut at = &mut *spec;
+            for name in *path {
+                if !at.is_object() {
+                    *at = Value::Object(Map::new());
+                }
+                at = &mut at[*name];
+            }
+            *at = value.clone();
+        }
+    }
+}
+
+/// What a change did, or would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SpecChange {
+    Created,
+    Changed,
+    Unchanged,
+}
+
+impl SpecChange {
+    /// In a sentence about what was changed.
+    pub(super) fn words(self, dry_run: bool) -> &'static str {
+        match (self, dry_run) {
+            (Self::Created, false) => "was created",
+            (Self::Changed, false) => "was changed",
+            (Self::Created, true) => "would be created",
+            (Self::Changed, true) => "would be changed",
+            (Self::Unchanged, _) => "is unchanged",
+        }
+    }
+}
+
+/// A spec that was written, or would be.
+#[derive(Debug)]
+pub(super) struct SpecAnswer {
+    pub(super) made: SpecChange,
+    /// The fields that change, in words.
+    changes: Vec<String>,
+    /// What the server answered.
+    pub(super) view: Value,
+}
+
+impl SpecAnswer {
+    /// In a sentence about what was changed, with the changes.
+    pub(super) fn words(&self, dry_run: bool) -> String {
+        let made = self.made.words(dry_run);
+        if self.changes.is_empty() { made.to_owned() } else { format!("{made}: {}", self.changes.join(", ")) }
+    }
+}
+
+/// How often a change is tried again that another one preceded.
+const TRIES: u32 = 5;
+
+/// Changes these fields of what is at this path, or creates it from `new`.
+pub(super) async fn change(
+    client: &Client,
+    path: &str,
+    fields: &SpecFields,
+    new: impl AsyncFn() -> Result<Value, ClientError>,
+    dry_run: bool,
+) -> Result<SpecAnswer, ClientError> {
+    let mut tries = 0;
+    loop {
+        let found: Option<(Value, String)> = client.get_tagged(path).await?;
+        let (before, tag) = match found {
+            Some((view, tag)) => (Some(view["spec"].clone()), Some(tag)),
+            None => (None, None),
+        };
+        let mut spec = match &before {
+            Some(spec) => spec.clone(),
+            None => new().await?,
+        };
+        fields.apply(&mut spec);
+        let target = if dry_run { format!("{path}?dry_run=true") } else { path.to_owned() };
+        match client.put::<Value>(&target, tag.as_deref(), &spec).await {
+            Ok(view) => {
+                let (made, changes) = match before {
+                    None => (SpecChange::Created, fields.understood(&view["spec"])),
+                    Some(before) if before == view["spec"] => (SpecChange::Unchanged, Vec::new()),
+                    Some(before) => (SpecChange::Changed, differences(&before, &view["spec"])),
+                };
+                return Ok(SpecAnswer { made, changes, view });
+            }
+            // Somebody else changed it in between: what they wrote is read, and kept.
+            Err(ClientError::Refused(problem))
+                if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() && tries < TRIES =>
+            {
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A list as JSON, if it has anything.
+pub(super) fn some_list(items: &[String]) -> Option<Value> {
+    (!items.is_empty()).then(|| json!(items))
+}
+
+/// A memory limit in a spelling of MPS, also from the API's JSON of one for each GPU; the server judges it.
+pub(super) fn memory_limit(text: &str) -> Result<String, String> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(text.to_owned());
+    }
+    let limits: DeviceMemoryLimit<String> = serde_json::from_str(text)
+        .map_err(|error| format!("{error}: give one size as 4G, or one for each GPU as 0=1G,1=2G"))?;
+    Ok(match limits {
+        DeviceMemoryLimit::Same(limit) => limit.as_mps(),
+        DeviceMemoryLimit::PerGpu(limits) => {
+            let entries = limits.iter().map(|(gpu, limit)| format!("{gpu}={}", limit.as_mps()));
+            entries.collect::<Vec<_>>().join(",")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_limits_are_also_read_as_json() {
+        assert_eq!(memory_limit("4 GiB").as_deref(), Ok("4 GiB"));
+        assert_eq!(memory_limit("0=1G,1=2G").as_deref(), Ok("0=1G,1=2G"));
+        assert_eq!(memory_limit(r#"{"0": "1G", "1": "2G"}"#).as_deref(), Ok("0=1024M,1=2048M"));
+        let refused = memory_limit(r#"{"0": "1G""#).expect_err("no JSON");
+        assert!(refused.contains("0=1G,1=2G"), "{refused}");
+    }
+
+    #[test]
+    fn only_given_fields_change() {
+        let mut spec = json!({"gpus": ["GPU-1"], "sms": 32, "defaults": {"priority": "normal"}});
+        let mut fields = SpecFields::default();
+        fields
+            .set(&["mode"], Some("static"))
+            .set(&["uid"], None::<u32>)
+            .set(&["defaults", "device_memory_limit"], Some("4G"))
+            .set(&["labels", "team"], Some("search"))
+            .unset(&["sms"])
+            .unset(&["nothing", "here"]);
+        fields.apply(&mut spec);
+        let expected = json!({
+            "gpus": ["GPU-1"],
+            "mode": "static",
+            "defaults": {"priority": "normal", "device_memory_limit": "4G"},
+            "labels": {"team": "search"},
+        });
+        assert_eq!(spec, expected);
+    }
+}

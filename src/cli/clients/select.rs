@@ -1,0 +1,103 @@
+//! Which clients are meant.
+
+use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+
+use super::super::completion;
+use super::super::fetch::{all, encoded, filtered, require_daemon, require_tenant};
+use crate::client::{Client, ClientError};
+use crate::domain::count::counted;
+use crate::domain::{DaemonName, TenantName};
+use crate::service::host::GpuView;
+use crate::service::tenants::clients::ClientView;
+
+/// Where clients are in the API.
+pub(super) const CLIENTS: &str = "/api/v1/clients";
+
+/// Clients by what they belong to.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ClientSelector {
+    /// Only those of this tenant
+    #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
+    tenant: Option<TenantName>,
+    /// Only those of this daemon
+    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+    daemon: Option<DaemonName>,
+    /// Only those on this GPU, by index or UUID
+    #[arg(long, add = ArgValueCandidates::new(completion::gpus))]
+    gpu: Option<String>,
+}
+
+impl ClientSelector {
+    /// Whether it selects anything less than all.
+    pub(super) fn is_given(&self) -> bool {
+        self.tenant.is_some() || self.daemon.is_some() || self.gpu.is_some()
+    }
+
+    /// The clients, of a poll that begins now; an error for a name that does not exist.
+    pub(super) async fn clients(&self, client: &Client) -> Result<Vec<ClientView>, ClientError> {
+        require_tenant(client, self.tenant.as_ref()).await?;
+        require_daemon(client, self.daemon.as_ref()).await?;
+        let filters = [
+            ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+            ("daemon", self.daemon.as_ref().map(ToString::to_string)),
+        ];
+        let mut clients: Vec<ClientView> =
+            all(client, &filtered(&format!("{CLIENTS}?fresh=true"), &filters)).await?;
+        if let Some(gpu) = &self.gpu {
+            let gpu: GpuView = client.get(&format!("/api/v1/gpus/{}", encoded(gpu))).await?;
+            clients.retain(|client| client.memory.iter().any(|memory| memory.gpu == gpu.uuid));
+        }
+        Ok(clients)
+    }
+}
+
+/// The client with this ID, or with this PID if only one has it.
+pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c ClientView, String> {
+    if let Some(client) = clients.iter().find(|client| client.id.to_string() == named) {
+        return Ok(client);
+    }
+    let mut found: Vec<&ClientView> =
+        clients.iter().filter(|client| client.pid.to_string() == named).collect();
+    found.dedup_by_key(|client| client.id);
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err(format!("there is no client {named}: `mps-manager client list` shows them")),
+        _ => {
+            let candidate = |client: &&ClientView| {
+                let tenant = client.tenant.as_ref().map_or("no tenant", TenantName::as_str);
+                format!("\n  {}  {tenant}  {}  {}", client.id, client.daemon, client.command)
+            };
+            let candidates: String = found.iter().map(candidate).collect();
+            Err(format!(
+                "{} have PID {named}, give the ID of one:{candidates}",
+                counted(found.len(), "client")
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn client(id: &str, pid: u32) -> ClientView {
+        let view = json!({
+            "id": id, "pid": pid, "daemon": "gpu0", "server": 9, "tenant": "web", "attributed_by": "lease",
+            "uid": 0, "command": "train", "since": "2026-11-25T05:03:49Z", "memory": [],
+        });
+        serde_json::from_value(view).expect("a client")
+    }
+
+    #[test]
+    fn pid_names_a_client_if_unambiguous() {
+        let clients = [client("7-1", 7), client("8-1", 8), client("8-2", 8)];
+        assert_eq!(resolve(&clients, "7").expect("one").id.to_string(), "7-1");
+        assert_eq!(resolve(&clients, "8-2").expect("an ID").id.to_string(), "8-2");
+        let several = resolve(&clients, "8").expect_err("two");
+        assert!(several.starts_with("2 clients have PID 8") && several.contains("8-1  web"), "{several}");
+        assert!(resolve(&clients, "9").expect_err("none").contains("there is no client 9"));
+    }
+}

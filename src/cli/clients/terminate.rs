@@ -1,0 +1,107 @@
+//! `mps-manager client terminate`.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
+
+use super::super::completion;
+use super::super::confirm::{ConfirmArgs, owners};
+use super::super::fetch::{all, filtered};
+use super::super::output::remark;
+use super::super::server::CallArgs;
+use super::super::wait::{OperationWords, WaitArgs, follow};
+use super::select::{CLIENTS, ClientSelector, resolve};
+use crate::client::ClientError;
+use crate::domain::count::counted;
+use crate::domain::operation::Operation;
+use crate::service::tenants::clients::ClientView;
+
+/// Which clients to terminate.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager client terminate 19080
+  mps-manager client terminate 19080-1234567 --stopped continue
+  mps-manager client terminate --tenant web --yes")]
+pub(in crate::cli) struct TerminateArgs {
+    /// Clients, by ID as `client list` prints it, or by PID
+    #[arg(value_name = "CLIENT", add = ArgValueCandidates::new(completion::clients))]
+    clients: Vec<String>,
+    #[command(flatten)]
+    filter: ClientSelector,
+    /// What to do with one that is stopped (by SIGSTOP or a debugger); by default nothing is sent and this fails
+    #[arg(long, value_enum)]
+    stopped: Option<StoppedClientAction>,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// What to do with a stopped client.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum StoppedClientAction {
+    /// Continue it, then end it in the safe order
+    Continue,
+    /// Kill it without MPS
+    Kill,
+}
+
+impl StoppedClientAction {
+    /// The API's word.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Kill => "kill",
+        }
+    }
+}
+
+/// Terminates the clients one after another, as MPS takes it; the worst exit code counts.
+pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, ClientError> {
+    let client = args.call.client()?;
+    let is_by_name = !args.clients.is_empty();
+    if !is_by_name && !args.filter.is_given() {
+        let text = "give clients by ID or PID, or --tenant, --daemon or --gpu";
+        return Err(ClientError::Address(text.into()));
+    }
+    if is_by_name && args.filter.is_given() {
+        let text = "give either clients or --tenant, --daemon and --gpu, not both";
+        return Err(ClientError::Address(text.into()));
+    }
+    let chosen: Vec<ClientView> = if is_by_name {
+        let known: Vec<ClientView> = all(&client, &format!("{CLIENTS}?fresh=true")).await?;
+        let named = args.clients.iter().map(|named| resolve(&known, named).cloned());
+        named.collect::<Result<_, _>>().map_err(ClientError::Address)?
+    } else {
+        args.filter.clients(&client).await?
+    };
+    if chosen.is_empty() {
+        remark("There are no such clients.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !is_by_name {
+        let many = counted(chosen.len(), "client");
+        args.confirm.ask(&format!("Terminate {many} of {}?", owners(&chosen)))?;
+    }
+    let stopped = args.stopped.map(|action| action.as_str().to_owned());
+    let mut worst = ExitCode::SUCCESS;
+    for one in &chosen {
+        let path = filtered(&format!("{CLIENTS}/{}/terminate", one.id), &[("stopped", stopped.clone())]);
+        let operation: Operation = client.post(&path, &json!({})).await?;
+        let tenant = one.tenant.as_ref().map_or_else(String::new, |tenant| format!(" ({tenant})"));
+        let words = OperationWords {
+            doing: &format!("terminating client {}{tenant}", one.pid),
+            done: &format!("client {}{tenant} was terminated", one.pid),
+            failed: &format!("client {} was not terminated", one.id),
+        };
+        let code = follow(&client, operation, args.wait, args.call.format(), words).await?;
+        if code != ExitCode::SUCCESS {
+            worst = code;
+        }
+    }
+    Ok(worst)
+}

@@ -1,0 +1,101 @@
+//! What the commands on daemons take.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+
+use super::super::completion;
+use super::super::confirm::ConfirmArgs;
+use super::super::output::word;
+use super::super::server::CallArgs;
+use super::super::wait::WaitArgs;
+use crate::domain::DaemonName;
+use crate::domain::client::ClientId;
+use crate::domain::duration::parse_duration;
+use crate::service::daemons::DaemonView;
+
+/// Where daemons are in the API.
+pub(super) const DAEMONS: &str = "/api/v1/daemons";
+
+/// A daemon by its name.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct NamedDaemon {
+    /// The daemon
+    #[arg(add = ArgValueCandidates::new(completion::daemons))]
+    pub(super) name: DaemonName,
+}
+
+/// An action that takes time.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActionArgs {
+    #[command(flatten)]
+    pub(super) daemon: NamedDaemon,
+    #[command(flatten)]
+    pub(super) wait: WaitArgs,
+    #[command(flatten)]
+    pub(super) call: CallArgs,
+}
+
+/// An action that ends the work of clients.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct EndingArgs {
+    #[command(flatten)]
+    pub(super) action: ActionArgs,
+    /// How long clients may take to end by themselves, for example 30s; by default what the manager's configuration says
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(super) grace: Option<Duration>,
+    #[command(flatten)]
+    pub(super) confirm: ConfirmArgs,
+}
+
+/// What to adopt.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct AdoptArgs {
+    /// The name that the daemon gets
+    #[arg(required_unless_present = "all_ours", conflicts_with = "all_ours", requires = "process")]
+    pub(super) name: Option<DaemonName>,
+    /// Its process, by ID as `foreign list` prints it, or by PID
+    #[arg(long, value_name = "PROCESS", requires = "name", add = ArgValueCandidates::new(completion::foreign_daemons))]
+    pub(super) process: Option<String>,
+    /// Only show and measure it, and never write to it
+    #[arg(long, requires = "process")]
+    pub(super) observe: bool,
+    /// Every running daemon that this manager started and that its database does not know, as after the loss of the state directory
+    #[arg(long)]
+    pub(super) all_ours: bool,
+    /// With --all-ours: do not ask
+    #[arg(short, long, requires = "all_ours")]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) call: CallArgs,
+}
+
+/// What to do with clients that a drain leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum TimeoutAction {
+    /// Fail, and admit clients again
+    Fail,
+    /// Terminate them
+    Terminate,
+}
+
+impl TimeoutAction {
+    /// The API's word.
+    pub(in crate::cli) fn as_str(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Terminate => "terminate",
+        }
+    }
+}
+
+/// What a daemon is doing, in one word.
+pub(super) fn phase(daemon: &DaemonView) -> String {
+    daemon.status.as_ref().map_or_else(|| "-".into(), |status| word(status.phase))
+}
+
+/// The process of a foreign daemon, by its ID or its PID alone.
+pub(super) fn is_process(id: &ClientId, text: &str) -> bool {
+    id.to_string() == text || id.pid.to_string() == text
+}

@@ -1,0 +1,98 @@
+//! `mps-manager daemon logs`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::super::fetch::filtered;
+use super::super::output::{OutputFormat, line, remark};
+use super::super::server::CallArgs;
+use super::arguments::{DAEMONS, NamedDaemon};
+use crate::client::ClientError;
+use crate::domain::count::counted;
+use crate::domain::printable::printable;
+use crate::http::api::logs::DaemonLog;
+
+/// How often a log is read that is followed.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Which lines of which log.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DaemonLogArgs {
+    #[command(flatten)]
+    daemon: NamedDaemon,
+    /// The log
+    #[arg(value_enum, default_value_t = LogChoice::Server)]
+    log: LogChoice,
+    /// Follow what is written
+    #[arg(short, long)]
+    follow: bool,
+    /// How many of the last lines to print first
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
+    last: usize,
+    /// Only lines that contain this text, in whatever case
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
+    /// Also lines of the manager's own sessions
+    #[arg(long)]
+    own: bool,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// One of the two logs.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogChoice {
+    /// What its servers write
+    Server,
+    /// What the control daemon writes
+    Control,
+}
+
+pub(super) async fn logs(args: &DaemonLogArgs) -> Result<ExitCode, ClientError> {
+    let client = args.call.client()?;
+    let file = match args.log {
+        LogChoice::Server => "server",
+        LogChoice::Control => "control",
+    };
+    let own = args.own.then(|| "true".to_owned());
+    let path = |from: Option<u64>| {
+        let from = from.map(|from| from.to_string());
+        let filters = [
+            ("file", Some(file.to_owned())),
+            ("contains", args.contains.clone()),
+            ("own", own.clone()),
+            ("from", from),
+        ];
+        filtered(&format!("{DAEMONS}/{}/logs", args.daemon.name), &filters)
+    };
+    let mut log: DaemonLog = client.get(&path(None)).await?;
+    let skipped = log.lines.len().saturating_sub(args.last);
+    log.lines.drain(..skipped);
+    if args.call.format() == OutputFormat::Name {
+        line!("{}", log.path);
+    } else if !args.call.format().print_value(&log) {
+        print(&log);
+        if log.hidden > 0 && !args.follow {
+            remark(&format!(
+                "{} of the manager's own sessions left out: --own shows them",
+                counted(log.hidden, "line")
+            ));
+        }
+    }
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        tokio::time::sleep(POLL).await;
+        log = client.get(&path(Some(log.to))).await?;
+        print(&log);
+    }
+}
+
+fn print(log: &DaemonLog) {
+    for text in &log.lines {
+        line!("{}", printable(text));
+    }
+}

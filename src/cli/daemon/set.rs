@@ -1,0 +1,207 @@
+//! `mps-manager daemon set`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
+
+use super::super::change::{SpecChange, SpecFields, change, memory_limit, some_list};
+use super::super::completion;
+use super::super::output::{DIFFERS, complain, remark, word};
+use super::super::server::CallArgs;
+use super::super::wait::{POLL, ProgressLine, WaitArgs};
+use super::arguments::{DAEMONS, NamedDaemon, phase as phase_word};
+use crate::client::{Client, ClientError};
+use crate::domain::condition::ready;
+use crate::domain::daemon::Phase;
+use crate::domain::duration::parse_seconds;
+use crate::service::daemons::DaemonView;
+
+/// How long a daemon may take to be as its spec says.
+const READY: Duration = Duration::from_secs(60);
+
+/// A daemon and the fields of its spec.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DaemonSetArgs {
+    #[command(flatten)]
+    daemon: NamedDaemon,
+    /// A GPU that it offers, by index or UUID; may be repeated; a new daemon needs one
+    #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
+    gpus: Vec<String>,
+    /// How its clients share the SMs: shared or static
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["shared", "static"])]
+    mode: Option<String>,
+    /// Whether it should run: running or stopped
+    #[arg(long, value_name = "STATE", hide_possible_values = true, value_parser = ["running", "stopped"])]
+    desired_state: Option<String>,
+    /// Whether clients of several users may be connected at once
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    multi_user: Option<bool>,
+    /// Whether it may start on a GPU that another control daemon serves
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    share_gpus: Option<bool>,
+    /// The compute mode of its GPUs while it runs: default or `exclusive_process`
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["default", "exclusive_process"])]
+    compute_mode: Option<String>,
+    /// How it gives thread percentages to tenants that state none: none, uniform, relaxed or weighted
+    #[arg(long, value_name = "STRATEGY", hide_possible_values = true, value_parser = ["none", "uniform", "relaxed", "weighted"])]
+    provisioning: Option<String>,
+    /// Clients that provisioning divides a GPU among
+    #[arg(long, value_name = "N")]
+    expected_clients: Option<u32>,
+    /// Memory limit of tenants that state none, for example 8G, or for each GPU, for example 0=8G,1=4G
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    memory_limit: Option<String>,
+    /// Thread percentage of tenants that state none
+    #[arg(long, value_name = "PERCENT")]
+    thread_percentage: Option<f64>,
+    /// Priority of tenants that state none: normal or `below_normal`
+    #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
+    priority: Option<String>,
+    /// Whether tenants reserve what they may use: open or reserved
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["open", "reserved"])]
+    admission: Option<String>,
+    /// With reserved admission, how many times the memory may be reserved
+    #[arg(long, value_name = "RATIO")]
+    memory_overcommit: Option<f64>,
+    /// What to do about settings that others change: report or repair
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["report", "repair"])]
+    drift_policy: Option<String>,
+    /// What to do about clients of a server that hangs: replace it or wait for them
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["replace", "wait"])]
+    wedge_policy: Option<String>,
+    /// How long they are waited for before it is replaced, for example 1m
+    #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u32>)]
+    wedge_grace: Option<u32>,
+    /// Fields to leave out, so that their defaults hold
+    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
+    unset: Vec<UnsetDaemonField>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// A field that may be left out.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum UnsetDaemonField {
+    ComputeMode,
+    MemoryLimit,
+    ThreadPercentage,
+    Priority,
+    MemoryOvercommit,
+    ExpectedClients,
+    Layout,
+}
+
+impl UnsetDaemonField {
+    fn path(self) -> &'static [&'static str] {
+        match self {
+            Self::ComputeMode => &["compute_mode"],
+            Self::MemoryLimit => &["defaults", "device_memory_limit"],
+            Self::ThreadPercentage => &["defaults", "active_thread_percentage"],
+            Self::Priority => &["defaults", "priority"],
+            Self::MemoryOvercommit => &["memory_overcommit"],
+            Self::ExpectedClients => &["provisioning", "expected_clients"],
+            Self::Layout => &["layout"],
+        }
+    }
+}
+
+impl DaemonSetArgs {
+    fn fields(&self) -> SpecFields {
+        let mut fields = SpecFields::default();
+        for field in &self.unset {
+            fields.unset(field.path());
+        }
+        fields
+            .set(&["gpus"], some_list(&self.gpus))
+            .set(&["mode"], self.mode.as_deref())
+            .set(&["desired_state"], self.desired_state.as_deref())
+            .set(&["multi_user"], self.multi_user)
+            .set(&["share_gpus"], self.share_gpus)
+            .set(&["compute_mode"], self.compute_mode.as_deref())
+            .set(&["provisioning", "strategy"], self.provisioning.as_deref())
+            .set(&["provisioning", "expected_clients"], self.expected_clients)
+            .set(&["defaults", "device_memory_limit"], self.memory_limit.as_deref())
+            .set(&["defaults", "active_thread_percentage"], self.thread_percentage)
+            .set(&["defaults", "priority"], self.priority.as_deref())
+            .set(&["admission"], self.admission.as_deref())
+            .set(&["memory_overcommit"], self.memory_overcommit)
+            .set(&["drift_policy"], self.drift_policy.as_deref())
+            .set(&["wedge_policy"], self.wedge_policy.as_deref())
+            .set(&["wedge_grace_s"], self.wedge_grace);
+        fields
+    }
+}
+
+pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
+    let client = args.call.client()?;
+    let name = &args.daemon.name;
+    let path = format!("{DAEMONS}/{name}");
+    let new = async || {
+        if args.gpus.is_empty() {
+            return Err(ClientError::Address(format!(
+                "there is no daemon {name}: to create it, give its GPU, for example --gpu 0"
+            )));
+        }
+        Ok(json!({}))
+    };
+    let answer = change(&client, &path, &args.fields(), new, args.dry_run).await?;
+    let (sentence, made) = (format!("daemon {name} {}", answer.words(args.dry_run)), answer.made);
+    let written: DaemonView =
+        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let format = args.call.format();
+    if args.dry_run || args.wait.no_wait {
+        format.announce(&sentence, name.as_str(), &written);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let daemon = reconciled(&client, &path, written).await?;
+    let status = daemon.status.as_ref();
+    let provisioning = status.and_then(|status| status.provisioning.as_ref());
+    if let Some(provisioning) = provisioning.filter(|_| made != SpecChange::Unchanged) {
+        remark(&provisioning.meaning());
+    }
+    let phase = status.map_or(Phase::Unknown, |status| status.phase);
+    match phase {
+        Phase::Ready | Phase::Stopped | Phase::Observed => {
+            format.announce(&format!("{sentence}; it is {}", word(phase)), name.as_str(), &daemon);
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => {
+            format.announce(&sentence, name.as_str(), &daemon);
+            let why = status.and_then(|status| ready(&status.conditions)).map(|ready| ready.message.clone());
+            complain(&format!("daemon {name} is not ready: {}", why.unwrap_or_else(|| word(phase))));
+            Ok(ExitCode::from(DIFFERS))
+        }
+    }
+}
+
+/// The daemon once it is as its spec says, once something blocks it, or as it is when that takes too long.
+async fn reconciled(client: &Client, path: &str, written: DaemonView) -> Result<DaemonView, ClientError> {
+    let progress = ProgressLine::new(&format!("applying the settings of daemon {}", written.name));
+    let until = Instant::now() + READY;
+    let generation = written.generation;
+    let mut daemon = written;
+    while !is_reconciled(&daemon, generation) && Instant::now() < until {
+        tokio::time::sleep(POLL).await;
+        daemon = client.get(path).await?;
+        progress.say(&format!("daemon {}: {}", daemon.name, phase_word(&daemon)));
+    }
+    Ok(daemon)
+}
+
+fn is_reconciled(daemon: &DaemonView, generation: i64) -> bool {
+    let Some(status) = &daemon.status else { return false };
+    match status.phase {
+        Phase::Ready => status.observed_generation >= generation,
+        Phase::Stopped => word(daemon.spec.desired_state) == "stopped",
+        Phase::Observed | Phase::Absent | Phase::Blocked | Phase::CrashLoop => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,84 @@
+//! `mps-manager env`.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+
+use super::completion;
+use super::output::{OutputFormat, line};
+use super::server::ServerArgs;
+use super::vet::check_environment;
+use crate::client::ClientError;
+use crate::domain::TenantName;
+use crate::domain::environment::{self, formats};
+use crate::service::tenants::EnvironmentView;
+
+/// The arguments of `env`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  eval \"$(mps-manager env web)\"
+  docker run $(mps-manager env web --format docker) image")]
+pub(super) struct EnvironmentArgs {
+    /// The tenant
+    #[arg(add = ArgValueCandidates::new(completion::tenants))]
+    tenant: TenantName,
+    /// The form
+    #[arg(short, long = "output", visible_alias = "format", value_enum, default_value_t = EnvFormat::Sh)]
+    output: EnvFormat,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// A form of an environment.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum EnvFormat {
+    /// Lines for a shell
+    Sh,
+    /// What the API answered
+    Json,
+    /// The same as YAML
+    Yaml,
+    /// Options of `docker run` or `podman run`
+    Docker,
+    /// A file for `--env-file`
+    EnvFile,
+    /// A service of a Compose file
+    Compose,
+    /// Lines for a systemd unit
+    Systemd,
+}
+
+pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientError> {
+    let tenant = &args.tenant;
+    let view: EnvironmentView =
+        args.server.client()?.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
+    // A shell that evaluates the lines would run anything else in them.
+    check_environment(&view.variables, &view.unset).map_err(ClientError::Address)?;
+    let container = || {
+        view.container.as_ref().ok_or_else(|| {
+            let why = view.container_refused.clone().unwrap_or_default();
+            ClientError::Address(format!("tenant {tenant} has no form for containers: {why}"))
+        })
+    };
+    let text = match args.output {
+        EnvFormat::Json => return Ok(printed(OutputFormat::Json, &view)),
+        EnvFormat::Yaml => return Ok(printed(OutputFormat::Yaml, &view)),
+        EnvFormat::Sh => environment::as_shell(
+            &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
+        ),
+        EnvFormat::Docker => formats::as_container_options(&view.variables, container()?),
+        EnvFormat::EnvFile => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
+            ClientError::Address("a value has a line break, which an environment file cannot hold".into())
+        })?,
+        EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
+        EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
+    };
+    line!("{}", text.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn printed(format: OutputFormat, view: &EnvironmentView) -> ExitCode {
+    format.print_value(view);
+    ExitCode::SUCCESS
+}

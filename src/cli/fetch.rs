@@ -1,0 +1,136 @@
+//! Reading from the API.
+
+use std::fmt::Display;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+
+use crate::client::{Client, ClientError};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::http::api::List;
+use crate::service::daemons::DaemonView;
+use crate::service::host::GpuView;
+use crate::service::tenants::TenantView;
+
+/// What stands in a path as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
+
+/// A value as a part of a path or a query.
+pub(super) fn encoded(value: impl Display) -> String {
+    utf8_percent_encode(&value.to_string(), PLAIN).to_string()
+}
+
+/// A path with those filters that were given.
+pub(super) fn filtered(path: &str, filters: &[(&str, Option<String>)]) -> String {
+    let mut path = path.to_owned();
+    for (name, value) in filters {
+        if let Some(value) = value {
+            let joint = if path.contains('?') { '&' } else { '?' };
+            path = format!("{path}{joint}{name}={}", encoded(value));
+        }
+    }
+    path
+}
+
+/// Reads every page of a list.
+pub(super) async fn all<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+    newest(client, path, usize::MAX).await
+}
+
+/// Reads the first items of a list.
+pub(super) async fn newest<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    most: usize,
+) -> Result<Vec<T>, ClientError> {
+    let mut items = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let limit = (most - items.len()).clamp(1, 1000);
+        let page: List<T> = client.get(&format!("{path}{joint}limit={limit}{cursor}")).await?;
+        items.extend(page.items);
+        match page.next_cursor {
+            Some(next) if items.len() < most => cursor = format!("&cursor={next}"),
+            _ => return Ok(items),
+        }
+    }
+}
+
+/// Reads a list that has no pages, as that of GPUs.
+pub(super) async fn whole<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
+    Ok(client.get::<List<T>>(path).await?.items)
+}
+
+/// Fails if there is no such tenant: a list of what it has would be empty.
+pub(super) async fn require_tenant(client: &Client, name: Option<&TenantName>) -> Result<(), ClientError> {
+    match name {
+        Some(name) => client.get::<TenantView>(&format!("/api/v1/tenants/{name}")).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Fails if there is no such daemon.
+pub(super) async fn require_daemon(client: &Client, name: Option<&DaemonName>) -> Result<(), ClientError> {
+    match name {
+        Some(name) => client.get::<DaemonView>(&format!("/api/v1/daemons/{name}")).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The named daemon, or the only one of the host.
+pub(super) async fn daemon_or_only(
+    client: &Client,
+    named: Option<&DaemonName>,
+) -> Result<DaemonName, ClientError> {
+    if let Some(named) = named {
+        return Ok(named.clone());
+    }
+    let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
+    match daemons.as_slice() {
+        [one] => Ok(one.name.clone()),
+        [] => Err(ClientError::Address(
+            "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)".into(),
+        )),
+        several => {
+            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
+            Err(ClientError::Address(format!(
+                "this host has several daemons: name one with --daemon ({})",
+                all.join(", ")
+            )))
+        }
+    }
+}
+
+/// The GPUs of the host with their indices; none for users who may not see the host.
+pub(super) struct GpuNames(Vec<GpuView>);
+
+impl GpuNames {
+    /// Reads them.
+    pub(super) async fn read(client: &Client) -> Self {
+        Self(whole(client, "/api/v1/gpus").await.unwrap_or_default())
+    }
+
+    /// A GPU in words: `GPU 0`, or its UUID where the index is not known.
+    pub(super) fn name(&self, uuid: &GpuUuid) -> String {
+        let index = self.find(uuid).and_then(|gpu| gpu.index);
+        index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index}"))
+    }
+
+    /// What is known of a GPU.
+    pub(super) fn find(&self, uuid: &GpuUuid) -> Option<&GpuView> {
+        self.0.iter().find(|gpu| gpu.uuid == *uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_encoded() {
+        let path = filtered("/x", &[("a", None), ("b", Some("1 2&3".into())), ("c", Some("uid 0".into()))]);
+        assert_eq!(path, "/x?b=1%202%263&c=uid%200");
+        assert_eq!(encoded("GPU-1/x"), "GPU-1%2Fx");
+    }
+}

@@ -1,0 +1,119 @@
+//! `mps-manager maintenance`: releases GPUs and the driver for work on them.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
+
+use super::completion;
+use super::confirm::ConfirmArgs;
+use super::daemon::TimeoutAction;
+use super::output::{DetailsTable, TableCell, age};
+use super::server::{CallArgs, ask};
+use super::wait::{OperationWords, WaitArgs, follow};
+use crate::domain::duration::parse_seconds;
+use crate::domain::maintenance::MaintenanceState;
+use crate::domain::operation::Operation;
+use crate::service::daemons::maintenance::MaintenanceView;
+
+const MAINTENANCE: &str = "/api/v1/host/maintenance";
+
+/// Commands on the maintenance of the host.
+#[derive(Debug, Subcommand)]
+pub(super) enum MaintenanceCommand {
+    /// Drain and stop daemons and release the driver; exit 1 if clients are left
+    #[command(after_help = "Examples:
+  mps-manager maintenance begin
+  mps-manager maintenance begin --gpu 3 --timeout 1h --on-timeout terminate
+  mps-manager maintenance end")]
+    Begin {
+        /// A GPU, by index or UUID; may be repeated; by default all
+        #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
+        gpus: Vec<String>,
+        /// How long clients may take to end, for example 1h
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_seconds::<u32>)]
+        timeout: u32,
+        /// What to do with clients that are left then
+        #[arg(long, value_enum, default_value_t = TimeoutAction::Fail)]
+        on_timeout: TimeoutAction,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
+        #[command(flatten)]
+        wait: WaitArgs,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Take the driver again and start the daemons
+    #[command(after_help = "Examples:
+  mps-manager maintenance end")]
+    End {
+        #[command(flatten)]
+        wait: WaitArgs,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Show the maintenance, and who has its GPUs open
+    #[command(after_help = "Examples:
+  mps-manager maintenance status")]
+    Status {
+        #[command(flatten)]
+        call: CallArgs,
+    },
+}
+
+pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
+    ask(async move {
+        match command {
+            MaintenanceCommand::Begin { gpus, timeout, on_timeout, confirm, wait, call } => {
+                confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
+                let client = call.client()?;
+                let gpus = (!gpus.is_empty()).then_some(gpus);
+                let mut request = json!({ "timeout_s": timeout, "on_timeout": on_timeout.as_str() });
+                if let Some(gpus) = gpus {
+                    request["gpus"] = json!(gpus);
+                }
+                let operation: Operation = client.post(MAINTENANCE, &request).await?;
+                let words = OperationWords {
+                    doing: "beginning maintenance",
+                    done: "maintenance has begun: the driver is released",
+                    failed: "maintenance did not begin",
+                };
+                follow(&client, operation, wait, call.format(), words).await
+            }
+            MaintenanceCommand::End { wait, call } => {
+                let client = call.client()?;
+                let operation: Operation = client.delete_with_answer(MAINTENANCE).await?;
+                let words = OperationWords {
+                    doing: "ending maintenance",
+                    done: "maintenance has ended: the daemons are ready",
+                    failed: "maintenance did not end well",
+                };
+                follow(&client, operation, wait, call.format(), words).await
+            }
+            MaintenanceCommand::Status { call } => {
+                let view: MaintenanceView = call.client()?.get(MAINTENANCE).await?;
+                print(&call, &view);
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}
+
+fn print(call: &CallArgs, view: &MaintenanceView) {
+    let state = view.state.map_or("none", MaintenanceState::as_str);
+    let mut details = DetailsTable::default()
+        .row("Maintenance", TableCell::state(state))
+        .row("Age", TableCell::optional(view.since.map(age)))
+        .row("Operation", TableCell::optional(view.operation))
+        .row("GPUs", TableCell::joined(&view.gpus))
+        .row("Daemons", TableCell::joined(&view.daemons))
+        .row("Driver", if view.live { "in use by the manager" } else { "released" });
+    for holder in view.holders.iter().flatten() {
+        details = details.row("Open in", format!("{}  {}", holder.id, holder.command));
+    }
+    if let Some(why) = &view.holders_unknown {
+        details = details.row("Open in", format!("unknown: {why}"));
+    }
+    details.print(call.format(), state, view);
+}

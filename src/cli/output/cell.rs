@@ -1,0 +1,160 @@
+//! A cell of a table: text of any origin, made harmless, and what its colour says.
+
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use crate::domain::condition::{self, Condition};
+use crate::domain::printable::printable;
+
+/// What the colour of a cell says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum CellColour {
+    Plain,
+    Good,
+    Warning,
+    Bad,
+    Faint,
+}
+
+impl CellColour {
+    /// The escape sequence that begins it.
+    fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Good => "\u{1b}[32m",
+            Self::Warning => "\u{1b}[33m",
+            Self::Bad => "\u{1b}[31m",
+            Self::Faint => "\u{1b}[2m",
+        }
+    }
+}
+
+/// One line of text with a colour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct TableCell {
+    text: String,
+    colour: CellColour,
+}
+
+impl TableCell {
+    /// A text with a colour.
+    pub(in crate::cli) fn new(text: &str, colour: CellColour) -> Self {
+        Self { text: printable(text).into_owned(), colour }
+    }
+
+    /// What something is at present, coloured by the word.
+    pub(in crate::cli) fn state(text: &str) -> Self {
+        let colour = match text {
+            "ready" | "yes" | "active" | "ACTIVE" | "succeeded" | "same" | "verified" | "holds"
+            | "running" => CellColour::Good,
+            "no" | "failed" | "FAULT" | "wedged" | "crash_loop" | "blocked" | "differs" | "missing"
+            | "fail" | "error" | "critical" | "refused" | "broken" => CellColour::Bad,
+            "starting" | "applying" | "back_off" | "stopping" | "pending" | "draining" | "cordoned"
+            | "cancelled" | "warning" | "warn" | "expired" | "revoked" | "INITIALIZING" | "not seen" => {
+                CellColour::Warning
+            }
+            "stopped" | "observed" | "absent" | "unknown" | "-" | "info" | "skipped" => CellColour::Faint,
+            _ => CellColour::Plain,
+        };
+        Self::new(text, colour)
+    }
+
+    /// Whether something is ready, by its conditions.
+    pub(in crate::cli) fn ready(conditions: &[Condition]) -> Self {
+        let is_ready = condition::ready(conditions).is_some_and(|ready| ready.status);
+        Self::state(if is_ready { "yes" } else { "no" })
+    }
+
+    /// A value that may be missing, which is `-`.
+    pub(in crate::cli) fn optional(value: Option<impl std::fmt::Display>) -> Self {
+        value.map_or_else(
+            || Self::new("-", CellColour::Faint),
+            |value| Self::new(&value.to_string(), CellColour::Plain),
+        )
+    }
+
+    /// Values with commas between, or `-`.
+    pub(in crate::cli) fn joined<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> Self {
+        let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+        Self::optional((!values.is_empty()).then(|| values.join(",")))
+    }
+
+    /// What its colour says.
+    pub(in crate::cli) fn colour(&self) -> CellColour {
+        self.colour
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.text.width()
+    }
+
+    /// The text in a column of this width, cut with `…` if it is longer.
+    pub(in crate::cli) fn cut(&self, width: usize) -> Cow<'_, str> {
+        cut(&self.text, width)
+    }
+
+    /// The text with its colour.
+    pub(super) fn styled<'t>(&self, text: &'t str, is_coloured: bool) -> Cow<'t, str> {
+        match self.colour {
+            CellColour::Plain => text.into(),
+            colour if is_coloured => format!("{}{text}\u{1b}[0m", colour.code()).into(),
+            _ => text.into(),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl From<String> for TableCell {
+    fn from(text: String) -> Self {
+        Self::new(&text, CellColour::Plain)
+    }
+}
+
+impl From<&str> for TableCell {
+    fn from(text: &str) -> Self {
+        Self::new(text, CellColour::Plain)
+    }
+}
+
+/// The beginning of a text, with `…` at its end where something is missing.
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if text.width() <= width {
+        return text.into();
+    }
+    let mut kept = String::new();
+    let mut taken = 0;
+    for letter in text.chars() {
+        taken += letter.width().unwrap_or(0);
+        if taken + 1 > width {
+            break;
+        }
+        kept.push(letter);
+    }
+    kept.push('…');
+    kept.into()
+}
+
+/// The API's word for a value, as `back_off`.
+pub(in crate::cli) fn word(value: impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => "-".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_by_display_width() {
+        assert_eq!(cut("python train.py", 15), "python train.py");
+        assert_eq!(cut("python train.py", 8), "python …");
+        assert_eq!(cut("日本語", 5), "日本…");
+        assert_eq!(cut("abc", 1), "…");
+    }
+}

@@ -1,0 +1,82 @@
+//! One thing, as labels and values.
+
+use serde::Serialize;
+
+use super::cell::TableCell;
+use super::colour::is_coloured;
+use super::format::OutputFormat;
+use super::print::{emit_styled, line};
+use crate::domain::condition::{Condition, ConditionType};
+use crate::domain::printable::printable_lines;
+
+/// What is shown of one thing.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct DetailsTable {
+    rows: Vec<(&'static str, TableCell)>,
+    conditions: Vec<Condition>,
+}
+
+/// A condition that needs attention as a sentence; its codes, for those who look them up, only with `-o wide`.
+pub(in crate::cli) fn condition_sentence(
+    condition: &Condition,
+    message: &str,
+    format: OutputFormat,
+) -> String {
+    let state = if condition.kind == ConditionType::Ready { "not ready: " } else { "" };
+    let codes = match format {
+        OutputFormat::Wide => format!(" ({}: {})", condition.kind, condition.reason),
+        _ => String::new(),
+    };
+    printable_lines(&format!("{state}{message}{codes}")).replace('\n', "\n    ")
+}
+
+impl DetailsTable {
+    /// Adds a line.
+    pub(in crate::cli) fn row(mut self, label: &'static str, value: impl Into<TableCell>) -> Self {
+        self.rows.push((label, value.into()));
+        self
+    }
+
+    /// Adds the conditions that need attention, below the lines.
+    pub(in crate::cli) fn conditions(mut self, conditions: &[Condition]) -> Self {
+        let attention = conditions.iter().filter(|condition| condition.needs_attention());
+        self.conditions.extend(attention.cloned());
+        self
+    }
+
+    /// Prints it, or the value or the name instead, as the format says.
+    pub(in crate::cli) fn print(&self, format: OutputFormat, name: &str, value: &impl Serialize) {
+        if format == OutputFormat::Name {
+            return line!("{name}");
+        }
+        if format.print_value(value) {
+            return;
+        }
+        let width = self.rows.iter().map(|(label, _)| label.len() + 1).max().unwrap_or(0);
+        for (label, cell) in &self.rows {
+            let label = format!("{label}:");
+            emit_styled(&format!("{label:width$}  {}", cell.styled(cell.text(), is_coloured())));
+        }
+        if !self.conditions.is_empty() {
+            line!("\nAttention:");
+        }
+        for one in &self.conditions {
+            line!("  {}", condition_sentence(one, &one.message, format));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::condition::ConditionReason;
+
+    #[test]
+    fn conditions_read_as_sentences() {
+        let condition =
+            Condition::new(ConditionType::Ready, false, ConditionReason::Wedged, "it did not answer");
+        let shown = |format| condition_sentence(&condition, &condition.message, format);
+        assert_eq!(shown(OutputFormat::Table), "not ready: it did not answer");
+        assert_eq!(shown(OutputFormat::Wide), "not ready: it did not answer (Ready: Wedged)");
+    }
+}

@@ -1,0 +1,293 @@
+//! `mps-manager status`: the host at a glance.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::StatusCode;
+use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::fetch::{all, whole};
+use super::output::{AlternateScreen, DIFFERS, ListLayout, OutputFormat, condition_sentence, line, remark};
+use super::server::{CallArgs, ask};
+use super::wait::INTERRUPTED;
+use super::{daemon, foreign, incident, tenant};
+use crate::client::{Client, ClientError};
+use crate::domain::DaemonName;
+use crate::domain::condition::{Condition, ConditionReason, ready};
+use crate::domain::count::counted;
+use crate::domain::duration::parse_duration;
+use crate::http::api::probes::Readiness;
+use crate::service::daemons::DaemonView;
+use crate::service::daemons::foreign::ForeignDaemonView;
+use crate::service::host::{GpuView, HostView};
+use crate::service::incidents::IncidentView;
+use crate::service::tenants::TenantView;
+
+/// The shortest time between two snapshots.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// The arguments of `status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager status
+  mps-manager status --watch        every 2 seconds
+  mps-manager status --watch 10s
+  mps-manager status -o json")]
+pub(super) struct StatusArgs {
+    /// Show it again and again until interrupted; in a pipe or a file, once
+    #[arg(short, long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s",
+        value_parser = parse_duration)]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+/// Everything that `status` and `top` show, read at about the same time.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HostSnapshot {
+    pub(super) host: HostView,
+    readiness: Readiness,
+    #[serde(skip)]
+    pub(super) is_ready: bool,
+    pub(super) gpus: Vec<GpuView>,
+    pub(super) daemons: Vec<DaemonView>,
+    pub(super) tenants: Vec<TenantView>,
+    foreign_daemons: Vec<ForeignDaemonView>,
+    /// Those that are open, or recent and not acknowledged.
+    pub(super) incidents: Vec<IncidentView>,
+}
+
+impl HostSnapshot {
+    /// Reads it.
+    pub(super) async fn read(client: &Client) -> Result<Self, ClientError> {
+        let host: HostView = client.get("/api/v1/host").await?;
+        let gpus = whole(client, "/api/v1/gpus").await?;
+        let daemons = all(client, "/api/v1/daemons").await?;
+        let tenants = all(client, "/api/v1/tenants").await?;
+        let foreign_daemons = whole(client, "/api/v1/foreign-daemons").await?;
+        let incidents = all(client, "/api/v1/incidents?current=true").await?;
+        let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
+        let is_ready = code.is_success();
+        Ok(Self { host, readiness, is_ready, gpus, daemons, tenants, foreign_daemons, incidents })
+    }
+}
+
+/// Prints the host; exit 1 if something is not ready, or an incident is open.
+pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
+    ask(async move {
+        let client = args.call.client()?;
+        let is_terminal = std::io::stdout().is_terminal();
+        if let Some(interval) = args.watch.filter(|_| is_terminal) {
+            return watch(&client, interval.max(SHORTEST), args.call.format()).await;
+        }
+        if args.watch.is_some() {
+            remark("The output is no terminal, so this is shown once.");
+        }
+        print_once(&client, args.call.format()).await
+    })
+}
+
+/// Shows the host again and again until a signal ends it.
+async fn watch(client: &Client, interval: Duration, format: OutputFormat) -> Result<ExitCode, ClientError> {
+    let failed = |error: std::io::Error| ClientError::Address(format!("signals cannot be handled: {error}"));
+    let (mut terminate, mut hang_up) =
+        (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::hangup()).map_err(failed)?);
+    let screen = AlternateScreen::enter();
+    tokio::select! {
+        never = repeat(client, &screen, interval, format) => match never {},
+        _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(INTERRUPTED)),
+        _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        _ = hang_up.recv() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+async fn repeat(
+    client: &Client,
+    screen: &AlternateScreen,
+    interval: Duration,
+    format: OutputFormat,
+) -> Infallible {
+    loop {
+        // A server that is restarted comes back: the next reading shows it.
+        match HostSnapshot::read(client).await {
+            Ok(snapshot) => screen.show(|| print(&snapshot, format)),
+            Err(error) => screen.show(|| line!("the host could not be read: {error}")),
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// Prints the host as it is now; exit 1 if something is not ready, or an incident is open.
+pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<ExitCode, ClientError> {
+    let snapshot = HostSnapshot::read(client).await?;
+    print(&snapshot, format);
+    let is_well = snapshot.is_ready
+        && snapshot.tenants.iter().all(is_as_wanted)
+        && !incident::has_open(&snapshot.incidents);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
+}
+
+/// Whether a tenant is ready, or not because somebody wanted that; of its daemon, `/readyz` says whether it is as wanted.
+fn is_as_wanted(tenant: &TenantView) -> bool {
+    ready(&tenant.status.conditions).is_none_or(|ready| {
+        ready.status
+            || matches!(
+                ready.reason,
+                ConditionReason::DaemonNotReady | ConditionReason::Cordoned | ConditionReason::Maintenance
+            )
+    })
+}
+
+/// Prints a snapshot.
+fn print(snapshot: &HostSnapshot, format: OutputFormat) {
+    if format == OutputFormat::Name {
+        return line!("{}", snapshot.host.hostname);
+    }
+    if format.print_value(snapshot) {
+        return;
+    }
+    print_host(&snapshot.host, format);
+    print_section(&snapshot.daemons, &daemon::LAYOUT, format);
+    line!("");
+    print_section(&snapshot.tenants, &tenant::LAYOUT, format);
+    if tenant::has_mark(&snapshot.tenants) {
+        line!("{}", tenant::MARK);
+    }
+    let attention = attention(&snapshot.daemons, &snapshot.tenants);
+    if !attention.is_empty() {
+        line!("\nAttention:");
+    }
+    for item in attention {
+        line!("  {}: {}", item.names, condition_sentence(item.condition, item.message, format));
+    }
+    if !snapshot.incidents.is_empty() {
+        line!("\nIncidents (`mps-manager incident get ID` shows one):");
+        incident::LAYOUT.print_rows(&snapshot.incidents, format);
+    }
+    if !snapshot.foreign_daemons.is_empty() {
+        line!("\nForeign control daemons (`mps-manager daemon adopt` takes one over):");
+        foreign::LAYOUT.print_rows(&snapshot.foreign_daemons, format);
+        if snapshot.foreign_daemons.iter().any(|daemon| daemon.lost) {
+            line!(
+                "This manager's database has lost daemons of its own: `mps-manager daemon adopt --all-ours` takes them back"
+            );
+        }
+    }
+}
+
+fn print_host(host: &HostView, format: OutputFormat) {
+    let simulated = match &host.profile {
+        Some(profile) if host.simulated => format!(", SIMULATED ({profile})"),
+        _ => String::new(),
+    };
+    line!(
+        "{}: {}, driver {}, MPS of CUDA {}{simulated}\n",
+        host.hostname,
+        counted(host.gpus, "GPU"),
+        host.driver_version,
+        cuda_version(host.mps_binary_version)
+    );
+    if let Some(read_only) = &host.read_only {
+        line!("READ-ONLY: {}\n", read_only.reason);
+    }
+    for condition in &host.conditions {
+        line!("{}: {}\n", condition.kind, condition.message);
+    }
+    // Without scopes alone nothing is wrong; mounts of its own hide the daemons from clients.
+    if format == OutputFormat::Wide || host.isolation.private_mounts == Some(true) {
+        for remark in &host.isolation.remarks {
+            line!("Isolation: {remark}\n");
+        }
+    }
+}
+
+/// The CUDA version of a binary version: 13010 is 13.1.
+pub(super) fn cuda_version(binary: u32) -> String {
+    format!("{}.{}", binary / 1000, binary % 1000 / 10)
+}
+
+fn print_section<T: Serialize>(items: &[T], layout: &ListLayout<T>, format: OutputFormat) {
+    if items.is_empty() {
+        return line!("No {}.", layout.noun);
+    }
+    layout.print_rows(items, format);
+}
+
+/// What needs attention, once for all that have it.
+#[derive(Debug)]
+pub(super) struct AttentionItem<'a> {
+    /// The daemon or the tenants.
+    pub(super) names: String,
+    /// What is not as it should be.
+    pub(super) condition: &'a Condition,
+    /// Its message, without the tenant's name where it begins with that.
+    pub(super) message: &'a str,
+    /// The daemon that it is about.
+    daemon: &'a DaemonName,
+}
+
+/// Conditions that need attention. A daemon's condition is not repeated for its tenants.
+pub(super) fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<AttentionItem<'a>> {
+    let mut found: Vec<AttentionItem<'a>> = Vec::new();
+    let mut shown = BTreeSet::new();
+    for daemon in daemons {
+        let conditions = daemon.status.iter().flat_map(|status| &status.conditions);
+        for condition in conditions.filter(|condition| condition.needs_attention()) {
+            shown.insert((daemon.name.as_str(), condition.reason));
+            // What is wrong is often also why the daemon is not ready, in the same words.
+            if found.iter().any(|known| *known.daemon == daemon.name && known.message == condition.message) {
+                continue;
+            }
+            let (names, message) = (daemon.name.to_string(), condition.message.as_str());
+            found.push(AttentionItem { names, condition, message, daemon: &daemon.name });
+        }
+    }
+    for tenant in tenants {
+        let daemon = &tenant.spec.daemon;
+        let is_shown = |condition: &&Condition| {
+            let reason = condition.reason;
+            reason == ConditionReason::DaemonNotReady || shown.contains(&(daemon.as_str(), reason))
+        };
+        let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
+        for condition in own.filter(|one| !is_shown(one)) {
+            let message = without_name(&condition.message, tenant.name.as_str());
+            // One line for what several tenants of a daemon have in common.
+            let same = |known: &&mut AttentionItem<'_>| {
+                (known.condition.kind, known.condition.reason, known.daemon, known.message)
+                    == (condition.kind, condition.reason, daemon, message)
+            };
+            match found.iter_mut().find(same) {
+                Some(known) => known.names = format!("{}, {}", known.names, tenant.name),
+                None => {
+                    found.push(AttentionItem { names: tenant.name.to_string(), condition, message, daemon });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The reason in a message about a tenant whose name and state stand before it already.
+fn without_name<'m>(message: &'m str, tenant: &str) -> &'m str {
+    let rest = message.strip_prefix("tenant ").and_then(|rest| rest.strip_prefix(tenant));
+    rest.and_then(|rest| rest.strip_prefix(" gets no new processes: ")).unwrap_or(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_does_not_repeat_the_tenant() {
+        let message = "tenant a-b gets no new processes: its layout is not in force";
+        assert_eq!(without_name(message, "a-b"), "its layout is not in force");
+        for other in ["a", "b"] {
+            assert_eq!(without_name(message, other), message);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `mps-manager tenant`.
+
+mod set;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
+
+use self::set::{TENANTS, TenantSetArgs};
+use super::completion;
+use super::confirm::{ConfirmArgs, owners};
+use super::fetch::{GpuNames, all, filtered, require_daemon};
+use super::output::{DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, remark};
+use super::server::{CallArgs, ask};
+use crate::client::ClientError;
+use crate::domain::condition::{ConditionReason, ready};
+use crate::domain::count::counted;
+use crate::domain::memory::Bytes;
+use crate::domain::tenant::{EffectiveMemory, EnforcedBy, TenantEffective};
+use crate::domain::{DaemonName, TenantName};
+use crate::service::tenants::TenantView;
+use crate::service::tenants::clients::ClientView;
+
+/// Commands on tenants.
+#[derive(Debug, Subcommand)]
+pub(super) enum TenantCommand {
+    /// List tenants
+    #[command(after_help = "Examples:
+  mps-manager tenant list
+  mps-manager tenant list --daemon gpu0 -o name")]
+    List {
+        /// Only those of this daemon
+        #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+        daemon: Option<DaemonName>,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Show a tenant
+    #[command(after_help = "Examples:
+  mps-manager tenant get web
+  mps-manager tenant get web -o yaml")]
+    Get {
+        /// The tenant
+        #[arg(add = ArgValueCandidates::new(completion::tenants))]
+        name: TenantName,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Create a tenant, or change what the options say of it; exit 1 if it is not ready
+    #[command(after_help = "Examples:
+  mps-manager tenant set web                          on the only daemon, without limits
+  mps-manager tenant set web --daemon gpu0 --memory-limit 4G --sms 32
+  mps-manager tenant set web --priority below_normal  changes nothing else
+  mps-manager tenant set web --unset sms --dry-run")]
+    Set(Box<TenantSetArgs>),
+    /// Delete a tenant; exit 1 if it still has clients
+    #[command(after_help = "Examples:
+  mps-manager tenant delete web --dry-run
+  mps-manager tenant delete web --yes")]
+    Delete {
+        /// The tenant
+        #[arg(add = ArgValueCandidates::new(completion::tenants))]
+        name: TenantName,
+        /// Say what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+}
+
+/// How tenants are listed, also by `status`.
+pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
+    noun: "tenants",
+    name: |tenant| tenant.name.to_string(),
+    columns: &[
+        ListColumn::new("TENANT", |tenant| tenant.name.as_str().into()),
+        ListColumn::ranked(3, ListColumn::new("DAEMON", |tenant| tenant.spec.daemon.as_str().into())),
+        ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
+        ListColumn::ranked(
+            1,
+            ListColumn::new("MEMORY", |tenant| {
+                TableCell::optional(tenant.status.effective.as_ref().map(memory))
+            }),
+        ),
+        ListColumn::ranked(2, ListColumn::new("SMS", |tenant| TableCell::optional(share(tenant)))),
+        ListColumn::ranked(
+            5,
+            ListColumn::new("PRIORITY", |tenant| {
+                TableCell::optional(tenant.status.effective.as_ref().map(priority))
+            }),
+        ),
+        ListColumn::ranked(4, ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into())),
+        ListColumn::ranked(6, ListColumn::new("AGE", |tenant| age(tenant.created_at).into())),
+        ListColumn::wide("UID", |tenant| tenant.spec.uid.to_string().into()),
+        ListColumn::wide("GENERATION", |tenant| {
+            format!("{}/{}", tenant.status.observed_generation, tenant.generation).into()
+        }),
+        ListColumn::wide("LABELS", |tenant| {
+            TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}")))
+        }),
+        ListColumn::wide("GPUS", |tenant| TableCell::joined(&tenant.status.gpus)),
+    ],
+};
+
+/// Marks what only the environment holds.
+fn held(by: EnforcedBy) -> &'static str {
+    if by == EnforcedBy::Environment { "*" } else { "" }
+}
+
+/// Whether a list has the mark, which then needs a word of explanation.
+pub(super) fn has_mark(tenants: &[TenantView]) -> bool {
+    let of = |effective: &TenantEffective| {
+        let mut limits = effective.device_memory_limits.iter().map(|limit| limit.enforced_by);
+        [effective.threads.enforced_by, effective.priority.enforced_by].contains(&EnforcedBy::Environment)
+            || limits.any(|by| by == EnforcedBy::Environment)
+    };
+    tenants.iter().filter_map(|tenant| tenant.status.effective.as_ref()).any(of)
+}
+
+/// The explanation of the mark.
+pub(super) const MARK: &str =
+    "* set by the environment alone: a process that changes its environment escapes it";
+
+/// The memory limit of each GPU, once where all have the same.
+pub(super) fn memory(effective: &TenantEffective) -> String {
+    let mut limits: Vec<String> = effective.device_memory_limits.iter().map(limit_words).collect();
+    limits.dedup();
+    limits.join(", ")
+}
+
+fn limit_words(limit: &EffectiveMemory) -> String {
+    match limit.bytes {
+        Some(bytes) => format!("{}{}", Bytes(bytes), held(limit.enforced_by)),
+        None => "whole GPU".into(),
+    }
+}
+
+/// The same, with the GPU of each limit where they differ.
+fn memory_by_gpu(effective: &TenantEffective, names: &GpuNames) -> String {
+    let limits = &effective.device_memory_limits;
+    if limits.windows(2).all(|pair| limit_words(&pair[0]) == limit_words(&pair[1])) {
+        return memory(effective);
+    }
+    let limits = limits.iter().map(|limit| format!("{}: {}", names.name(&limit.gpu), limit_words(limit)));
+    limits.collect::<Vec<_>>().join(", ")
+}
+
+fn priority(effective: &TenantEffective) -> String {
+    format!("{}{}", effective.priority.priority.as_str(), held(effective.priority.enforced_by))
+}
+
+/// The SMs of a tenant: of its partitions, or by its thread percentage.
+pub(super) fn share(tenant: &TenantView) -> Option<String> {
+    let threads = &tenant.status.effective.as_ref()?.threads;
+    if !threads.partitions.is_empty() {
+        let partitions = threads.partitions.iter().map(|one| format!("{} in {}", one.sms, one.partition));
+        return Some(partitions.collect::<Vec<_>>().join(", "));
+    }
+    let lacks_partition = ready(&tenant.status.conditions)
+        .is_some_and(|ready| ready.reason == ConditionReason::PartitionNotProven);
+    if lacks_partition {
+        return Some("no partition".into());
+    }
+    let percentage = format!("{}%", threads.active_thread_percentage);
+    let words =
+        threads.predicted_sms.map_or_else(|| percentage.clone(), |sms| format!("{sms} ({percentage})"));
+    Some(format!("{words}{}", held(threads.enforced_by)))
+}
+
+fn clients_of(tenant: &TenantView) -> String {
+    match tenant.spec.max_clients {
+        Some(max) => format!("{}/{max}", tenant.status.clients),
+        None => tenant.status.clients.to_string(),
+    }
+}
+
+pub(super) fn run(command: TenantCommand) -> Result<ExitCode, String> {
+    ask(async move {
+        match command {
+            TenantCommand::List { daemon, call } => list(&call, daemon.as_ref()).await,
+            TenantCommand::Get { name, call } => get(&call, &name).await,
+            TenantCommand::Set(args) => set::set(&args).await,
+            TenantCommand::Delete { name, dry_run, confirm, call } => {
+                delete(&call, &name, dry_run, confirm).await
+            }
+        }
+    })
+}
+
+async fn list(call: &CallArgs, daemon: Option<&DaemonName>) -> Result<ExitCode, ClientError> {
+    let client = call.client()?;
+    require_daemon(&client, daemon).await?;
+    let path = filtered(TENANTS, &[("daemon", daemon.map(ToString::to_string))]);
+    let tenants: Vec<TenantView> = all(&client, &path).await?;
+    LAYOUT.print(&tenants, call.format());
+    if matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) && has_mark(&tenants) {
+        remark(MARK);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn get(call: &CallArgs, name: &TenantName) -> Result<ExitCode, ClientError> {
+    let client = call.client()?;
+    let tenant: TenantView = client.get(&format!("{TENANTS}/{name}")).await?;
+    details(&tenant, &GpuNames::read(&client).await).print(call.format(), name.as_str(), &tenant);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn details(tenant: &TenantView, names: &GpuNames) -> DetailsTable {
+    let effective = tenant.status.effective.as_ref();
+    let waiting = tenant.status.waiting.len();
+    let provisioning = tenant.status.provisioning.as_ref();
+    let share_of_strategy = provisioning.and_then(|status| status.share_of(&tenant.name));
+    let mut details = DetailsTable::default()
+        .row("Tenant", tenant.name.as_str())
+        .row("Daemon", tenant.spec.daemon.as_str())
+        .row("Ready", TableCell::ready(&tenant.status.conditions))
+        .row("User", format!("uid {}", tenant.spec.uid))
+        .row("GPUs", TableCell::joined(tenant.status.gpus.iter().map(|gpu| names.name(gpu))))
+        .row("Memory limit", TableCell::optional(effective.map(|effective| memory_by_gpu(effective, names))))
+        .row("SMs", TableCell::optional(share(tenant)))
+        .row("Priority", TableCell::optional(effective.map(priority)))
+        .row("Clients", clients_of(tenant))
+        .row("Waiting for the daemon", TableCell::optional(Some(waiting).filter(|waiting| *waiting > 0)))
+        .row(
+            "Waiting for a slot",
+            TableCell::optional(Some(tenant.status.queued).filter(|queued| *queued > 0)),
+        )
+        .row(
+            "Labels",
+            TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}"))),
+        )
+        .row("Age", age(tenant.created_at));
+    if let Some(words) = effective.and_then(TenantEffective::other_limits) {
+        details = details.row("Older clients", words);
+    }
+    if let Some(words) = share_of_strategy {
+        details = details.row("Share", words);
+    }
+    details.conditions(&tenant.status.conditions)
+}
+
+async fn delete(
+    call: &CallArgs,
+    name: &TenantName,
+    dry_run: bool,
+    confirm: ConfirmArgs,
+) -> Result<ExitCode, ClientError> {
+    let client = call.client()?;
+    let path = format!("{TENANTS}/{name}");
+    if !dry_run {
+        let clients: Vec<ClientView> = all(&client, &format!("{path}/clients")).await?;
+        let question = if clients.is_empty() {
+            format!("Delete tenant {name}?")
+        } else {
+            format!(
+                "Tenant {name} has {} ({}). Delete it?",
+                counted(clients.len(), "client"),
+                owners(&clients)
+            )
+        };
+        confirm.ask(&question)?;
+    }
+    client.delete(&filtered(&path, &[("dry_run", dry_run.then(|| "true".into()))])).await?;
+    let words = if dry_run { "would be deleted" } else { "was deleted" };
+    if matches!(call.format(), OutputFormat::Json | OutputFormat::Yaml) {
+        call.format().print_value(&json!({ "name": name, "deleted": !dry_run }));
+    } else {
+        call.format().announce(&format!("tenant {name} {words}"), name.as_str(), &());
+    }
+    Ok(ExitCode::SUCCESS)
+}

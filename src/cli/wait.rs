@@ -1,0 +1,193 @@
+//! Waiting for what takes time, with progress on a terminal.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::output::{DIFFERS, OutputFormat, complain, line, remark};
+use crate::client::{Client, ClientError};
+use crate::domain::operation::{Operation, OperationState};
+use crate::domain::printable::printable;
+
+/// How often something that runs is polled.
+pub(super) const POLL: Duration = Duration::from_millis(100);
+/// How often a manager that is gone is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long it may be gone, as for a restart.
+const AWAY: Duration = Duration::from_secs(30);
+/// Exit code of a program that SIGINT ended, as shells report it.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// Whether to wait.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct WaitArgs {
+    /// Return at once: the server goes on by itself
+    #[arg(long)]
+    pub(super) no_wait: bool,
+}
+
+/// A line on a terminal that says what is going on; nothing elsewhere.
+pub(super) struct ProgressLine(Option<ProgressBar>);
+
+impl ProgressLine {
+    pub(super) fn new(what: &str) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
+            let bar = ProgressBar::new_spinner().with_style(style.expect("a constant template"));
+            bar.enable_steady_tick(POLL);
+            bar
+        });
+        let progress = Self(bar);
+        progress.say(what);
+        progress
+    }
+
+    pub(super) fn say(&self, what: &str) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(printable(what).into_owned());
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What is said of an operation.
+pub(super) struct OperationWords<'a> {
+    /// What is going on, as `restarting daemon gpu0`.
+    pub(super) doing: &'a str,
+    /// What is true once it succeeded, as `daemon gpu0 is ready`.
+    pub(super) done: &'a str,
+    /// What is true if it did not, as `daemon gpu0 was not restarted`.
+    pub(super) failed: &'a str,
+}
+
+/// Waits for an operation and says what came of it; exit 1 if it did not succeed.
+pub(super) async fn follow(
+    client: &Client,
+    operation: Operation,
+    wait: WaitArgs,
+    format: OutputFormat,
+    outcome: OperationWords<'_>,
+) -> Result<ExitCode, ClientError> {
+    let id = operation.id.to_string();
+    if wait.no_wait && !operation.state.is_final() {
+        let sentence = format!("{}: operation {id} (mps-manager operation wait {id})", outcome.doing);
+        format.announce(&sentence, &id, &operation);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let operation = ended(client, operation, outcome.doing).await?;
+    if format == OutputFormat::Wide {
+        print_steps(&operation);
+    }
+    if operation.state == OperationState::Succeeded {
+        format.announce(&format!("{}{}", outcome.done, took(&operation)), &id, &operation);
+        return Ok(ExitCode::SUCCESS);
+    }
+    format.print_value(&operation);
+    let why = operation.error.clone().unwrap_or_else(|| operation.state.as_str().to_owned());
+    complain(&format!("{}: {why}", outcome.failed));
+    remark(&format!("`mps-manager operation get {id}` shows its steps"));
+    Ok(ExitCode::from(DIFFERS))
+}
+
+/// How long an operation took, as ` (0.3 s)`.
+fn took(operation: &Operation) -> String {
+    let (Some(began), Some(ended)) = (operation.started_at, operation.finished_at) else {
+        return String::new();
+    };
+    let ms = (ended - began).max(0);
+    format!(" ({}.{} s)", ms / 1000, ms % 1000 / 100)
+}
+
+/// Prints the steps of an operation.
+pub(super) fn print_steps(operation: &Operation) {
+    for step in &operation.steps {
+        line!("{}: {}", step.name, printable(step.outcome.as_deref().unwrap_or("running")));
+    }
+}
+
+/// The operation once it has ended. An interrupted wait leaves it running, and says so.
+pub(super) async fn ended(
+    client: &Client,
+    operation: Operation,
+    doing: &str,
+) -> Result<Operation, ClientError> {
+    let id = operation.id;
+    tokio::select! {
+        ended = polled_to_its_end(client, operation, doing) => ended,
+        _ = tokio::signal::ctrl_c() => {
+            remark(&format!("\noperation {id} goes on without this command: `mps-manager operation wait {id}`"));
+            std::process::exit(INTERRUPTED.into());
+        }
+    }
+}
+
+async fn polled_to_its_end(
+    client: &Client,
+    mut operation: Operation,
+    doing: &str,
+) -> Result<Operation, ClientError> {
+    let progress = ProgressLine::new(doing);
+    while !operation.state.is_final() {
+        tokio::time::sleep(POLL).await;
+        operation = read_again(client, operation.id, doing, &progress).await?;
+        let step = operation.steps.last().map(|step| match &step.outcome {
+            Some(outcome) => format!("{doing}: {} ({outcome})", step.name),
+            None => format!("{doing}: {}", step.name),
+        });
+        progress.say(step.as_deref().unwrap_or(doing));
+    }
+    Ok(operation)
+}
+
+/// The operation as it is now. A manager that is gone is waited for: it resumes the operation when it is back.
+async fn read_again(
+    client: &Client,
+    id: Uuid,
+    doing: &str,
+    progress: &ProgressLine,
+) -> Result<Operation, ClientError> {
+    let path = format!("/api/v1/operations/{id}");
+    let until = Instant::now() + AWAY;
+    loop {
+        match client.get(&path).await {
+            Err(ClientError::Unreachable { .. }) if Instant::now() < until => {
+                progress.say(&format!("{doing}: waiting for the manager"));
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(error @ ClientError::Unreachable { .. }) => {
+                return Err(ClientError::Address(format!(
+                    "{error}\nOperation {id} is resumed when the manager is back: `mps-manager operation wait {id}` waits for it"
+                )));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_manager_leaves_the_operations_id() {
+        let client = Client::over_url("http://127.0.0.1:1", None, None).expect("a URL");
+        let (began, id) = (Instant::now(), Uuid::nil());
+        let progress = ProgressLine::new("restarting");
+        let read = read_again(&client, id, "restarting", &progress).await;
+        let error = read.expect_err("nobody listens").to_string();
+        assert!(error.contains(&format!("`mps-manager operation wait {id}`")), "{error}");
+        assert!(began.elapsed() >= AWAY);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a host has, as a host file: short, without what is the default anyway, and with GPUs as people name them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{LayoutBinding, StoredHost, VERSION};
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::document::DocumentLayout;
+use crate::domain::layout::{GpuMap, map_roles};
+use crate::domain::memory::MIB;
+use crate::domain::tenant::TenantSpec;
+use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName};
+
+/// A host file as it is exported: the fields of [`super::HostFile`] that say something.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExportedHost {
+    version: &'static str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    layouts: BTreeMap<LayoutName, DocumentLayout>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    daemons: BTreeMap<DaemonName, Map<String, Value>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tenants: BTreeMap<TenantName, Map<String, Value>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    bindings: BTreeMap<DaemonName, LayoutBinding>,
+}
+
+/// Writes what a host has as a file that changes nothing on it.
+pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
+    let layout = |newest: &super::StoredLayout| DocumentLayout::of(&newest.layout, newest.note.clone(), None);
+    let bindings = stored.daemons.iter().filter_map(|(name, daemon)| {
+        let active = daemon.layout.as_ref()?;
+        Some((name.clone(), binding(active, daemon, stored, gpus)))
+    });
+    ExportedHost {
+        version: VERSION,
+        layouts: stored.layouts.iter().map(|(name, newest)| (name.clone(), layout(newest))).collect(),
+        daemons: stored
+            .daemons
+            .iter()
+            .map(|(name, spec)| (name.clone(), daemon_fields(spec, gpus)))
+            .collect(),
+        tenants: stored
+            .tenants
+            .iter()
+            .map(|(name, spec)| (name.clone(), tenant_fields(spec, gpus)))
+            .collect(),
+        bindings: bindings.collect(),
+    }
+}
+
+/// A GPU as people name it: by index, or by UUID where it is missing and has none.
+fn gpu_name(uuid: &GpuUuid, gpus: &[Gpu]) -> GpuRef {
+    let found = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
+    GpuRef(found.map_or_else(|| uuid.to_string(), |gpu| gpu.index.to_string()))
+}
+
+/// The layout of a daemon, with the GPUs that a host file has to name.
+pub(super) fn binding(
+    active: &ActiveLayout,
+    daemon: &DaemonSpec,
+    stored: &StoredHost,
+    gpus: &[Gpu],
+) -> LayoutBinding {
+    let is_newest = stored.layouts.get(&active.name).is_some_and(|newest| newest.version == active.version);
+    let content = stored.content(&active.version_ref());
+    let by_default = content.and_then(|layout| map_roles(layout, &GpuMap::new(), &daemon.gpus, gpus).ok());
+    let named = by_default.as_ref() != Some(&active.gpu_map);
+    let map = active.gpu_map.iter().filter(|_| named);
+    LayoutBinding {
+        layout: active.name.clone(),
+        version: (!is_newest).then_some(active.version),
+        gpu_map: map.map(|(role, uuid)| (*role, gpu_name(uuid, gpus))).collect(),
+        drift_policy: active.drift_policy,
+    }
+}
+
+/// What a daemon's spec says beyond the defaults, without its layout.
+pub(super) fn daemon_fields(spec: &DaemonSpec, gpus: &[Gpu]) -> Map<String, Value> {
+    let bare = DaemonSpec { layout: None, ..spec.clone() };
+    fields(&bare, &DaemonSpec::<GpuUuid>::of(Vec::new()), &["gpus"], gpus)
+}
+
+/// What a tenant's spec says beyond the defaults.
+pub(super) fn tenant_fields(spec: &TenantSpec, gpus: &[Gpu]) -> Map<String, Value> {
+    let plain: TenantSpec = serde_json::from_value(serde_json::json!({ "daemon": spec.daemon }))
+        .expect("a tenant needs no more than its daemon");
+    fields(spec, &plain, &["daemon"], gpus)
+}
+
+/// The fields in which a spec differs from a plain one, and those that every spec has.
+fn fields(
+    spec: &impl Serialize,
+    plain: &impl Serialize,
+    always: &[&str],
+    gpus: &[Gpu],
+) -> Map<String, Value> {
+    let object = |spec: Value| match spec {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let json = |spec: serde_json::Result<Value>| object(spec.expect("a spec is plain data"));
+    let plain = json(serde_json::to_value(plain));
+    let mut fields = json(serde_json::to_value(spec));
+    fields.retain(|name, value| always.contains(&name.as_str()) || plain.get(name) != Some(value));
+    for (name, value) in &mut fields {
+        written(name, value, gpus);
+    }
+    fields
+}
+
+/// Rewrites values as people write them: GPUs by index, and sizes with a unit.
+fn written(name: &str, value: &mut Value, gpus: &[Gpu]) {
+    match value {
+        Value::String(text) if name == "gpus" => {
+            if let Ok(uuid) = GpuUuid::parse(text) {
+                *text = gpu_name(&uuid, gpus).0;
+            }
+        }
+        Value::Number(number) if name == "device_memory_limit" => {
+            let Some(bytes) = number.as_u64().filter(|bytes| bytes % MIB == 0 && *bytes > 0) else { return };
+            let (gib, mib) = (bytes / (1024 * MIB), bytes / MIB);
+            let text = if bytes % (1024 * MIB) == 0 { format!("{gib}G") } else { format!("{mib}M") };
+            *value = Value::String(text);
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| written(name, item, gpus)),
+        // A limit for each GPU has the GPU for its name.
+        Value::Object(limits) if name == "device_memory_limit" => {
+            let named = std::mem::take(limits).into_iter().map(|(gpu, mut limit)| {
+                written(name, &mut limit, gpus);
+                (GpuUuid::parse(&gpu).map_or(gpu, |uuid| gpu_name(&uuid, gpus).0), limit)
+            });
+            *limits = named.collect();
+        }
+        Value::Object(inner) => inner.iter_mut().for_each(|(field, value)| written(field, value, gpus)),
+        _ => {}
+    }
+}

@@ -1,0 +1,125 @@
+//! The host file: everything that is wanted of a host, in one document.
+//!
+//! A file names GPUs as people do, and a layout by its name. [`resolve`] reads it for one host and finds whatever is wrong in it;
+//! [`changes`] compares the result with what the host has; [`export()`] writes what a host has as a file that changes nothing on it.
+//! All of it is pure: the service loads [`StoredHost`] in the transaction that commits the changes.
+
+mod check;
+mod diff;
+mod export;
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod tests;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::daemon::DaemonSpec;
+use super::gpu::GpuRef;
+use super::layout::active::{ActiveLayout, PartitionPolicy};
+use super::layout::document::DocumentLayout;
+use super::layout::{Layout, Role, VersionRef};
+use super::tenant::TenantSpec;
+use super::{DaemonName, LayoutName, TenantName};
+
+pub use check::{FileErrors, fits, resolve};
+pub use diff::{HostChange, HostChangeAction, HostFieldChange, HostObjectKind, changes};
+pub use export::{ExportedHost, export};
+
+/// The version of a host file's shape.
+pub const VERSION: &str = "v1";
+
+/// Everything that is wanted of a host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostFile {
+    /// The version of this shape.
+    #[schema(pattern = "^v1$", example = "v1")]
+    pub version: String,
+    /// Partition layouts, by name. One that differs from the newest version on the host becomes a new version.
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
+    pub layouts: BTreeMap<LayoutName, DocumentLayout>,
+    /// Control daemons, by name. Their layouts stand in `bindings`.
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
+    pub daemons: BTreeMap<DaemonName, DaemonSpec<GpuRef>>,
+    /// Tenants, by name.
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenants: BTreeMap<TenantName, TenantSpec<GpuRef>>,
+    /// The layout of each daemon that has one, by the daemon's name.
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
+    pub bindings: BTreeMap<DaemonName, LayoutBinding>,
+}
+
+/// Reads a section; one without anything below its name, as when all of it is commented out, is empty.
+fn section<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// The layout of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutBinding {
+    /// The layout.
+    pub layout: LayoutName,
+    /// A version that the host has already; left out, the layout as the file has it, or else the newest version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub version: Option<u32>,
+    /// The GPU of each role of the layout; a role that is left out is the host's GPU of that index among those of the layout's SKU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
+    pub gpu_map: BTreeMap<Role, GpuRef>,
+    /// What to do about partitions that another program makes or removes.
+    #[serde(default)]
+    pub drift_policy: PartitionPolicy,
+}
+
+/// A host file read for one host: every name resolved, and every part checked.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct HostSpec {
+    /// The content and the note of each layout.
+    pub layouts: BTreeMap<LayoutName, (Layout, Option<String>)>,
+    /// The daemons, without their layouts.
+    pub daemons: BTreeMap<DaemonName, DaemonSpec>,
+    /// The tenants.
+    pub tenants: BTreeMap<TenantName, TenantSpec>,
+    /// The layout of each daemon.
+    pub bindings: BTreeMap<DaemonName, ActiveLayout>,
+}
+
+/// What a host has, as it is stored.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StoredHost {
+    /// The newest version of each layout, with its note.
+    pub layouts: BTreeMap<LayoutName, StoredLayout>,
+    /// The number that the next version of a layout gets, for each layout of the file.
+    pub next_versions: BTreeMap<LayoutName, u32>,
+    /// Older versions that a daemon has or the file names.
+    pub versions: BTreeMap<VersionRef, Layout>,
+    /// The daemons, with their layouts.
+    pub daemons: BTreeMap<DaemonName, DaemonSpec>,
+    /// The tenants.
+    pub tenants: BTreeMap<TenantName, TenantSpec>,
+}
+
+/// The newest version of a layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLayout {
+    /// Its number.
+    pub version: u32,
+    /// Its content.
+    pub layout: Layout,
+    /// Why it was written.
+    pub note: Option<String>,
+}
+
+impl StoredHost {
+    /// The content of a version.
+    pub fn content(&self, wanted: &VersionRef) -> Option<&Layout> {
+        let newest = self.layouts.get(&wanted.name).filter(|newest| newest.version == wanted.version);
+        newest.map(|newest| &newest.layout).or_else(|| self.versions.get(wanted))
+    }
+}

@@ -1,0 +1,269 @@
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::gpu::Gpu;
+use crate::domain::layout::text::LayoutFormat;
+use crate::domain::tenant::tests::h200;
+
+const FILE: &str = "
+version: v1
+layouts:
+  halves:
+    steps:
+      - add: {gpu: 0, partition: left, chunks: 7, tenants: [web]}
+      - add: {gpu: 0, partition: right, chunks: 7}
+daemons:
+  gpu0: {gpus: [0]}
+  gpu1: {gpus: ['1'], mode: static}
+tenants:
+  web: {daemon: gpu0, device_memory_limit: 4G}
+bindings:
+  gpu1: {layout: halves, gpu_map: {0: 1}}
+";
+
+fn gpus() -> Vec<Gpu> {
+    (0..4).map(h200).collect()
+}
+
+fn read(text: &str) -> HostFile {
+    text::read(text, LayoutFormat::Yaml).expect("a host file")
+}
+
+/// What the host has once everything was applied.
+fn applied(spec: &HostSpec, before: &StoredHost) -> StoredHost {
+    let mut stored = before.clone();
+    for (name, (layout, note)) in &spec.layouts {
+        let earlier = stored.layouts.get(name).filter(|newest| newest.layout == *layout).cloned();
+        let version = before.next_versions.get(name).copied().unwrap_or(1);
+        let new = StoredLayout { version, layout: layout.clone(), note: note.clone() };
+        stored.layouts.insert(name.clone(), earlier.unwrap_or(new));
+    }
+    for (name, spec) in &spec.daemons {
+        let layout = stored.daemons.get(name).and_then(|daemon| daemon.layout.clone());
+        stored.daemons.insert(name.clone(), DaemonSpec { layout, ..spec.clone() });
+    }
+    stored.tenants.extend(spec.tenants.clone());
+    for (name, active) in &spec.bindings {
+        stored.daemons.get_mut(name).expect("the daemon").layout = Some(active.clone());
+    }
+    stored
+}
+
+fn on(text: &str, stored: &StoredHost) -> Result<Vec<HostChange>, FileErrors> {
+    let spec = resolve(&read(text), stored, &gpus(), false)?;
+    Ok(changes(&spec, stored, &gpus(), false))
+}
+
+fn stored() -> StoredHost {
+    let empty = StoredHost::default();
+    applied(&resolve(&read(FILE), &empty, &gpus(), false).expect("a good file"), &empty)
+}
+
+fn shown(changes: &[HostChange]) -> Vec<String> {
+    changes.iter().map(|change| change.to_string().lines().collect::<Vec<_>>().join("|")).collect()
+}
+
+#[test]
+fn unknown_field_is_shown_with_a_caret() {
+    let text = FILE.replace("mode: static", "modus: static");
+    let errors = text::read(&text, LayoutFormat::Yaml).expect_err("unknown");
+    let message = errors[0].to_string();
+    assert!(message.contains("modus") && message.contains('^') && message.contains("line 10"), "{message}");
+    let json = serde_json::json!({"version": "v1", "daemons": {"gpu0": {"gpus": ["0"], "modus": 1}}});
+    let errors = text::read(&json.to_string(), LayoutFormat::Json).expect_err("unknown");
+    assert_eq!(errors[0].pointer, "/daemons/gpu0/modus");
+}
+
+#[test]
+fn faults_of_a_file_are_all_found() {
+    let text = "
+version: v1
+layouts:
+  import: {steps: []}
+  big: {steps: [{add: {gpu: 0, partition: p, chunks: 17}}]}
+daemons:
+  gpu0: {gpus: [0], layout: {name: big, version: 1}}
+  gpu-0: {gpus: [1]}
+  gpu_0: {gpus: [2]}
+";
+    let errors = text::read(text, LayoutFormat::Yaml).expect_err("faults");
+    let places: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+    assert_eq!(places, ["/layouts/import", "/daemons/gpu0/layout", "/daemons/gpu_0"]);
+    let text = "
+version: v1
+layouts:
+  big: {steps: [{add: {gpu: 0, partition: p, chunks: 17}}]}
+daemons:
+  a: {gpus: [0]}
+  b: {gpus: [0, 1]}
+  c: {gpus: [9]}
+  d: {gpus: [3], mode: static}
+tenants:
+  web: {daemon: nowhere}
+  two: {daemon: a, sms: 8, active_thread_percentage: 5}
+bindings:
+  d: {layout: big, gpu_map: {0: 3}}
+  a: {layout: none}
+  e: {layout: big}
+";
+    let errors = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect_err("faults");
+    assert!(!errors.conflict, "{errors:?}");
+    let errors = errors.errors;
+    let places: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+    let wanted = [
+        "/daemons/c/gpus",
+        "/daemons/b/gpus",
+        "/tenants/two/sms",
+        "/tenants/web/daemon",
+        "/bindings/a/layout",
+        "/bindings/d/layout",
+        "/bindings/e",
+    ];
+    assert_eq!(places, wanted, "{errors:#?}");
+    assert!(errors[1].to_string().contains("also held by daemon a"), "{}", errors[1]);
+    assert!(errors[5].to_string().contains("it needs 17 chunks at once"), "{}", errors[5]);
+}
+
+#[test]
+fn changes_are_listed_field_by_field() {
+    let all = shown(&on(FILE, &StoredHost::default()).expect("changes"));
+    assert_eq!(all.len(), 5, "{all:?}");
+    assert!(all[0].starts_with("+ layout halves|"), "{all:?}");
+    assert_eq!(all[1], "+ daemon gpu0|    + gpus: [\"0\"]");
+    assert_eq!(all[4], "+ binding gpu1|    + gpu_map: {\"0\":\"1\"}|    + layout: \"halves version 1\"");
+    let stored = stored();
+    assert_eq!(on(FILE, &stored).expect("no changes"), []);
+    let mut stored =
+        StoredHost { next_versions: BTreeMap::from([(LayoutName::parse("halves").unwrap(), 2)]), ..stored };
+    let other = FILE
+        .replace("4G", "8G")
+        .replace("chunks: 7}", "chunks: 8}")
+        .replace("[0]}", "[0], schedulable: false}");
+    assert_eq!(
+        shown(&on(&other, &stored).expect("changes"))[1..],
+        [
+            "~ daemon gpu0|    ~ schedulable: (default) -> false",
+            "~ tenant web|    ~ device_memory_limit: \"4G\" -> \"8G\"",
+            "~ binding gpu1|    ~ layout: \"halves version 1\" -> \"halves version 2\"",
+        ]
+    );
+    // What is gone from the file stays, unless it is pruned: in the reverse order.
+    let less = read("version: v1\ndaemons: {gpu0: {gpus: [0]}, gpu1: {gpus: [1], mode: static}}");
+    stored.next_versions.clear();
+    let spec = resolve(&less, &stored, &gpus(), true).expect("a good file");
+    assert_eq!(changes(&spec, &stored, &gpus(), false), []);
+    assert_eq!(
+        shown(&changes(&spec, &stored, &gpus(), true)),
+        ["- binding gpu1", "- tenant web", "- layout halves"]
+    );
+}
+
+#[test]
+fn held_gpu_and_pruned_names_are_refused() {
+    let stored = stored();
+    let refused = |text: &str, prune| {
+        let errors = resolve(&read(text), &stored, &gpus(), prune).expect_err("refused").errors;
+        errors.iter().map(|error| format!("{}: {error}", error.pointer)).collect::<Vec<_>>().join("\n")
+    };
+    let text = "version: v1\ndaemons: {new: {gpus: [0]}}";
+    assert!(refused(text, false).contains("/daemons/new/gpus: GPU 0 (GPU-"));
+    assert!(resolve(&read(text), &stored, &gpus(), false).expect_err("refused").conflict);
+    // One that is pruned hands its GPUs on, and so do two that exchange theirs.
+    resolve(&read(text), &stored, &gpus(), true).expect("a good file");
+    let text = "version: v1\ndaemons: {gpu0: {gpus: [1]}, gpu1: {gpus: [0], mode: static}}";
+    resolve(&read(text), &stored, &gpus(), false).expect("a good file");
+    let text = "version: v1\ntenants: {web: {daemon: gpu0}}";
+    assert!(refused(text, true).contains("/tenants/web/daemon: daemon gpu0 is not in the file"));
+    let text = "version: v1\ndaemons: {gpu1: {gpus: [1], mode: static}}\nbindings: {gpu1: {layout: halves, gpu_map: {0: 1}}}";
+    assert!(refused(text, true).contains("/bindings/gpu1/layout: layout halves is not in the file"));
+}
+
+#[test]
+fn layout_is_checked_by_counted_chunks() {
+    let spec = resolve(&read(FILE), &StoredHost::default(), &gpus(), false).expect("a good file");
+    let (layout, _) = &spec.layouts[&LayoutName::parse("halves").unwrap()];
+    let map = BTreeMap::from([(0, h200(1).uuid)]);
+    let check = |counted: &[(u32, u32)]| {
+        let counted = counted.iter().map(|(gpu, chunks)| (h200(*gpu).uuid, *chunks)).collect();
+        fits(layout, &map, &gpus(), &counted)
+    };
+    check(&[]).expect("nothing was counted");
+    check(&[(1, 14)]).expect("just enough");
+    check(&[(0, 13), (1, 14)]).expect("the count of the GPU itself");
+    for counted in [&[(1, 13)][..], &[(0, 13), (2, 14)]] {
+        let error = check(counted).expect_err("too few").to_string();
+        assert!(error.contains("needs 14 chunks at once") && error.contains("at most 13"), "{error}");
+    }
+}
+
+#[test]
+fn empty_section_counts_as_absent() {
+    let file = read("version: v1\ndaemons:\n  # gpu0: {gpus: [0]}\ntenants:\n");
+    assert!(file.daemons.is_empty() && file.tenants.is_empty());
+    let errors = text::read("", LayoutFormat::Yaml).expect_err("empty");
+    assert!(errors[0].to_string().contains("begin the host file with `version: v1`"), "{errors:?}");
+}
+
+#[test]
+fn tenants_fault_is_at_the_tenant() {
+    let text = "version: v1\ndaemons: {gpu0: {gpus: [0]}}\ntenants:\n  x: {daemon: gpu0, device_memory_limit: {0: 1G, 1: 2G}}";
+    let errors = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect_err("refused").errors;
+    assert_eq!(errors[0].pointer, "/tenants/x/device_memory_limit");
+    assert!(errors[0].to_string().contains("limits GPU 1 (GPU-"), "{}", errors[0]);
+}
+
+#[test]
+fn newer_file_is_refused_by_its_version() {
+    let errors = text::read("version: v2\nfuture: 1\n", LayoutFormat::Yaml).expect_err("newer");
+    assert!(errors[0].pointer == "/version" && errors[0].to_string().contains("newer manager"), "{errors:?}");
+}
+
+/// Random hosts as files.
+fn files() -> impl Strategy<Value = String> {
+    let limit = prop_oneof![
+        Just(String::new()),
+        (1_u32..4096).prop_map(|mib| format!(", device_memory_limit: {mib}M")),
+        (1_u32..9).prop_map(|weight| format!(", weight: {weight}"))
+    ];
+    let tenant = (0_usize..4, limit, 0_u32..3, any::<bool>()).prop_map(|(daemon, limit, uid, low)| {
+        let priority = if low { ", priority: below_normal" } else { "" };
+        format!("{{daemon: gpu{daemon}, uid: {uid}{limit}{priority}}}")
+    });
+    let daemon = (any::<bool>(), any::<bool>(), any::<bool>(), 0_u32..3);
+    (proptest::collection::vec(daemon, 4), proptest::collection::vec(tenant, 0..6)).prop_map(|(daemons, tenants)| {
+        let mut text = "version: v1\nlayouts:\n  one: {steps: [{add: {gpu: 0, partition: p, chunks: 3}}]}\ndaemons:\n".to_owned();
+        let mut bindings = String::new();
+        for (index, (is_static, many, stopped, policy)) in daemons.iter().enumerate() {
+            let mode = if *is_static { "static" } else { "shared" };
+            let state = if *stopped { "stopped" } else { "running" };
+            let _ = writeln!(text, "  gpu{index}: {{gpus: [{index}], mode: {mode}, multi_user: {many}, desired_state: {state}}}");
+            if *is_static && *policy > 0 {
+                let policy = if *policy == 1 { "report" } else { "repair" };
+                let _ = writeln!(bindings, "  gpu{index}: {{layout: one, gpu_map: {{0: {index}}}, drift_policy: {policy}}}");
+            }
+        }
+        for (index, tenant) in tenants.iter().enumerate() {
+            let _ = writeln!(text, "{}  t{index}: {tenant}", if index == 0 { "tenants:\n" } else { "" });
+        }
+        if bindings.is_empty() { text } else { format!("{text}bindings:\n{bindings}") }
+    })
+}
+
+proptest! {
+    #[test]
+    fn export_differs_in_nothing(text in files()) {
+        let empty = StoredHost::default();
+        let spec = resolve(&read(&text), &empty, &gpus(), true).expect("a good file");
+        let stored = applied(&spec, &empty);
+        let exported = export(&stored, &gpus());
+        for format in [LayoutFormat::Yaml, LayoutFormat::Json] {
+            let text = text::write(&exported, format);
+            let file = text::read(&text, format).expect(&text);
+            let again = resolve(&file, &stored, &gpus(), true).expect(&text);
+            prop_assert_eq!(changes(&again, &stored, &gpus(), true), vec![], "{}", text);
+        }
+    }
+}

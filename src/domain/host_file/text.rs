@@ -1,0 +1,35 @@
+//! Host files as text: YAML and JSON.
+
+use super::{HostFile, VERSION};
+use crate::domain::layout::Invalid;
+use crate::domain::layout::format::DocumentKind;
+use crate::domain::layout::text::LayoutFormat;
+
+/// Host files.
+const KIND: DocumentKind = DocumentKind {
+    noun: "host file",
+    version: VERSION,
+    // The lines around the place, and twice what is expected there.
+    longest_refusal: 1600,
+};
+
+/// Reads a host file; what is wrong in it on any host is refused with its place.
+pub fn read(text: &str, format: LayoutFormat) -> Result<HostFile, Vec<Invalid>> {
+    let file: HostFile = KIND.read(text, format).map_err(|error| vec![error])?;
+    let wrong = file.check();
+    if wrong.is_empty() { Ok(file) } else { Err(wrong) }
+}
+
+/// Writes what is exported.
+pub fn write(exported: &super::ExportedHost, format: LayoutFormat) -> String {
+    match format {
+        LayoutFormat::Yaml => {
+            let text = serde_saphyr::to_string(exported).expect("a host file is plain data");
+            format!("{MODELINE}\n{text}")
+        }
+        LayoutFormat::Json => serde_json::to_string_pretty(exported).expect("a host file is plain data"),
+    }
+}
+
+/// The first line of a host file: editors find the schema by it.
+const MODELINE: &str = "# yaml-language-server: $schema=host-v1.schema.json";

@@ -1,0 +1,248 @@
+//! Clients that hold more device memory than their limit allows, by what the driver reports.
+//!
+//! MPS counts a client's context against its limit and NVML may count parts of it otherwise, so the context's share and a margin are
+//! added to the limit before anything counts as a breach. And it has to be seen twice in a row: a client that ends is listed a moment longer.
+//!
+//! A client keeps the limit that it was started with (FACTS.md, "Limits"), so it is measured by the one that was in force when it was
+//! first seen, whatever is written later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::client::ClientId;
+use crate::domain::event::{DomainEvent, MemoryBreach};
+use crate::domain::memory::MIB;
+use crate::domain::resolution::context_bytes;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+
+/// What a client may hold beyond its limit and its context, in bytes.
+pub const MARGIN: u64 = 64 * MIB;
+/// How many readings in a row have to show a breach.
+const READINGS: u8 = 2;
+
+/// How much earlier than it was a process may seem to have started: the kernel states the boot time in whole seconds.
+const START_TIME_ERROR_MS: i64 = 2000;
+
+/// What is known of the limit of a client on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitEvidence {
+    /// The limit in force now, in bytes.
+    pub present: u64,
+    /// When it may have been changed last, in unix milliseconds.
+    pub changed_at: i64,
+    /// The limit in the environment that the client was started with, in bytes.
+    pub environment: Option<u64>,
+    /// When the client started, in unix milliseconds.
+    pub started_at: i64,
+}
+
+impl LimitEvidence {
+    /// The limit that the client was started with, in bytes; `None` where nothing says so.
+    fn at_start(self) -> Option<u64> {
+        if self.started_at > self.changed_at.saturating_add(START_TIME_ERROR_MS) {
+            return Some(self.present);
+        }
+        let is_older = self.started_at.saturating_add(START_TIME_ERROR_MS) < self.changed_at;
+        // A client beside a change may have either; its environment is its own word, and better than none.
+        self.environment.or((!is_older).then_some(self.present))
+    }
+}
+
+/// What a client holds on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Its daemon.
+    pub daemon: DaemonName,
+    /// The client.
+    pub client: ClientId,
+    /// Its tenant, where that is known.
+    pub tenant: Option<TenantName>,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The SMs of that GPU.
+    pub sms: u32,
+    /// What it holds, in bytes.
+    pub used: u64,
+    /// What is known of its limit.
+    pub limit: LimitEvidence,
+}
+
+impl MemoryUse {
+    /// Whether it is more than this limit, the largest context and the margin allow together.
+    fn is_beyond(&self, limit: u64) -> bool {
+        self.used > limit.saturating_add(context_bytes(self.sms)).saturating_add(MARGIN)
+    }
+}
+
+/// Which clients are beyond their limits.
+#[derive(Debug, Default)]
+pub struct BreachTracker {
+    /// The limit in bytes that each was started with, where it is known.
+    limits: BTreeMap<(ClientId, GpuUuid), u64>,
+    /// How often in a row each was seen beyond its limit.
+    suspected: BTreeMap<(ClientId, GpuUuid), u8>,
+    /// Those that an event reports.
+    reported: BTreeMap<(ClientId, GpuUuid), MemoryBreach>,
+}
+
+impl BreachTracker {
+    /// One that knows of breaches that an earlier manager reported.
+    pub fn with(reported: impl IntoIterator<Item = MemoryBreach>) -> Self {
+        let reported = reported.into_iter().map(|breach| ((breach.client, breach.gpu.clone()), breach));
+        Self { reported: reported.collect(), ..Self::default() }
+    }
+
+    /// Takes what every client holds now; gives what there is to report.
+    pub fn observe(&mut self, uses: &[MemoryUse]) -> Vec<DomainEvent> {
+        let present: BTreeSet<(ClientId, GpuUuid)> =
+            uses.iter().map(|one| (one.client, one.gpu.clone())).collect();
+        self.limits.retain(|key, _| present.contains(key));
+        let (mut over, mut unknown) = (Vec::new(), BTreeSet::new());
+        for one in uses {
+            let key = (one.client, one.gpu.clone());
+            let Some(limit) = self.limits.get(&key).copied().or_else(|| one.limit.at_start()) else {
+                unknown.insert(key);
+                continue;
+            };
+            self.limits.insert(key, limit);
+            if one.is_beyond(limit) {
+                over.push((one, limit));
+            }
+        }
+        let keys: BTreeSet<(ClientId, GpuUuid)> =
+            over.iter().map(|(one, _)| (one.client, one.gpu.clone())).collect();
+        let mut events = Vec::new();
+        // What an earlier manager reported stays until it is seen to be over.
+        let ended = |key: &(ClientId, GpuUuid)| !keys.contains(key) && !unknown.contains(key);
+        for key in self.reported.keys().filter(|key| ended(key)).cloned().collect::<Vec<_>>() {
+            events.extend(self.reported.remove(&key).map(DomainEvent::BreachEnded));
+        }
+        self.suspected.retain(|key, _| keys.contains(key));
+        for (one, limit) in over {
+            let key = (one.client, one.gpu.clone());
+            if self.reported.contains_key(&key) {
+                continue;
+            }
+            let seen = self.suspected.entry(key.clone()).or_default();
+            *seen = seen.saturating_add(1);
+            if *seen >= READINGS {
+                self.suspected.remove(&key);
+                let breach = MemoryBreach {
+                    daemon: one.daemon.clone(),
+                    client: one.client,
+                    tenant: one.tenant.clone(),
+                    gpu: one.gpu.clone(),
+                    used: one.used,
+                    limit,
+                };
+                self.reported.insert(key, breach.clone());
+                events.push(DomainEvent::BreachDetected(breach));
+            }
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::event::EventType;
+
+    fn held(mib: u64) -> MemoryUse {
+        MemoryUse {
+            daemon: DaemonName::parse("gpu0").expect("a name"),
+            client: ClientId { pid: 7, start_time: 1 },
+            tenant: None,
+            gpu: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid"),
+            sms: 132,
+            used: mib * MIB,
+            limit: LimitEvidence {
+                present: 1024 * MIB,
+                changed_at: 0,
+                environment: None,
+                started_at: 1_000_000,
+            },
+        }
+    }
+
+    /// What a client holds whose limit was lowered to 1 GiB after it had started.
+    fn lowered(mib: u64, environment: Option<u64>) -> MemoryUse {
+        let mut held = held(mib);
+        held.limit.changed_at = 2_000_000;
+        held.limit.environment = environment.map(|mib| mib * MIB);
+        held
+    }
+
+    fn kinds(events: &[DomainEvent]) -> Vec<EventType> {
+        events.iter().map(DomainEvent::kind).collect()
+    }
+
+    #[test]
+    fn limit_context_and_margin_are_no_breach() {
+        let context = context_bytes(132) / MIB;
+        assert!((510..525).contains(&context), "{context} MiB, as NVML shows for an H200");
+        assert!(!held(1024 + context + 64).is_beyond(1024 * MIB));
+        assert!(held(1024 + context + 66).is_beyond(1024 * MIB));
+    }
+
+    #[test]
+    fn lowered_limit_accuses_no_running_client() {
+        let mut tracker = BreachTracker::default();
+        let mut before = held(6500);
+        before.limit.present = 8192 * MIB;
+        assert!(tracker.observe(&[before]).is_empty());
+        for _ in 0..3 {
+            assert!(tracker.observe(&[lowered(6500, None)]).is_empty(), "it was seen with 8 GiB");
+        }
+        // Another manager knows its environment alone, or nothing.
+        for environment in [Some(8192), None] {
+            let mut next = BreachTracker::default();
+            for _ in 0..3 {
+                assert!(next.observe(&[lowered(6500, environment)]).is_empty(), "{environment:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn raised_limit_excuses_no_running_client() {
+        let mut tracker = BreachTracker::default();
+        tracker.observe(&[held(512)]);
+        let mut raised = lowered(4096, None);
+        raised.limit.present = 8192 * MIB;
+        tracker.observe(std::slice::from_ref(&raised));
+        assert_eq!(kinds(&tracker.observe(&[raised])), [EventType::BreachDetected]);
+    }
+
+    #[test]
+    fn unknown_limit_ends_no_reported_breach() {
+        let mut tracker = BreachTracker::default();
+        tracker.observe(&[held(4096)]);
+        let events = tracker.observe(&[held(4096)]);
+        let [DomainEvent::BreachDetected(breach)] = events.as_slice() else { panic!("{events:?}") };
+        let mut next = BreachTracker::with([breach.clone()]);
+        assert!(next.observe(&[lowered(4096, None)]).is_empty());
+        assert_eq!(kinds(&next.observe(&[])), [EventType::BreachEnded]);
+    }
+
+    #[test]
+    fn breach_is_reported_once_after_two_readings() {
+        let mut tracker = BreachTracker::default();
+        assert!(tracker.observe(&[held(4096)]).is_empty(), "a single reading may be a client that ends");
+        assert!(tracker.observe(&[held(512)]).is_empty());
+        assert!(tracker.observe(&[held(4096)]).is_empty());
+        assert_eq!(kinds(&tracker.observe(&[held(4096)])), [EventType::BreachDetected]);
+        assert!(tracker.observe(&[held(8192)]).is_empty());
+        assert_eq!(kinds(&tracker.observe(&[])), [EventType::BreachEnded]);
+        assert!(tracker.observe(&[]).is_empty());
+    }
+
+    #[test]
+    fn breach_of_an_earlier_manager_ends() {
+        let mut tracker = BreachTracker::default();
+        tracker.observe(&[held(4096)]);
+        let events = tracker.observe(&[held(4096)]);
+        let [DomainEvent::BreachDetected(breach)] = events.as_slice() else { panic!("{events:?}") };
+        let mut next = BreachTracker::with([breach.clone()]);
+        assert!(next.observe(&[held(4096)]).is_empty(), "it is reported already");
+        assert_eq!(kinds(&next.observe(&[held(1024)])), [EventType::BreachEnded]);
+    }
+}

@@ -1,0 +1,576 @@
+//! Which incidents an event opens, changes or ends.
+//!
+//! One incident groups what belongs together: a GPU fault with the death of its server and its clients, a daemon's death with its
+//! server's, repeated deaths in a crash loop, repeated drift. A client that lost its work in one incident does not lose it again in another.
+
+use super::report::IncidentReport;
+use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, Suspect};
+use crate::domain::client::ClientId;
+use crate::domain::event::{
+    AffectedClient, ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, MemoryBreach,
+    NotReadyReason, ServerFault,
+};
+use crate::domain::memory::Bytes;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+
+/// For how long after its end an incident is considered: it may open again, and its clients are known to have lost their work.
+pub const MEMORY_MS: i64 = 5 * 60 * 1000;
+
+/// For how long after a daemon runs again a crash loop lasts: a death within it is one more of the loop.
+pub(super) const CRASH_LOOP_MS: i64 = 60 * 1000;
+
+/// An event that was written.
+#[derive(Debug, Clone, Copy)]
+pub struct Occurrence<'o> {
+    /// Its number.
+    pub id: i64,
+    /// When, in unix milliseconds.
+    pub at: i64,
+    /// What happened.
+    pub event: &'o DomainEvent,
+    /// The type of the event that caused it, where one did.
+    pub because: Option<EventType>,
+    /// The daemon's GPUs.
+    pub gpus: &'o [GpuUuid],
+    /// The clients that are connected to the daemon; needed where [`counts_unaffected`] says so.
+    pub connected: &'o [ClientId],
+}
+
+/// An incident as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredIncident {
+    /// Its number.
+    pub id: i64,
+    /// The incident.
+    pub incident: Incident,
+}
+
+/// What happened to an incident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transition {
+    /// It is new, or happened again after it had ended.
+    Opened,
+    /// It became worse: a daemon that died is in a crash loop.
+    Worsened,
+    /// It ended.
+    Ended,
+    /// It was over when it became known.
+    OpenedAndEnded,
+    /// More of it is known.
+    Extended,
+}
+
+/// An incident that an event changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncidentChange {
+    /// Its number; `None` for a new one.
+    pub id: Option<i64>,
+    /// The incident as it is now.
+    pub incident: Incident,
+    /// What happened to it.
+    pub transition: Transition,
+}
+
+/// The daemon whose incidents an event may concern; `None` for all other events.
+pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
+    match event {
+        DomainEvent::DaemonChanged { daemon, .. }
+        | DomainEvent::DaemonDeleted { daemon, .. }
+        | DomainEvent::DaemonReleased { daemon }
+        | DomainEvent::DaemonReady { daemon }
+        | DomainEvent::DaemonObserved { daemon }
+        | DomainEvent::DaemonDied { daemon, .. }
+        | DomainEvent::DaemonBackOff(NotReadyReason { daemon, .. })
+        | DomainEvent::DaemonCrashLoop(NotReadyReason { daemon, .. })
+        | DomainEvent::DaemonWedged(NotReadyReason { daemon, .. })
+        | DomainEvent::DaemonStopped { daemon, .. }
+        | DomainEvent::DaemonReplaced { daemon, .. }
+        | DomainEvent::SettingsApplied { daemon, .. }
+        | DomainEvent::SettingsDrifted { daemon, .. }
+        | DomainEvent::SettingsRepaired { daemon }
+        | DomainEvent::ServerStarted { daemon, .. }
+        | DomainEvent::ServerExited { daemon, .. }
+        | DomainEvent::ServerDied { daemon, .. }
+        | DomainEvent::ServerFault(ServerFault { daemon, .. })
+        | DomainEvent::ServerReplaced { daemon, .. }
+        | DomainEvent::ServerRecovered { daemon, .. }
+        | DomainEvent::BypassAppeared { daemon, .. }
+        | DomainEvent::BypassChanged { daemon, .. }
+        | DomainEvent::BypassEnded { daemon }
+        | DomainEvent::GpuMissing { daemon, .. }
+        | DomainEvent::GpuBack { daemon, .. }
+        | DomainEvent::GpuReplaced { daemon, .. } => Some(daemon),
+        DomainEvent::ClientLeft(client) => Some(&client.daemon),
+        DomainEvent::ClientRefused(refusal) => Some(&refusal.daemon),
+        DomainEvent::BreachDetected(breach) | DomainEvent::BreachEnded(breach) => Some(&breach.daemon),
+        DomainEvent::LayoutApplied(layout)
+        | DomainEvent::LayoutDegraded(layout)
+        | DomainEvent::LayoutRepaired(layout)
+        | DomainEvent::LayoutFailed { layout, ids_differ: true, .. }
+        | DomainEvent::LayoutDrifted { layout, .. } => Some(&layout.daemon),
+        DomainEvent::OperationFailed { operation, outcome_is_unknown: true, .. } => operation.daemons.first(),
+        _ => None,
+    }
+}
+
+/// Whether an event says who lost work, so that the other connected clients are those who kept theirs.
+pub fn counts_unaffected(event: &DomainEvent) -> bool {
+    match event {
+        DomainEvent::ServerDied { .. }
+        | DomainEvent::DaemonDied { .. }
+        | DomainEvent::DaemonWedged(_)
+        | DomainEvent::DaemonReplaced { .. }
+        | DomainEvent::ServerReplaced { .. } => true,
+        // Of a fault that names nobody it is not known who lost work.
+        DomainEvent::ServerFault(fault) => !fault.clients.is_empty(),
+        _ => false,
+    }
+}
+
+/// The incidents that an event opens, changes or ends; `known` are those of its daemon that are open or ended within
+/// [`MEMORY_MS`], oldest first.
+pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentChange> {
+    let Some(daemon) = may_concern_incidents(seen.event) else { return Vec::new() };
+    let mut grouping = Grouping { seen: *seen, daemon, known, changes: Vec::new() };
+    grouping.take();
+    grouping.changes
+}
+
+/// Items in one line; `None` where there are none.
+fn listed(items: &[impl ToString]) -> Option<String> {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    (!items.is_empty()).then(|| items.join(", "))
+}
+
+pub(super) struct Grouping<'g> {
+    pub(super) seen: Occurrence<'g>,
+    daemon: &'g DaemonName,
+    pub(super) known: &'g [StoredIncident],
+    pub(super) changes: Vec<IncidentChange>,
+}
+
+impl Grouping<'_> {
+    fn take(&mut self) {
+        use IncidentKind as Kind;
+        match self.seen.event {
+            DomainEvent::ServerFault(fault) => self.fault(fault),
+            DomainEvent::ServerDied { pid, lost, .. } => {
+                let topic = IncidentTopic::Server { pid: *pid };
+                let report = IncidentReport {
+                    clients: lost.clients.clone(),
+                    is_uncertain: lost.is_uncertain,
+                    ..IncidentReport::of(Kind::ServerDied, topic.clone())
+                };
+                // It may be the end of what has a cause already.
+                self.report(report, |open| {
+                    (open.kind == Kind::GpuFault && open.topic == topic)
+                        || matches!(
+                            open.kind,
+                            Kind::DaemonDied | Kind::DaemonWedged | Kind::CrashLoop | Kind::ServerDied
+                        )
+                });
+            }
+            DomainEvent::ServerReplaced { clients, process, .. }
+            | DomainEvent::DaemonReplaced { clients, process, .. } => {
+                let report = IncidentReport {
+                    clients: clients.clone(),
+                    is_uncertain: process.working.is_none(),
+                    ..IncidentReport::of(Kind::DaemonWedged, IncidentTopic::Daemon)
+                };
+                self.report(report, |open| open.kind == Kind::DaemonWedged);
+            }
+            DomainEvent::DaemonWedged(why) => {
+                let report = IncidentReport {
+                    detail: Some(why.message.clone()).filter(|message| !message.is_empty()),
+                    ..IncidentReport::of(Kind::DaemonWedged, IncidentTopic::Daemon)
+                };
+                self.report(report, |open| open.kind == Kind::DaemonWedged);
+            }
+            DomainEvent::DaemonDied { why, lost, .. } => {
+                let report = IncidentReport {
+                    clients: lost.clients.clone(),
+                    is_uncertain: lost.is_uncertain,
+                    ..IncidentReport::of(Kind::DaemonDied, IncidentTopic::Daemon)
+                };
+                let killed = *why == DaemonDeath::Killed;
+                self.death(report, |open| match open.kind {
+                    Kind::DaemonWedged => killed,
+                    // Its server dies with it, and may be seen first.
+                    Kind::DaemonDied | Kind::CrashLoop | Kind::ServerDied => true,
+                    _ => false,
+                });
+            }
+            DomainEvent::DaemonCrashLoop(_) => {
+                let report = IncidentReport::of(Kind::CrashLoop, IncidentTopic::Daemon);
+                self.death(report, |open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
+            }
+            DomainEvent::DaemonBackOff(_) | DomainEvent::ServerExited { .. } => {
+                self.attach(|open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
+            }
+            _ => self.take_setting(),
+        }
+    }
+
+    /// What concerns settings, layouts, processes beside MPS, and single clients.
+    fn take_setting(&mut self) {
+        use IncidentKind as Kind;
+        match self.seen.event {
+            DomainEvent::SettingsDrifted { drifted, .. } => {
+                let detail = listed(drifted);
+                self.recurring(IncidentReport {
+                    detail,
+                    ..IncidentReport::of(Kind::Drift, IncidentTopic::Settings)
+                });
+            }
+            DomainEvent::LayoutDrifted { layout, .. } => {
+                let detail = listed(&layout.drift);
+                self.recurring(IncidentReport {
+                    detail,
+                    ..IncidentReport::of(Kind::Drift, IncidentTopic::Layout)
+                });
+            }
+            DomainEvent::LayoutDegraded(layout) => {
+                let report = IncidentReport {
+                    detail: listed(&layout.degraded),
+                    ..IncidentReport::of(Kind::LayoutDegraded, IncidentTopic::Layout)
+                };
+                self.report(report, |open| open.kind == Kind::LayoutDegraded);
+            }
+            DomainEvent::LayoutFailed { failure, .. } => {
+                let report = IncidentReport {
+                    detail: Some(failure.clone()),
+                    ..IncidentReport::of(Kind::LayoutIdsDiffer, IncidentTopic::Layout)
+                };
+                self.report(report, |open| open.kind == Kind::LayoutIdsDiffer);
+            }
+            DomainEvent::BypassAppeared { processes, present, .. } => {
+                self.bypass_appeared(processes, present);
+            }
+            DomainEvent::BypassChanged { present, .. } => self.bypass_changed(present),
+            DomainEvent::BreachDetected(MemoryBreach { client, tenant, gpu, used, limit, .. }) => {
+                let topic = IncidentTopic::Client { client: *client, operation: None };
+                self.recurring(IncidentReport {
+                    suspects: vec![suspect(*client, tenant.as_ref())],
+                    gpus: Some(vec![gpu.clone()]),
+                    detail: Some(format!("{} of {}", Bytes(*used), Bytes(*limit))),
+                    ..IncidentReport::of(Kind::Breach, topic)
+                });
+            }
+            DomainEvent::ClientRefused(refusal) => self.refusal(refusal),
+            DomainEvent::OperationFailed { operation, error, .. } => {
+                let Some(client) = operation.client else { return };
+                let topic = IncidentTopic::Client { client, operation: Some(operation.id) };
+                let report = IncidentReport {
+                    suspects: vec![suspect(client, operation.tenant.as_ref())],
+                    detail: Some(error.clone()),
+                    ..IncidentReport::of(Kind::UnknownOutcome, topic.clone())
+                };
+                self.report(report, |open| open.kind == Kind::UnknownOutcome && open.topic == topic);
+            }
+            DomainEvent::GpuMissing { gpu, .. } => {
+                let topic = IncidentTopic::Gpu { gpu: gpu.clone() };
+                let report = IncidentReport {
+                    gpus: Some(vec![gpu.clone()]),
+                    ..IncidentReport::of(Kind::GpuMissing, topic.clone())
+                };
+                self.report(report, |open| open.topic == topic);
+            }
+            _ => self.ending(),
+        }
+    }
+
+    fn fault(&mut self, fault: &ServerFault) {
+        let topic = IncidentTopic::Server { pid: fault.server };
+        let suspects = fault.reported.iter().map(|pid| {
+            let known = fault.clients.iter().find(|client| client.pid == *pid);
+            Suspect {
+                pid: *pid,
+                client: known.and_then(|client| client.client),
+                tenant: known.and_then(|client| client.tenant.clone()),
+                program: None,
+                has_ended: false,
+            }
+        });
+        let report = IncidentReport {
+            suspects: suspects.collect(),
+            clients: fault.clients.clone(),
+            is_hint: fault.known_from == KnownFrom::ServerLog,
+            ..IncidentReport::of(IncidentKind::GpuFault, topic.clone())
+        };
+        let same = |known: &Incident| {
+            known.topic == topic && matches!(known.kind, IncidentKind::GpuFault | IncidentKind::ServerDied)
+        };
+        if !report.is_hint {
+            return self.report(report, |open| open.kind == IncidentKind::GpuFault && same(open));
+        }
+        self.report_over(report, same);
+    }
+
+    /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
+    fn report_over(&mut self, mut report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
+        let is_it = |known: &&StoredIncident| belongs(&known.incident);
+        let (mut incident, id) = match self.known.iter().rev().find(is_it) {
+            Some(known) => {
+                let mut incident = known.incident.clone();
+                // What a log alone reports adds nobody to what was seen.
+                if report.is_hint && !incident.is_hint {
+                    report.clients.clear();
+                }
+                self.add_report(&mut incident, Some(known.id), report);
+                (incident, Some(known.id))
+            }
+            None => (self.opened(report), None),
+        };
+        if id.is_some() && !incident.is_open() {
+            incident.reopened_at = Some(self.seen.at);
+        }
+        if id.is_none() || !incident.is_open() {
+            (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(IncidentEnd::Recovered));
+        }
+        let transition = if id.is_some() { Transition::Extended } else { Transition::OpenedAndEnded };
+        self.changes.push(IncidentChange { id, incident, transition });
+    }
+
+    fn refusal(&mut self, refusal: &ClientRefusal) {
+        // A server that handles a fault refuses everyone.
+        let refuses_all = |known: &Incident| {
+            known.is_open() && matches!(known.kind, IncidentKind::GpuFault | IncidentKind::DaemonWedged)
+        };
+        if self.known.iter().any(|known| refuses_all(&known.incident)) {
+            return self.attach(refuses_all);
+        }
+        let suspects = refusal.pid.map(|pid| Suspect {
+            pid,
+            client: None,
+            tenant: refusal.tenant.clone(),
+            program: None,
+            has_ended: false,
+        });
+        let report = IncidentReport {
+            suspects: suspects.into_iter().collect(),
+            detail: Some(refusal.reason.clone()),
+            ..IncidentReport::of(IncidentKind::ClientRefused, IncidentTopic::Processes)
+        };
+        self.report_over(report, |known| {
+            known.kind == IncidentKind::ClientRefused && known.acknowledged.is_none()
+        });
+    }
+
+    /// Adds what is reported to the last open incident that it belongs to, or opens one.
+    fn report(&mut self, report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
+        let open = self.known.iter().rev().find(|known| known.incident.is_open() && belongs(&known.incident));
+        match open {
+            Some(known) => self.extend(known, report, Transition::Extended),
+            None => {
+                let incident = self.opened(report);
+                self.changes.push(IncidentChange { id: None, incident, transition: Transition::Opened });
+            }
+        }
+    }
+
+    /// The death of a daemon, or that it crashes again and again: the same, or one more of a crash loop that has not passed yet.
+    fn death(&mut self, report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
+        let is_open = |known: &StoredIncident| known.incident.is_open() && belongs(&known.incident);
+        let lasts = |known: &&StoredIncident| {
+            let incident = &known.incident;
+            incident.kind == IncidentKind::CrashLoop
+                && incident.acknowledged.is_none()
+                && incident.ended_by == Some(IncidentEnd::Recovered)
+                && incident.recovered_at.is_some_and(|at| at >= self.seen.at - CRASH_LOOP_MS)
+        };
+        let looping = self.known.iter().rev().find(lasts);
+        match looping.filter(|_| !self.known.iter().any(is_open)) {
+            Some(known) => self.extend(known, report, Transition::Opened),
+            None => self.report(report, belongs),
+        }
+    }
+
+    /// The same for what comes and goes: it also belongs to the last incident of its kind and topic, unless somebody took note of
+    /// that one after it had ended.
+    pub(super) fn recurring(&mut self, report: IncidentReport) {
+        let same = |known: &&StoredIncident| {
+            known.incident.kind == report.kind && known.incident.topic == report.topic
+        };
+        let last = self.known.iter().rev().find(same);
+        match last {
+            Some(known) if known.incident.is_open() => self.extend(known, report, Transition::Extended),
+            Some(known) if known.incident.acknowledged.is_none() => {
+                self.extend(known, report, Transition::Opened);
+            }
+            _ => {
+                let incident = self.opened(report);
+                self.changes.push(IncidentChange { id: None, incident, transition: Transition::Opened });
+            }
+        }
+    }
+
+    fn opened(&self, report: IncidentReport) -> Incident {
+        let mut incident = Incident {
+            kind: report.kind,
+            daemon: self.daemon.clone(),
+            gpus: Vec::new(),
+            topic: report.topic.clone(),
+            is_hint: report.is_hint,
+            opened_at: self.seen.at,
+            reopened_at: None,
+            recovered_at: None,
+            ended_by: None,
+            acknowledged: None,
+            suspects: Vec::new(),
+            affected: Vec::new(),
+            is_uncertain: false,
+            awaits_clients: false,
+            unaffected: None,
+            occurrences: 0,
+            detail: None,
+            events: Vec::new(),
+        };
+        self.add_report(&mut incident, None, report);
+        incident
+    }
+
+    fn extend(&mut self, known: &StoredIncident, report: IncidentReport, mut transition: Transition) {
+        let mut incident = known.incident.clone();
+        if transition == Transition::Opened {
+            (incident.recovered_at, incident.ended_by) = (None, None);
+            incident.reopened_at = Some(self.seen.at);
+        }
+        match (incident.kind, report.kind) {
+            (IncidentKind::DaemonDied, IncidentKind::CrashLoop) => {
+                (incident.kind, transition) = (IncidentKind::CrashLoop, Transition::Worsened);
+            }
+            (IncidentKind::ServerDied, IncidentKind::DaemonDied) => {
+                (incident.kind, incident.topic) = (IncidentKind::DaemonDied, IncidentTopic::Daemon);
+                incident.occurrences = 0;
+            }
+            _ => {}
+        }
+        self.add_report(&mut incident, Some(known.id), report);
+        self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
+    }
+
+    fn add_report(&self, incident: &mut Incident, id: Option<i64>, report: IncidentReport) {
+        let gpus = report.gpus.unwrap_or_else(|| self.seen.gpus.to_vec());
+        for gpu in gpus {
+            if !incident.gpus.contains(&gpu) {
+                incident.gpus.push(gpu);
+            }
+        }
+        for suspect in report.suspects {
+            let is_new = incident.suspects.iter().all(|known| known.pid != suspect.pid);
+            if is_new && incident.suspects.len() < MOST_CLIENTS {
+                incident.suspects.push(suspect);
+            }
+        }
+        // A fault of which server.log says nothing names nobody, and yet somebody lost work.
+        incident.awaits_clients |=
+            report.kind == IncidentKind::GpuFault && report.clients.is_empty() && !report.is_hint;
+        for client in report.clients {
+            self.add_affected(incident, id, client);
+        }
+        incident.is_uncertain |= report.is_uncertain;
+        if report.detail.is_some() {
+            incident.detail = report.detail;
+        }
+        if counts_unaffected(self.seen.event) {
+            self.count_unaffected(incident);
+        }
+        // The end of a server, or a crash loop, is no second death.
+        let counts =
+            incident.kind == report.kind && !matches!(self.seen.event, DomainEvent::DaemonCrashLoop(_));
+        let counts = counts || matches!(self.seen.event, DomainEvent::DaemonDied { .. });
+        incident.occurrences += u32::from(counts || incident.occurrences == 0);
+        self.note_event(incident);
+    }
+
+    /// A client that lost its work, unless an incident has it already.
+    fn add_affected(&self, incident: &mut Incident, id: Option<i64>, client: AffectedClient) {
+        let others = self.known.iter().filter(|known| Some(known.id) != id && !known.incident.is_hint);
+        let mut elsewhere = others.flat_map(|known| &known.incident.affected);
+        if elsewhere.any(|known| is_same(known, &client)) {
+            return;
+        }
+        if let Some(known) = incident.affected.iter_mut().find(|known| is_same(known, &client)) {
+            known.client = known.client.or(client.client);
+            known.tenant = known.tenant.take().or(client.tenant);
+        } else if incident.affected.len() < MOST_CLIENTS {
+            incident.affected.push(client);
+        } else {
+            incident.is_uncertain = true;
+        }
+    }
+
+    fn count_unaffected(&self, incident: &mut Incident) {
+        let is_affected = |id: &&ClientId| incident.affected.iter().any(|known| known.client == Some(**id));
+        let elsewhere = |id: &&ClientId| {
+            self.known
+                .iter()
+                .flat_map(|known| &known.incident.affected)
+                .any(|known| known.client == Some(**id))
+        };
+        let kept = self.seen.connected.iter().filter(|id| !is_affected(id) && !elsewhere(id)).count();
+        let kept = u32::try_from(kept).unwrap_or(u32::MAX);
+        incident.unaffected = Some(incident.unaffected.map_or(kept, |before| before.min(kept)));
+    }
+
+    /// A client that left because of a fault whose clients are not known.
+    pub(super) fn add_client(&mut self, pid: u32, client: Option<ClientId>, tenant: Option<&TenantName>) {
+        if self.seen.because != Some(EventType::ServerFault) {
+            return;
+        }
+        let awaits = |known: &&StoredIncident| {
+            known.incident.kind == IncidentKind::GpuFault
+                && known.incident.awaits_clients
+                && !known.incident.is_hint
+        };
+        let Some(known) = self.known.iter().rev().find(awaits) else { return };
+        let mut incident = known.incident.clone();
+        let client = AffectedClient { pid, client, tenant: tenant.cloned() };
+        self.add_affected(&mut incident, Some(known.id), client);
+        self.note_event(&mut incident);
+        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+    }
+
+    /// Adds the event to the last open incident that it belongs to.
+    fn attach(&mut self, belongs: impl Fn(&Incident) -> bool) {
+        let open = self.known.iter().rev().find(|known| known.incident.is_open() && belongs(&known.incident));
+        let Some(known) = open else { return };
+        let mut incident = known.incident.clone();
+        self.note_event(&mut incident);
+        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+    }
+
+    /// Ends the open incidents that it concerns.
+    pub(super) fn end(&mut self, by: IncidentEnd, concerns: impl Fn(&Incident) -> bool) {
+        for known in self.known.iter().filter(|known| known.incident.is_open() && concerns(&known.incident)) {
+            let mut incident = known.incident.clone();
+            (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(by));
+            self.note_event(&mut incident);
+            self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Ended });
+        }
+    }
+
+    pub(super) fn note_event(&self, incident: &mut Incident) {
+        if incident.events.len() < MOST_EVENTS {
+            incident.events.push(self.seen.id);
+        }
+    }
+}
+
+fn suspect(client: ClientId, tenant: Option<&TenantName>) -> Suspect {
+    Suspect {
+        pid: client.pid,
+        client: Some(client),
+        tenant: tenant.cloned(),
+        program: None,
+        has_ended: false,
+    }
+}
+
+/// Whether two name the same process: by the process where both know it, else by its number.
+fn is_same(one: &AffectedClient, other: &AffectedClient) -> bool {
+    match (one.client, other.client) {
+        (Some(one), Some(other)) => one == other,
+        _ => one.pid == other.pid,
+    }
+}

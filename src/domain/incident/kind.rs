@@ -1,0 +1,111 @@
+//! The kinds of incidents: a closed set whose names never change.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! kinds {
+    ($($variant:ident = $name:literal, $meaning:literal, $remedy:literal;)*) => {
+        /// What broke.
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
+        )]
+        #[serde(rename_all = "snake_case")]
+        pub enum IncidentKind {
+            $(
+                #[doc = $meaning]
+                $variant,
+            )*
+        }
+
+        impl IncidentKind {
+            /// All kinds, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The stable name.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// What it means, in one sentence.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $meaning,)*
+                }
+            }
+
+            /// What an operator does about it.
+            pub fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $remedy,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    GpuFault = "gpu_fault", "A client caused a fatal GPU error, which ended the work of every client that shares a GPU with it.",
+        "Restart the affected work. While the fault is open, end the affected clients that are still connected: no new client is accepted until they are gone.";
+    ServerDied = "server_died", "An MPS server ended while it had clients.",
+        "Restart the affected work; the next client gets a new server. If it happens again, read server.log on the daemon's page.";
+    DaemonDied = "daemon_died", "A control daemon ended without being asked to by this manager.",
+        "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log on the daemon's page.";
+    DaemonWedged = "daemon_wedged", "A control daemon stopped answering.",
+        "Continue what is stopped (kill -CONT PID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
+    CrashLoop = "crash_loop", "A control daemon crashed or failed to start five times within a minute.",
+        "Read control.log on the daemon's page, correct what it names, and start the daemon.";
+    Drift = "drift", "Another program changed settings or partitions of a daemon.",
+        "Find the program that sends commands to this daemon and stop it. With drift_policy report, write the daemon or a tenant again to restore the settings.";
+    LayoutIdsDiffer = "layout_ids_differ", "A layout gave other partition IDs than are on record.",
+        "Compare the host with the one that the layout was recorded on: GPU model, driver and what else is reserved on the GPU. Then apply or replay the layout again.";
+    LayoutDegraded = "layout_degraded", "A change of partitions was undone or restored, and not everything is as it was.",
+        "Apply the daemon's layout again.";
+    Bypass = "bypass", "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
+        "End these processes and start them with mps-manager run, or set the daemon's compute_mode to exclusive_process.";
+    Breach = "breach", "A client holds more device memory than its limit allows.",
+        "Look at the client: it may have changed its own MPS environment, which escapes limits that only the environment enforces. If it has, terminate it.";
+    ClientRefused = "client_refused", "MPS itself refused a client.",
+        "Start clients with mps-manager run --wait, which queues them, or lower the number of clients on this GPU; do not raise CUDA_DEVICE_MAX_CONNECTIONS.";
+    UnknownOutcome = "unknown_outcome", "A command was sent that was not answered, so it may or may not have taken effect.",
+        "Look at the client on the clients page: if it is still there, terminate it again.";
+    GpuMissing = "gpu_missing", "A GPU of a daemon is no longer listed by the driver.",
+        "Check the host's kernel log for Xid messages, reset or replace the GPU, or give the daemon another one.";
+}
+
+impl IncidentKind {
+    /// Whether clients lose their work by it.
+    pub fn loses_work(self) -> bool {
+        matches!(
+            self,
+            Self::GpuFault | Self::ServerDied | Self::DaemonDied | Self::DaemonWedged | Self::CrashLoop
+        )
+    }
+}
+
+impl std::str::FromStr for IncidentKind {
+    type Err = crate::domain::InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.iter().find(|kind| kind.as_str() == text);
+        found.copied().ok_or_else(|| {
+            let shown: String = text.chars().take(80).collect();
+            crate::domain::InvalidValue(format!(
+                "{shown:?} is not a kind of incident: docs/incidents.md lists them"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_everywhere() {
+        for kind in IncidentKind::ALL {
+            assert_eq!(serde_json::json!(kind), kind.as_str());
+            assert_eq!(kind.as_str().parse(), Ok(*kind));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the processes outside MPS are to an incident: it keeps all of them, and which have ended.
+
+use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition};
+use super::report::IncidentReport;
+use super::{Incident, IncidentKind, IncidentTopic, Suspect};
+use crate::domain::bypass::Bypass;
+
+impl Grouping<'_> {
+    /// Processes appeared outside MPS; `present` are all that are there now.
+    pub(super) fn bypass_appeared(&mut self, processes: &[Bypass], present: &[Bypass]) {
+        let known = || processes.iter().chain(present);
+        self.recurring(IncidentReport {
+            suspects: known().map(suspect).collect(),
+            gpus: Some(known().map(|process| process.gpu.clone()).collect()),
+            ..IncidentReport::of(IncidentKind::Bypass, IncidentTopic::Processes)
+        });
+        if let Some(change) = self.changes.last_mut() {
+            mark_ended(&mut change.incident, present);
+        }
+    }
+
+    /// Some of the processes have ended, and `present` are left.
+    pub(super) fn bypass_changed(&mut self, present: &[Bypass]) {
+        let is_it =
+            |known: &&StoredIncident| known.incident.is_open() && known.incident.kind == IncidentKind::Bypass;
+        let Some(known) = self.known.iter().rev().find(is_it) else { return };
+        let mut incident = known.incident.clone();
+        mark_ended(&mut incident, present);
+        self.note_event(&mut incident);
+        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+    }
+}
+
+fn suspect(process: &Bypass) -> Suspect {
+    Suspect {
+        pid: process.pid,
+        client: None,
+        tenant: process.tenant.clone(),
+        program: process.program.clone(),
+        has_ended: false,
+    }
+}
+
+fn mark_ended(incident: &mut Incident, present: &[Bypass]) {
+    for suspect in &mut incident.suspects {
+        suspect.has_ended = present.iter().all(|process| process.pid != suspect.pid);
+    }
+}

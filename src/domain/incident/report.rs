@@ -1,0 +1,33 @@
+//! What an event says of an incident, before it is known which incident that is.
+
+use super::{IncidentKind, IncidentTopic, Suspect};
+use crate::domain::GpuUuid;
+use crate::domain::event::AffectedClient;
+
+/// What an event reports.
+pub(super) struct IncidentReport {
+    pub(super) kind: IncidentKind,
+    pub(super) topic: IncidentTopic,
+    pub(super) gpus: Option<Vec<GpuUuid>>,
+    pub(super) suspects: Vec<Suspect>,
+    pub(super) clients: Vec<AffectedClient>,
+    pub(super) is_uncertain: bool,
+    pub(super) is_hint: bool,
+    pub(super) detail: Option<String>,
+}
+
+impl IncidentReport {
+    /// One without details.
+    pub(super) fn of(kind: IncidentKind, topic: IncidentTopic) -> Self {
+        Self {
+            kind,
+            topic,
+            gpus: None,
+            suspects: Vec::new(),
+            clients: Vec::new(),
+            is_uncertain: false,
+            is_hint: false,
+            detail: None,
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! An incident in one sentence, as people would say it.
+
+use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, Suspect};
+use crate::domain::count::counted;
+
+/// The most names in a sentence.
+const NAMED: usize = 3;
+
+impl Incident {
+    /// What happened, who lost their work, and whether it is over.
+    pub fn summary(&self) -> String {
+        let (daemon, over) = (self.daemon.as_str(), self.over());
+        let head = match self.kind {
+            IncidentKind::GpuFault if self.is_hint => {
+                format!("server.log of {daemon} reports a fatal GPU error, which nothing else confirms")
+            }
+            IncidentKind::GpuFault => match over {
+                Some(after) => format!(
+                    "{daemon} had a fatal GPU error{} and accepted clients again {after}",
+                    self.blame()
+                ),
+                None => format!("{daemon} has a fatal GPU error{} and accepts no new clients", self.blame()),
+            },
+            IncidentKind::ServerDied => match over {
+                Some(after) => format!("{daemon}'s server crashed and was replaced {after}"),
+                None => format!("{daemon}'s server crashed and is not replaced yet"),
+            },
+            IncidentKind::DaemonDied => match over {
+                Some(after) => {
+                    format!("{daemon}'s control daemon crashed{} and was restarted {after}", self.times())
+                }
+                None => format!("{daemon}'s control daemon crashed{} and is not back yet", self.times()),
+            },
+            IncidentKind::DaemonWedged => match over {
+                Some(after) => format!("{daemon} stopped answering and recovered {after}"),
+                None => format!("{daemon} does not answer"),
+            },
+            IncidentKind::CrashLoop => match over {
+                Some(after) => {
+                    format!("{daemon}'s control daemon crashed again and again, and ran again {after}")
+                }
+                None => format!("{daemon}'s control daemon keeps crashing"),
+            },
+            IncidentKind::Drift => {
+                let what = if self.topic == IncidentTopic::Layout { "partitions" } else { "settings" };
+                match over {
+                    Some(_) => format!(
+                        "another program changed {what} of {daemon}{}, which are restored",
+                        self.times()
+                    ),
+                    None => format!(
+                        "another program changed {what} of {daemon}{}, which still differ",
+                        self.times()
+                    ),
+                }
+            }
+            IncidentKind::LayoutIdsDiffer => match over {
+                Some(_) => format!(
+                    "{daemon}'s layout gave other partition IDs than on record, and was applied later"
+                ),
+                None => {
+                    format!("{daemon}'s layout gives other partition IDs than on record and is not in force")
+                }
+            },
+            IncidentKind::LayoutDegraded => match over {
+                Some(_) => format!("some partitions of {daemon} were not as before, and are again"),
+                None => format!("some partitions of {daemon} are not as they were"),
+            },
+            IncidentKind::Bypass => self.bypass(over.is_some()),
+            IncidentKind::Breach => {
+                let who = self.suspects.first().map_or_else(|| "a client".to_owned(), named);
+                match over {
+                    Some(_) => format!("{who} held more memory on {daemon} than its limit allows"),
+                    None => format!("{who} holds more memory on {daemon} than its limit allows"),
+                }
+            }
+            IncidentKind::ClientRefused => {
+                let times = if self.occurrences > 1 { self.times() } else { String::new() };
+                format!("MPS refused a client{} of {daemon}{times}", of_tenants(&self.suspects))
+            }
+            IncidentKind::UnknownOutcome => match over {
+                Some(_) => format!("a command to {daemon} was not answered; its client is gone now"),
+                None => {
+                    format!("a command to {daemon} was not answered, so it may or may not have taken effect")
+                }
+            },
+            IncidentKind::GpuMissing => match over {
+                Some(after) => format!("a GPU of {daemon} was missing and came back {after}"),
+                None => format!("a GPU of {daemon} is missing"),
+            },
+        };
+        let head = match self.ended_by {
+            Some(IncidentEnd::Stopped) => format!("{} until {daemon} was stopped", self.open_head()),
+            Some(IncidentEnd::Replaced) => {
+                format!("{} until {daemon} was changed or deleted", self.open_head())
+            }
+            Some(IncidentEnd::Recovered) | None => head,
+        };
+        let lost = self.lost_work();
+        let detail = self.detail.as_ref().filter(|_| !self.kind.loses_work());
+        let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
+        format!("{head}{detail}{lost}")
+    }
+
+    /// Who uses a GPU outside MPS, and how many of them have ended.
+    fn bypass(&self, is_over: bool) -> String {
+        let daemon = &self.daemon;
+        let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
+        if is_over || present.is_empty() {
+            let who = counted(self.suspects.len(), "process");
+            return format!("{who}{} used a GPU of {daemon} outside MPS", of_tenants(&self.suspects));
+        }
+        let who = counted(present.len(), "process");
+        let of = of_tenants(present.iter().copied());
+        let s = if present.len() == 1 { "s" } else { "" };
+        let gone = match self.suspects.len() - present.len() {
+            0 => String::new(),
+            1 => "; 1 more has ended".to_owned(),
+            more => format!("; {more} more have ended"),
+        };
+        format!("{who}{of} use{s} a GPU of {daemon} outside MPS{gone}")
+    }
+
+    /// What was wrong, without how it ended.
+    fn open_head(&self) -> String {
+        let Self { kind, daemon, .. } = self;
+        let meaning = match kind {
+            IncidentKind::GpuFault => "had a fatal GPU error",
+            IncidentKind::ServerDied => "had no server after a crash",
+            IncidentKind::DaemonDied => "was down after a crash",
+            IncidentKind::DaemonWedged => "did not answer",
+            IncidentKind::CrashLoop => "kept crashing",
+            IncidentKind::Drift => "had been changed by another program",
+            IncidentKind::LayoutIdsDiffer => "had other partition IDs than on record",
+            IncidentKind::LayoutDegraded => "had partitions that were not as before",
+            IncidentKind::Bypass => "had processes outside MPS on its GPUs",
+            IncidentKind::Breach => "had a client above its memory limit",
+            IncidentKind::ClientRefused => "refused clients",
+            IncidentKind::UnknownOutcome => "had not answered a command",
+            IncidentKind::GpuMissing => "lacked a GPU",
+        };
+        format!("{daemon} {meaning}")
+    }
+
+    /// How long it took, once it is over.
+    fn over(&self) -> Option<String> {
+        self.time_to_recovery_ms().map(recovery_words)
+    }
+
+    fn times(&self) -> String {
+        match self.occurrences {
+            0 | 1 => String::new(),
+            2 => " twice".to_owned(),
+            more => format!(" {more} times"),
+        }
+    }
+
+    /// Whom MPS blames.
+    fn blame(&self) -> String {
+        match self.suspects.as_slice() {
+            [] => String::new(),
+            [one] => format!(", which MPS attributes to {},", named(one)),
+            several => format!(", which MPS attributes to {},", counted(several.len(), "process")),
+        }
+    }
+
+    /// Who lost their work.
+    fn lost_work(&self) -> String {
+        if !self.kind.loses_work() {
+            return String::new();
+        }
+        if self.affected.is_empty() {
+            return if self.awaits_clients {
+                "; which clients lost their work is not known".to_owned()
+            } else {
+                "; no client lost its work".to_owned()
+            };
+        }
+        let tenants = self.affected.iter().filter_map(|client| client.tenant.as_ref());
+        let names: std::collections::BTreeSet<&str> =
+            tenants.map(crate::domain::TenantName::as_str).collect();
+        let of = if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) };
+        let clients = counted(self.affected.len(), "client");
+        let their = if self.affected.len() == 1 { "its" } else { "their" };
+        let doubt = if self.is_uncertain { ", as far as is known" } else { "" };
+        let kept = match self.unaffected {
+            Some(0) | None => String::new(),
+            Some(1) => "; 1 other client kept its work".to_owned(),
+            Some(more) => format!("; {more} other clients kept their work"),
+        };
+        format!("; {clients}{of} lost {their} work{doubt}{kept}")
+    }
+}
+
+/// A process, with its tenant.
+fn named(suspect: &Suspect) -> String {
+    match &suspect.tenant {
+        Some(tenant) => format!("process {} of {tenant}", suspect.pid),
+        None => format!("process {}", suspect.pid),
+    }
+}
+
+fn of_tenants<'s>(suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
+    let names: std::collections::BTreeSet<&str> = suspects
+        .into_iter()
+        .filter_map(|suspect| suspect.tenant.as_ref())
+        .map(crate::domain::TenantName::as_str)
+        .collect();
+    if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) }
+}
+
+/// Tenants as `demo, inference and nightly`; of many, how many more there are.
+fn listed<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let count = names.len();
+    let names: Vec<&str> = names.take(NAMED).collect();
+    match (names.as_slice(), count - names.len()) {
+        ([one], 0) => (*one).to_owned(),
+        ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
+        (_, 1) => format!("{} and 1 more tenant", names.join(", ")),
+        (_, more) => format!("{} and {more} more tenants", names.join(", ")),
+    }
+}
+
+/// How long a recovery took: `at once`, `after 0.9 s`.
+pub fn recovery_words(ms: i64) -> String {
+    if ms < 100 { "at once".to_owned() } else { format!("after {}", duration_words(ms)) }
+}
+
+/// A duration for people: `0.9 s`, `2 min`, `3 h`, `4 days`.
+fn duration_words(ms: i64) -> String {
+    let tenths = (ms + 50) / 100;
+    let seconds = (ms + 500) / 1000;
+    match seconds {
+        _ if tenths < 100 => format!("{}.{} s", tenths / 10, tenths % 10),
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        let cases = [
+            (390, "0.4 s"),
+            (900, "0.9 s"),
+            (2_149, "2.1 s"),
+            (9_960, "10 s"),
+            (61_000, "61 s"),
+            (200_000, "3 min"),
+            (7_200_000, "2 h"),
+        ];
+        for (ms, words) in cases {
+            assert_eq!(recovery_words(ms), format!("after {words}"));
+        }
+        assert_eq!(recovery_words(40), "at once");
+    }
+
+    #[test]
+    fn many_tenants_are_counted_as_tenants() {
+        let names = ["batch", "br", "demo", "web", "x"];
+        assert_eq!(listed(names.into_iter().take(4)), "batch, br, demo and 1 more tenant");
+        assert_eq!(listed(names.into_iter()), "batch, br, demo and 2 more tenants");
+        assert_eq!(listed(names.into_iter().take(3)), "batch, br and demo");
+    }
+}

@@ -1,0 +1,77 @@
+//! Documents that begin with their version, read from YAML or JSON.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::Invalid;
+use super::yaml_words::rendered;
+use crate::domain::json::{self, InvalidJsonValue, Unreadable};
+use crate::domain::{InvalidValue, shortened_to};
+
+/// How a document is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutFormat {
+    /// YAML, and therefore JSON too.
+    Yaml,
+    /// JSON.
+    Json,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: String,
+}
+
+/// A kind of document that begins with its version.
+#[derive(Debug, Clone, Copy)]
+pub struct DocumentKind {
+    /// What people call it.
+    pub noun: &'static str,
+    /// The version that is read.
+    pub version: &'static str,
+    /// Characters of a refusal: more where it shows the lines around its place.
+    pub longest_refusal: usize,
+}
+
+impl DocumentKind {
+    /// Reads a document.
+    ///
+    /// The version is read first, since a newer one may have fields that this one refuses.
+    pub fn read<T: DeserializeOwned>(&self, text: &str, format: LayoutFormat) -> Result<T, Invalid> {
+        if let Ok(Versioned { version }) = self.parse(text, format) {
+            self.check_version(&version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;
+        }
+        self.parse(text, format)
+    }
+
+    /// Refuses the shape of another version.
+    pub fn check_version(&self, version: &str) -> Result<(), InvalidValue> {
+        if version == self.version {
+            return Ok(());
+        }
+        let number = |text: &str| text.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
+        let newer = number(version).zip(number(self.version)).is_some_and(|(given, known)| given > known);
+        let shown: String = version.chars().take(40).collect();
+        let Self { noun, version: known, .. } = self;
+        Err(InvalidValue(if newer {
+            format!("the {noun} is of version {shown}, and this manager reads {known}: use a newer manager")
+        } else {
+            format!("{shown:?} is no version of a {noun}: write {known}")
+        }))
+    }
+
+    fn parse<T: DeserializeOwned>(&self, text: &str, format: LayoutFormat) -> Result<T, Invalid> {
+        let refused = |pointer: String, why: String| {
+            let why = shortened_to(self.longest_refusal, why);
+            Invalid { pointer, reason: InvalidValue(format!("the {} cannot be read: {why}", self.noun)) }
+        };
+        match format {
+            LayoutFormat::Yaml => serde_saphyr::from_str(text)
+                .map_err(|error| refused(String::new(), rendered(&error, self.noun, text))),
+            LayoutFormat::Json => json::read(text.as_bytes()).map_err(|error| match error {
+                Unreadable::Malformed(why) => refused(String::new(), format!("it is not JSON: {why}")),
+                Unreadable::Refused(InvalidJsonValue { pointer, detail }) => refused(pointer, detail),
+            }),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A tenant's values once every default is filled in, and what they come to under what its daemon was read to hold.
+
+use std::collections::BTreeMap;
+
+use super::count::counted;
+use super::daemon::{DaemonSpec, Mode};
+use super::gpu::Gpu;
+use super::memory::Bytes;
+use super::percentage::{is_measured, percentage_for, sms_for};
+use super::provisioning::ShareBasis;
+use super::tenant::{
+    EffectiveMemory, EffectivePriority, EffectiveThreads, EnforcedBy, TenantEffective, TenantSpec,
+};
+use super::{GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
+
+/// A tenant's values once every default is filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The GPUs it sees, in the daemon's order.
+    pub gpus: Vec<GpuUuid>,
+    /// Its memory limit on each GPU that has one; on the others it is the whole GPU.
+    pub memory: BTreeMap<GpuUuid, MemoryLimit>,
+    /// Its thread percentage.
+    pub percentage: ThreadPercentage,
+    /// Its priority.
+    pub priority: Priority,
+    /// How its daemon shares out SMs: in static mode by partitions, and no percentage determines how many it sees.
+    pub mode: Mode,
+}
+
+impl Resolved {
+    /// SMs that a client is predicted to see on a GPU of so many; `None` where a partition decides it.
+    pub fn predicted_sms(&self, total: u32) -> Option<u32> {
+        (self.mode == Mode::Shared).then(|| sms_for(self.percentage, total))
+    }
+}
+
+/// The GPUs that a tenant sees, in the daemon's order.
+pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
+    daemon.gpus.iter().filter(|uuid| spec.sees(uuid)).cloned().collect()
+}
+
+/// The percentage that a tenant states by itself; `sms` becomes the smallest that gives it.
+///
+/// Fails where no percentage gives exactly `sms` on the GPUs of the tenant.
+pub fn stated_percentage(
+    spec: &TenantSpec,
+    daemon: &DaemonSpec,
+    gpus: &[Gpu],
+) -> Result<Option<ThreadPercentage>, InvalidValue> {
+    let percentage = match (spec.sms, spec.active_thread_percentage) {
+        (Some(sms), _) => {
+            let seen = gpus_of(spec, daemon);
+            let mut totals: Vec<u32> =
+                gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).collect();
+            totals.dedup();
+            match totals.as_slice() {
+                [] => {
+                    return Err(InvalidValue(
+                        "the SMs of the GPU are not known: give active_thread_percentage instead".into(),
+                    ));
+                }
+                [total] => percentage_for(sms, *total).ok_or_else(|| no_percentage(sms, *total))?,
+                several => {
+                    return Err(InvalidValue(format!(
+                        "the tenant's GPUs have {several:?} SMs, so one number of SMs is not one percentage: give active_thread_percentage"
+                    )));
+                }
+            }
+        }
+        (None, stated) => return Ok(stated),
+    };
+    Ok(Some(percentage))
+}
+
+/// Fills in what the tenant leaves to its daemon; `basis` is that of the daemon's strategy, where it has one.
+///
+/// Fails where no percentage gives exactly `sms` on the GPUs of the tenant.
+pub fn resolve(
+    spec: &TenantSpec,
+    daemon: &DaemonSpec,
+    basis: Option<&ShareBasis>,
+    gpus: &[Gpu],
+) -> Result<Resolved, InvalidValue> {
+    let given = || basis.map(|basis| basis.share(spec.weight)).or(daemon.defaults.active_thread_percentage);
+    let percentage = stated_percentage(spec, daemon, gpus)?.or_else(given).unwrap_or(ThreadPercentage::FULL);
+    let seen = gpus_of(spec, daemon);
+    let limits = seen.iter().filter_map(|gpu| Some((gpu.clone(), spec.memory_limit(daemon, gpu)?)));
+    Ok(Resolved {
+        memory: limits.collect(),
+        gpus: seen,
+        percentage,
+        priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
+        mode: daemon.mode,
+    })
+}
+
+fn no_percentage(sms: u32, total: u32) -> InvalidValue {
+    let below = (8..=total).step_by(2).take_while(|count| *count <= sms).last().unwrap_or(8);
+    let above = (8..=total).step_by(2).find(|count| *count >= sms).unwrap_or(total);
+    let nearest = if below == above {
+        format!("the nearest is {below}")
+    } else {
+        format!("the nearest are {below} and {above}")
+    };
+    InvalidValue(format!(
+        "{} cannot be had on a GPU of {total}: MPS gives even numbers from 8 to {total}; {nearest}",
+        counted(sms, "SM")
+    ))
+}
+
+/// Memory that a client's context takes from its limit, about: 27.5 MiB and 3.7 MiB for each SM it sees (FACTS.md,
+/// "Limits"; measured on an H200).
+pub fn context_bytes(sms: u32) -> u64 {
+    (275 + 37 * u64::from(sms)) * super::memory::MIB / 10
+}
+
+/// Why no client can start with this limit, where its context takes all of it.
+pub fn below_context(limit: MemoryLimit, context: u64) -> Option<String> {
+    (limit.bytes() <= context).then(|| {
+        format!(
+            "each client pays about {} of the limit of {limit} for its context, so none can start: raise the limit, or lower \
+             the share of SMs",
+            Bytes(context)
+        )
+    })
+}
+
+/// What a tenant's values come to under what its daemon was read to hold.
+///
+/// The server's values are the largest among the daemon's tenants, so a tenant whose own value is smaller is
+/// held by its environment alone. On a daemon of several GPUs a client escapes the server's memory limit by
+/// renumbering its GPUs (recordings 05 and 07), so there only the environment counts.
+pub fn effective(
+    resolved: &Resolved,
+    gpus: &[Gpu],
+    seen: &super::daemon::Effective,
+) -> Option<TenantEffective> {
+    let server = seen.servers.first()?;
+    let mine: Vec<&Gpu> = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
+    let one_gpu = server.memory_limits.len() == 1;
+    let memory = |gpu: &GpuUuid| {
+        let bytes = resolved.memory.get(gpu).map(|limit| limit.bytes());
+        let of_server = server.memory_limits.iter().find(|reading| reading.gpu == *gpu);
+        let enforced_by = match bytes {
+            None => EnforcedBy::None,
+            Some(_) if one_gpu && of_server.is_some_and(|reading| reading.bytes == bytes) => {
+                EnforcedBy::Server
+            }
+            Some(_) => EnforcedBy::Environment,
+        };
+        EffectiveMemory { gpu: gpu.clone(), bytes, enforced_by }
+    };
+    let threads = if resolved.percentage == ThreadPercentage::FULL {
+        EnforcedBy::None
+    } else if server.active_thread_percentage == Some(resolved.percentage) {
+        EnforcedBy::Server
+    } else {
+        EnforcedBy::Environment
+    };
+    let sms = mine.first().and_then(|gpu| gpu.sms);
+    Some(TenantEffective {
+        observed_at: seen.observed_at,
+        device_memory_limits: resolved.gpus.iter().map(memory).collect(),
+        threads: EffectiveThreads {
+            active_thread_percentage: resolved.percentage,
+            predicted_sms: sms.and_then(|total| resolved.predicted_sms(total)),
+            measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| is_measured(gpu)),
+            enforced_by: threads,
+            partitions: Vec::new(),
+        },
+        priority: EffectivePriority {
+            priority: resolved.priority,
+            enforced_by: match resolved.priority {
+                Priority::Normal => EnforcedBy::None,
+                Priority::BelowNormal if seen.default_priority == Some(Priority::BelowNormal) => {
+                    EnforcedBy::Server
+                }
+                Priority::BelowNormal => EnforcedBy::Environment,
+            },
+        },
+        // Of clients nothing is known here.
+        clients_with_other_limits: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::{h200, spec};
+
+    #[test]
+    fn one_nearest_number_is_named_once() {
+        assert!(no_percentage(132, 132).0.ends_with("the nearest is 132"));
+        assert!(no_percentage(15, 132).0.ends_with("the nearest are 14 and 16"));
+    }
+
+    fn daemon() -> DaemonSpec {
+        serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon")
+    }
+
+    #[test]
+    fn sms_become_a_percentage_that_gives_them() {
+        let resolved =
+            resolve(&spec(r#"{"daemon":"gpu0","sms":32}"#), &daemon(), None, &[h200(0)]).expect("possible");
+        assert_eq!(sms_for(resolved.percentage, 132), 32);
+        let error =
+            resolve(&spec(r#"{"daemon":"gpu0","sms":33}"#), &daemon(), None, &[h200(0)]).expect_err("odd");
+        assert!(error.to_string().contains("32 and 34"), "{error}");
+    }
+
+    #[test]
+    fn omitted_settings_come_from_daemon_then_gpu() {
+        let mut daemon = daemon();
+        let bare = spec(r#"{"daemon":"gpu0"}"#);
+        let whole = resolve(&bare, &daemon, None, &[h200(0)]).expect("possible");
+        assert_eq!((whole.memory.len(), whole.percentage), (0, ThreadPercentage::FULL));
+        daemon.defaults.device_memory_limit = Some(MemoryLimit::parse("2G").expect("2G").into());
+        let limited = resolve(&bare, &daemon, None, &[h200(0)]).expect("possible");
+        assert_eq!(limited.memory.get(&h200(0).uuid).map(|limit| limit.mib()), Some(2048));
+    }
+
+    #[test]
+    fn limits_of_gpus_are_separate() {
+        let (zero, one) = (h200(0).uuid, h200(1).uuid);
+        let json = format!(r#"{{"gpus":["{zero}","{one}"],"defaults":{{"device_memory_limit":"8G"}}}}"#);
+        let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
+        let own = spec(&format!(r#"{{"daemon":"gpu0","device_memory_limit":{{"{one}":"2G"}}}}"#));
+        let resolved = resolve(&own, &daemon, None, &[h200(0), h200(1)]).expect("possible");
+        let mib: Vec<u64> = resolved.gpus.iter().map(|gpu| resolved.memory[gpu].mib()).collect();
+        assert_eq!(mib, [8192, 2048], "the default where it names no limit");
+    }
+}

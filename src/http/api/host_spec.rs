@@ -1,0 +1,112 @@
+//! The host as one file: exported, compared, and applied.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+
+use super::accepted;
+use super::described::{IfMatch, NotAcceptable};
+use crate::domain::host_file::{HostChange, HostFile, text};
+use crate::domain::layout::text::LayoutFormat;
+use crate::domain::operation::Operation;
+use crate::http::endpoint::RequiredRight;
+use crate::http::extract::{Conditions, Query, TextBody};
+use crate::http::problem::Problem;
+use crate::http::{AppState, accept};
+use crate::service::access::context::RequestContext;
+use crate::service::host_file::{AppliedHostFile, HostFileView, refused_file};
+
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+
+/// What a host file changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HostFileDiff {
+    /// The changes, in the order in which they are made; none where the host is what the file says.
+    pub changes: Vec<HostChange>,
+}
+
+/// How a host file is applied.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ApplyQuery {
+    /// Check the file and answer with its changes, but change nothing.
+    #[serde(default)]
+    dry_run: bool,
+    /// Delete daemons, tenants, layouts and bindings that the file does not have.
+    #[serde(default)]
+    prune: bool,
+}
+
+/// Export the host as a file
+///
+/// Everything that is wanted of the host: its layouts, daemons, tenants, and which layout is on which daemon. Applied to this host, it
+/// changes nothing. JSON by default, YAML with `Accept: application/yaml`.
+#[utoipa::path(get, path = "/api/v1/host/spec", operation_id = "get_host_spec", tag = "host",
+    extensions(("x-right" = json!(RequiredRight::View))),
+    responses(
+        (status = 200, description = "The host file.", content((HostFile = "application/json"), (HostFile = "application/yaml")),
+            headers(("ETag" = String))),
+        NotAcceptable,
+    ))]
+pub(super) async fn get(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let mime = accept::negotiated(&headers, &[JSON, YAML])?;
+    let format = if mime == YAML { LayoutFormat::Yaml } else { LayoutFormat::Json };
+    let HostFileView { exported, tag } = app.service.host_spec(&ctx).await?;
+    let body = text::write(&exported, format);
+    Ok(tagged(&tag, ([(header::CONTENT_TYPE, mime)], body).into_response()))
+}
+
+/// Apply a host file
+///
+/// Makes the host what the file says, as one operation. A part that is impossible refuses the whole, with all errors by JSON pointer.
+/// What the file does not have stays, unless `prune` is given. A dry run is refused for the same reasons, and answers with the changes.
+#[utoipa::path(put, path = "/api/v1/host/spec", operation_id = "apply_host_spec", tag = "host",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    params(ApplyQuery, IfMatch),
+    request_body(description = "The host file", content((HostFile = "application/json"), (HostFile = "application/yaml"))),
+    responses(
+        (status = 200, description = "A dry run, or nothing to change: the changes.", body = HostFileDiff, headers(("ETag" = String))),
+        (status = 202, description = "The operation that does it; read it until it has ended.", body = Operation)
+    ))]
+pub(super) async fn put(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Query(ApplyQuery { dry_run, prune }): Query<ApplyQuery>,
+    conditions: Conditions,
+    TextBody { media_type, text }: TextBody,
+) -> Result<Response, Problem> {
+    let format = match media_type.as_str() {
+        JSON => LayoutFormat::Json,
+        YAML => LayoutFormat::Yaml,
+        _ => {
+            return Err(Problem::new(
+                "not-a-document",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "No host file",
+                format!("the request's Content-Type is {media_type:?}: send {YAML} or {JSON}"),
+            ));
+        }
+    };
+    let file = text::read(&text, format).map_err(refused_file)?;
+    let options = conditions.options(dry_run);
+    let AppliedHostFile { changes, operation, tag } =
+        app.service.put_host_spec(&ctx, file, prune, options).await?;
+    match operation {
+        Some(operation) => Ok(accepted(&operation, false)),
+        None => Ok(tagged(&tag, axum::Json(HostFileDiff { changes }).into_response())),
+    }
+}
+
+fn tagged(tag: &str, mut response: Response) -> Response {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}

@@ -1,0 +1,96 @@
+//! The logs of a daemon.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::described::ConflictOnRead;
+use crate::domain::DaemonName;
+use crate::http::AppState;
+use crate::http::endpoint::RequiredRight;
+use crate::http::extract::{Path, Query};
+use crate::http::problem::Problem;
+use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
+use crate::service::daemons::logs::{LogFile, OwnSessions, Part};
+
+/// The longest text to look for, in characters.
+const LONGEST_TEXT: usize = 200;
+
+/// One of the logs of a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DaemonLogFile {
+    /// What the control daemon writes.
+    Control,
+    /// What its servers write.
+    #[default]
+    Server,
+}
+
+/// Which part of which log.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DaemonLogQuery {
+    /// The log; `server` by default.
+    #[serde(default)]
+    #[param(inline)]
+    file: DaemonLogFile,
+    /// Only lines that contain this text, in whatever case.
+    #[serde(default)]
+    #[param(max_length = 200)]
+    contains: String,
+    /// What stands from this offset on, in bytes: `to` of an earlier answer. By default the end of the log.
+    from: Option<u64>,
+    /// Also the lines of the manager's own sessions.
+    #[serde(default)]
+    own: bool,
+}
+
+/// A part of a log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DaemonLog {
+    /// The file on the host.
+    pub path: String,
+    /// Its lines, the first written first; at most 400.
+    pub lines: Vec<String>,
+    /// Where this part ends, in bytes: what is written later begins there.
+    pub to: u64,
+    /// How many lines of the manager's own sessions are left out.
+    pub hidden: usize,
+}
+
+/// Read a log of a daemon
+///
+/// 409 if the file cannot be read, as before the first server has started.
+#[utoipa::path(get, path = "/api/v1/daemons/{name}/logs", operation_id = "get_daemon_log", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::View))),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), DaemonLogQuery),
+    responses((status = 200, description = "A part of the log.", body = DaemonLog), ConflictOnRead))]
+pub(super) async fn get(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<DaemonLogQuery>,
+) -> Result<axum::Json<DaemonLog>, Problem> {
+    let file = match query.file {
+        DaemonLogFile::Control => LogFile::Control,
+        DaemonLogFile::Server => LogFile::Server,
+    };
+    let length = query.contains.chars().count();
+    if length > LONGEST_TEXT {
+        let detail = format!("the text to look for has {length} characters: give at most {LONGEST_TEXT}");
+        return Err(ServiceError::field("/contains", detail).into());
+    }
+    if query.from.is_some_and(|from| i64::try_from(from).is_err()) {
+        let detail = "no log is as long as that: give `to` of an earlier answer, or leave it out for the end";
+        return Err(ServiceError::field("/from", detail).into());
+    }
+    let part = query.from.map_or(Part::Last, Part::From);
+    let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
+    let log = app.service.daemon_log(&ctx, &name, file, part, query.contains, own).await?;
+    let excerpt = log.excerpt.map_err(ServiceError::Conflict)?;
+    let lines = excerpt.lines.into_iter().map(|line| line.text).collect();
+    Ok(axum::Json(DaemonLog { path: log.path, lines, to: excerpt.to, hidden: excerpt.hidden }))
+}

@@ -1,0 +1,146 @@
+//! The banner above a page: incidents that concern what it shows, in the words that everything else uses for them.
+
+use super::format::{Badge, Lasting, Moment, Tone};
+use crate::domain::event::Severity;
+use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::http::AppState;
+use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
+use crate::service::incidents::{IncidentView, WorstIncidents};
+
+/// Most incidents in a banner.
+const SHOWN: u32 = 5;
+
+/// An incident as pages show it.
+pub(super) struct IncidentRow {
+    pub(super) incident: IncidentView,
+    tone: Tone,
+}
+
+impl IncidentRow {
+    pub(super) fn of(incident: IncidentView, now: i64) -> Self {
+        let serious = incident.severity >= Severity::Error;
+        let tone = match (incident.needs_attention(now), incident.state) {
+            (true, IncidentState::Open) if serious => Tone::Bad,
+            (true, _) => Tone::Warn,
+            (false, _) => Tone::Quiet,
+        };
+        Self { incident, tone }
+    }
+
+    /// Its state.
+    pub(super) fn badge(&self) -> Badge {
+        let word = match self.incident.state {
+            IncidentState::Open => "open",
+            IncidentState::Recovered => "recovered",
+        };
+        Badge { word, tone: self.tone }
+    }
+
+    pub(super) fn opened(&self) -> Moment {
+        Moment(self.incident.opened_at)
+    }
+
+    pub(super) fn recovered(&self) -> Option<Moment> {
+        self.incident.recovered_at.map(Moment)
+    }
+
+    pub(super) fn lasted(&self) -> Option<Lasting> {
+        self.incident.time_to_recovery_ms.map(Lasting)
+    }
+
+    /// The moment at which somebody acknowledged it, and who.
+    pub(super) fn acknowledged(&self) -> Option<(Moment, &str)> {
+        let acknowledged = self.incident.acknowledged.as_ref()?;
+        Some((Moment(acknowledged.at), acknowledged.by.as_deref().unwrap_or("an operator")))
+    }
+
+    /// Whether this process is suspected.
+    pub(super) fn suspects(&self, pid: u32) -> bool {
+        self.incident.suspected.iter().any(|suspect| suspect.pid == pid)
+    }
+}
+
+/// The incidents that a page shows above everything else, open and severe ones first; empty when all is well.
+pub(super) struct Banner {
+    pub(super) rows: Vec<IncidentRow>,
+    /// How many there are, those that are not shown included.
+    pub(super) total: u64,
+    /// How many of these are open.
+    pub(super) open: u64,
+    /// Where all of them are listed.
+    pub(super) list: String,
+}
+
+impl Banner {
+    /// Open incidents, and those of the last hour that nobody acknowledged.
+    pub(super) async fn of(
+        app: &AppState,
+        ctx: &RequestContext,
+        about: IncidentFilter,
+    ) -> Result<Self, Problem> {
+        let now = ctx.clock.unix_ms();
+        let list = match (&about.daemon, &about.tenant) {
+            (Some(daemon), _) => format!("/incidents?daemon={daemon}"),
+            (None, Some(tenant)) => format!("/incidents?tenant={tenant}"),
+            (None, None) => "/incidents".to_owned(),
+        };
+        let WorstIncidents { incidents, total, open } =
+            app.service.worst_incidents(ctx, about, SHOWN).await?;
+        let rows = incidents.into_iter().map(|incident| IncidentRow::of(incident, now)).collect();
+        Ok(Self { rows, total, open, list })
+    }
+
+    /// About a daemon, from its first event on.
+    pub(super) async fn of_daemon(
+        app: &AppState,
+        ctx: &RequestContext,
+        daemon: &DaemonName,
+        from_event: Option<i64>,
+    ) -> Result<Self, Problem> {
+        let daemon = Some(daemon.clone());
+        Self::of(app, ctx, IncidentFilter { daemon, from_event, ..IncidentFilter::default() }).await
+    }
+
+    /// About a GPU.
+    pub(super) async fn of_gpu(app: &AppState, ctx: &RequestContext, gpu: &GpuUuid) -> Result<Self, Problem> {
+        Self::of(app, ctx, IncidentFilter { gpu: Some(gpu.clone()), ..IncidentFilter::default() }).await
+    }
+
+    /// About a tenant, from its first event on.
+    pub(super) async fn of_tenant(
+        app: &AppState,
+        ctx: &RequestContext,
+        tenant: &TenantName,
+        from_event: Option<i64>,
+    ) -> Result<Self, Problem> {
+        let tenant = Some(tenant.clone());
+        Self::of(app, ctx, IncidentFilter { tenant, from_event, ..IncidentFilter::default() }).await
+    }
+
+    /// The tone of the worst of them.
+    pub(super) fn tone(&self) -> Option<Tone> {
+        self.rows.iter().map(|row| row.tone).min()
+    }
+
+    /// How many are not shown.
+    pub(super) fn more(&self) -> u64 {
+        self.total.saturating_sub(u64::try_from(self.rows.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether it shows an open incident of one of these kinds of a daemon.
+    pub(super) fn covers(&self, daemon: &DaemonName, kinds: &[IncidentKind]) -> bool {
+        self.open_rows().any(|incident| incident.daemon == *daemon && kinds.contains(&incident.kind))
+    }
+
+    /// Whether it shows an open incident of this kind of a GPU.
+    pub(super) fn covers_gpu(&self, gpu: &GpuUuid, kind: IncidentKind) -> bool {
+        self.open_rows().any(|incident| incident.kind == kind && incident.gpus.contains(gpu))
+    }
+
+    fn open_rows(&self) -> impl Iterator<Item = &IncidentView> {
+        let incidents = self.rows.iter().map(|row| &row.incident);
+        incidents.filter(|incident| incident.state == IncidentState::Open)
+    }
+}

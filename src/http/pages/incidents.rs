@@ -1,0 +1,195 @@
+//! Incidents: the list, one of them, and its acknowledgement.
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
+
+use super::banner::IncidentRow;
+use super::daemons::daemon_names;
+use super::forms::Form;
+use super::frame::{Frame, Section};
+use super::lists::{ListQuery, Listing};
+use super::{gpus, listed, rendered};
+use crate::domain::access::Role;
+use crate::domain::event::Event;
+use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::http::AppState;
+use crate::http::extract::Path;
+use crate::http::problem::Problem;
+use crate::service::access::context::RequestContext;
+use crate::service::incidents::{AcknowledgeRequest, IncidentView};
+use crate::service::{ServiceError, WriteOptions};
+
+pub(super) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/incidents", get(list))
+        .route("/incidents/{id}", get(show))
+        .route("/incidents/{id}/acknowledge", post(acknowledge))
+}
+
+#[derive(Template)]
+#[template(path = "incidents.html")]
+struct IncidentsPage<'a> {
+    frame: Frame,
+    list: Listing<IncidentRow>,
+    query: &'a Form,
+    daemons: Vec<DaemonName>,
+}
+
+/// Events shown in full; further ones are linked.
+const EVENTS: usize = 20;
+
+/// The fields of the filter.
+const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
+
+impl IncidentsPage<'_> {
+    /// Whether the reader asked for some only.
+    fn is_filtered(&self) -> bool {
+        FILTER.iter().any(|field| !self.query.text(field).is_empty())
+    }
+
+    /// The kinds that the filter offers.
+    fn kinds() -> &'static [IncidentKind] {
+        IncidentKind::ALL
+    }
+
+    /// Whether daemons have pages for the reader.
+    fn of_host(&self) -> bool {
+        self.frame.may(Role::Viewer)
+    }
+}
+
+#[derive(Template)]
+#[template(path = "incident.html")]
+struct IncidentPage {
+    frame: Frame,
+    row: IncidentRow,
+    /// The display names of its GPUs.
+    gpus: Vec<(GpuUuid, String)>,
+    /// Clients that keep a server with a fault from accepting others, and what to do about each.
+    holders: Vec<(u32, &'static str)>,
+    /// Its first events, oldest first, as far as they are kept.
+    events: Vec<Event>,
+}
+
+impl IncidentPage {
+    fn of_host(&self) -> bool {
+        self.frame.may(Role::Viewer)
+    }
+
+    /// What its processes are to it.
+    fn suspects_heading(&self) -> &'static str {
+        match self.row.incident.kind {
+            kind if kind.loses_work() => "Suspected cause",
+            IncidentKind::ClientRefused => "Refused processes",
+            _ => "Processes",
+        }
+    }
+
+    /// The IDs of the events beyond those that are shown.
+    fn further_events(&self) -> &[i64] {
+        self.row.incident.events.get(EVENTS..).unwrap_or_default()
+    }
+
+    fn can_acknowledge(&self) -> bool {
+        self.frame.operates() && self.row.incident.acknowledged.is_none()
+    }
+}
+
+fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
+    let state = query.parsed("state", |text| match text {
+        "open" => Ok(IncidentState::Open),
+        "recovered" => Ok(IncidentState::Recovered),
+        other => Err(format!("{other:?} is not a state of incidents: choose open or recovered")),
+    })?;
+    let acknowledged = query.parsed("acknowledged", |text| match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => Err(format!("{other:?} says nothing of an acknowledgement: choose yes or no")),
+    })?;
+    Ok(IncidentFilter {
+        state,
+        acknowledged,
+        kind: query.parsed("kind", str::parse)?,
+        daemon: query.parsed("daemon", DaemonName::parse)?,
+        tenant: query.parsed("tenant", TenantName::parse)?,
+        ..IncidentFilter::default()
+    })
+}
+
+async fn list(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    query: ListQuery,
+) -> Result<Response, Problem> {
+    let found = match (filter(&query), query.page()) {
+        (Ok(filter), Ok(page)) => app.service.incidents(&ctx, filter, &page).await,
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
+    let now = app.service.clock().unix_ms();
+    let list = query.listing(found, &FILTER)?;
+    let list = list.map(|incident| IncidentRow::of(incident, now));
+    let frame = list.framed(Frame::of(&app.service, &ctx, Section::Incidents, "Incidents").await);
+    let daemons = if frame.may(Role::Viewer) { daemon_names(&app, &ctx).await? } else { Vec::new() };
+    let problem = list.problem();
+    Ok(listed(&IncidentsPage { frame, list, query: query.form(), daemons }, problem))
+}
+
+async fn show(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(id): Path<i64>,
+) -> Result<Response, Problem> {
+    let incident = app.service.incident(&ctx, id).await?;
+    let holders = app.service.fault_holders(&ctx, &incident)?.into_iter().map(|holder| {
+        let remedy = if holder.stopped {
+            "it is stopped, so continue it (kill -CONT) or end it; until then no other client can connect"
+        } else {
+            "end it; until then no other client can connect"
+        };
+        (holder.client.pid, remedy)
+    });
+    let holders = holders.collect();
+    let frame = Frame::of(&app.service, &ctx, Section::Incidents, &format!("Incident {id}")).await.live();
+    let named = if frame.may(Role::Viewer) { gpus::names(&app, &ctx).await } else { Vec::new() };
+    let gpus = incident.gpus.iter().map(|gpu| {
+        let name = named.iter().find(|(uuid, _)| uuid == gpu);
+        (gpu.clone(), name.map_or_else(|| gpu.to_string(), |(_, name)| name.clone()))
+    });
+    let gpus = gpus.collect();
+    let events = events_of(&app, &ctx, &incident).await?;
+    let row = IncidentRow::of(incident, app.service.clock().unix_ms());
+    Ok(rendered(&IncidentPage { frame, row, gpus, holders, events }))
+}
+
+/// The first events of an incident.
+async fn events_of(
+    app: &AppState,
+    ctx: &RequestContext,
+    incident: &IncidentView,
+) -> Result<Vec<Event>, Problem> {
+    let mut events = Vec::new();
+    for id in incident.events.iter().take(EVENTS) {
+        match app.service.event(ctx, *id).await {
+            Ok(event) => events.push(event),
+            // It is no longer kept, or is of another tenant.
+            Err(ServiceError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(events)
+}
+
+async fn acknowledge(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(id): Path<i64>,
+    form: Form,
+) -> Result<Response, Problem> {
+    let note = Some(form.text("note").to_owned());
+    app.service.acknowledge_incident(&ctx, id, AcknowledgeRequest { note }, WriteOptions::default()).await?;
+    Ok(Redirect::to(&format!("/incidents/{id}")).into_response())
+}

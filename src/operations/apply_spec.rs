@@ -1,0 +1,221 @@
+//! Bringing about what a host file changed: its transaction is committed, and this waits for the daemons and does what takes time.
+//!
+//! Layouts on daemons that run, and deletions of daemons, are operations of their own, which keep their turn on a daemon, resume and
+//! are rolled back as always. The ID of each is written with it, so a manager that takes this operation up finds them again. A part
+//! that fails keeps no other from being done; the end says what was done and what was not.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Engine, Failure, daemon};
+use crate::domain::count::counted;
+use crate::domain::event::{DomainEvent, EventCause};
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::operation::{HostLayout, Operation, OperationRequest, OperationState};
+use crate::domain::{DaemonName, LayoutName};
+use crate::store::operations::CompletedStep;
+use crate::store::{self, Fate, StoreError};
+use crate::supervisor::Observed;
+
+/// Seconds that clients of a pruned daemon get: it had none when the file was accepted.
+const GRACE_S: u32 = 10;
+/// Longest wait for a layout that a new daemon starts with.
+const LAYOUT: Duration = Duration::from_secs(120);
+
+/// What is left to do after the transaction of a host file.
+pub(super) struct AppliedSpec<'o> {
+    pub(super) daemons: &'o [DaemonName],
+    pub(super) layouts: &'o [HostLayout],
+    pub(super) delete_daemons: &'o [DaemonName],
+    pub(super) delete_layouts: &'o [LayoutName],
+}
+
+/// The parts that were tried, and why some failed.
+#[derive(Default)]
+struct AppliedParts {
+    done: usize,
+    failed: Vec<String>,
+}
+
+impl AppliedParts {
+    fn add(&mut self, part: &str, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => self.done += 1,
+            Err(why) => self.failed.push(format!("{part}: {why}")),
+        }
+    }
+}
+
+pub(super) async fn run(
+    engine: &Engine,
+    operation: &Operation,
+    spec: AppliedSpec<'_>,
+) -> Result<(), Failure> {
+    let mut parts = AppliedParts::default();
+    for name in spec.daemons {
+        let name_of_part = format!("daemon {name}");
+        parts.add(&name_of_part, await_daemon(engine, operation, name).await);
+    }
+    let applied = spec.layouts.iter().map(|layout| {
+        let part = format!("layout {} of daemon {}", layout.layout, layout.daemon);
+        (part, &layout.daemon, layout.request())
+    });
+    children(engine, operation, &mut parts, applied.collect()).await;
+    let deleted = spec.delete_daemons.iter().map(|name| {
+        (format!("deletion of daemon {name}"), name, OperationRequest::DeleteDaemon { grace_s: GRACE_S })
+    });
+    children(engine, operation, &mut parts, deleted.collect()).await;
+    for name in spec.delete_layouts {
+        let part = format!("deletion of layout {name}");
+        let deleting = delete_layout(engine, name.clone());
+        parts.add(&part, engine.step(operation.id, &part, deleting).await);
+    }
+    if parts.failed.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} failed, and {} done: {}. What was done stays; compare the file again to see what is left, and apply it once the cause is \
+         removed",
+        counted(parts.failed.len(), "part"),
+        if parts.done == 1 { "1 was".to_owned() } else { format!("{} were", parts.done) },
+        parts.failed.join("; ")
+    ))
+}
+
+/// Waits until a daemon holds what is wanted of it, its layout included.
+async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName) -> Result<(), Failure> {
+    let waiting = async {
+        // The commit may have been the last thing that an earlier manager did.
+        engine.publish(name).await?;
+        let handle = daemon::handle(engine, name)?;
+        daemon::readiness(&handle).await?;
+        let generation = handle.generation();
+        let settled = |seen: &Observed| {
+            let decided = |layout: &LayoutStatus| layout.generation >= generation && layout.is_decided();
+            seen.status.layout.as_ref().is_none_or(decided)
+        };
+        let seen = handle.wait_for(LAYOUT, settled).await;
+        let seen = seen.ok_or_else(|| format!("its layout was not applied within {LAYOUT:?}"))?;
+        match seen.status.layout {
+            Some(layout) if layout.state == LayoutState::Failed => {
+                let why = layout.failure.map(|failure| failure.message);
+                Err(why.unwrap_or_else(|| "its layout could not be applied".to_owned()))
+            }
+            _ => Ok(((), "ready".to_owned())),
+        }
+    };
+    engine.step(operation.id, &format!("daemon {name}"), waiting).await
+}
+
+/// Requests an operation for each of these daemons, which run side by side, and waits for all of them.
+async fn children(
+    engine: &Engine,
+    operation: &Operation,
+    parts: &mut AppliedParts,
+    wanted: Vec<(String, &DaemonName, OperationRequest)>,
+) {
+    let mut requested = Vec::new();
+    for (part, daemon, request) in wanted {
+        match child(engine, operation, &part, daemon, request).await {
+            Ok(id) => requested.push((part, id)),
+            Err(why) => parts.add(&part, Err(why)),
+        }
+    }
+    for (part, id) in requested {
+        let waiting = async {
+            let ended = ended(engine, id).await?;
+            match (ended.state, ended.error) {
+                (OperationState::Succeeded, _) => Ok(((), format!("operation {id} succeeded"))),
+                (_, Some(why)) => Err(why),
+                (state, None) => Err(format!("operation {id} was {}", state.as_str())),
+            }
+        };
+        parts.add(&part, engine.step(operation.id, &part, waiting).await);
+    }
+}
+
+/// Requests an operation, if an earlier manager has not done so; gives its ID.
+async fn child(
+    engine: &Engine,
+    operation: &Operation,
+    part: &str,
+    daemon: &DaemonName,
+    request: OperationRequest,
+) -> Result<Uuid, Failure> {
+    let step = format!("request: {part}");
+    match operation.outcome_of(&step) {
+        Some(id) => id.parse().map_err(|_| format!("{id:?} is not the ID of an operation")),
+        None => request_child(engine, operation.id, step, daemon.clone(), request).await,
+    }
+}
+
+/// Writes an operation together with its ID in the journal of the one that needs it.
+async fn request_child(
+    engine: &Engine,
+    parent: Uuid,
+    step: String,
+    daemon: DaemonName,
+    request: OperationRequest,
+) -> Result<Uuid, Failure> {
+    let (clock, id) = (engine.clock, engine.clock.new_id());
+    let written: Result<(), StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                let now = clock.unix_ms();
+                store::operations::insert(&mut *db, id, &[daemon], &request, None, now).await?;
+                store::operations::requested(&mut *db, id, EventCause::Manager, now).await?;
+                let note = CompletedStep { name: step, outcome: id.to_string() };
+                store::operations::note_steps(db, parent, &[note], now).await?;
+                Ok(((), Fate::Commit))
+            })
+        })
+        .await;
+    written.map_err(|error| error.to_string())?;
+    engine.wake();
+    Ok(id)
+}
+
+/// The operation at its end.
+async fn ended(engine: &Engine, id: Uuid) -> Result<Operation, Failure> {
+    let mut committed = engine.store.committed();
+    loop {
+        committed.borrow_and_update();
+        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+        let found = store::operations::get(&mut reader, id).await.map_err(|error| error.to_string())?;
+        drop(reader);
+        let operation = found.ok_or_else(|| format!("operation {id} is gone"))?;
+        if operation.state.is_final() {
+            return Ok(operation);
+        }
+        committed.changed().await.map_err(|_| StoreError::Closed.to_string())?;
+    }
+}
+
+/// Deletes a layout that no daemon has any more.
+async fn delete_layout(engine: &Engine, name: LayoutName) -> Result<((), String), Failure> {
+    let clock = engine.clock;
+    let deleted: Result<Result<(), Vec<DaemonName>>, StoreError> = engine
+        .store
+        .write(move |db| {
+            Box::pin(async move {
+                let holders = store::daemons::with_layout(&mut *db, &name).await?;
+                if !holders.is_empty() {
+                    return Ok((Err(holders), Fate::RollBack));
+                }
+                let Some(newest) = store::layouts::newest(&mut *db, &name).await? else {
+                    return Ok((Ok(()), Fate::RollBack));
+                };
+                store::layouts::delete(&mut *db, &name).await?;
+                let event = DomainEvent::LayoutDeleted { layout: name, version: Some(newest.version) };
+                store::events::append(db, &event.into(), clock.unix_ms()).await?;
+                Ok((Ok(()), Fate::Commit))
+            })
+        })
+        .await;
+    match deleted.map_err(|error| error.to_string())? {
+        Ok(()) => Ok(((), "deleted".to_owned())),
+        Err(holders) => Err(format!("it is still on daemon {}", daemon::names(&holders))),
+    }
+}

@@ -1,0 +1,232 @@
+//! What is checked before anything is written: whatever takes a poll, a look at processes, or the host's users.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Compared;
+use super::faults::Faults;
+use crate::domain::count::counted;
+use crate::domain::daemon::{DaemonSpec, Mode};
+use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, fits};
+use crate::domain::layout::Layout;
+use crate::domain::layout::active::ActiveLayout;
+use crate::domain::{DaemonName, GpuUuid};
+use crate::service::layouts::{Projected, refuse_blocked, refuse_strategy};
+use crate::service::{Backend, ServiceError};
+use crate::store;
+
+/// What the checks found out for the transaction.
+#[derive(Default)]
+pub(super) struct Checked {
+    /// Why a daemon that was only observed cannot be managed.
+    pub(super) objections: BTreeMap<DaemonName, String>,
+    /// The daemons whose layout is applied by an operation of its own, since they run.
+    pub(super) applied_later: BTreeSet<DaemonName>,
+}
+
+impl Compared {
+    /// The changes of one kind.
+    pub(super) fn changed(&self, kind: HostObjectKind) -> impl Iterator<Item = &HostChange> {
+        self.changes.iter().filter(move |change| change.kind == kind)
+    }
+
+    /// Whether an object is created or changed.
+    pub(super) fn writes(&self, kind: HostObjectKind, name: &str) -> bool {
+        self.changed(kind).any(|change| change.name == name && change.action != HostChangeAction::Delete)
+    }
+
+    /// Whether an object is deleted.
+    pub(super) fn deletes(&self, kind: HostObjectKind, name: &str) -> bool {
+        self.changed(kind).any(|change| change.name == name && change.action == HostChangeAction::Delete)
+    }
+
+    /// A daemon's spec as it will be, without its layout.
+    pub(super) fn daemon(&self, name: &DaemonName) -> Option<&DaemonSpec> {
+        self.spec.daemons.get(name).or_else(|| self.stored.daemons.get(name))
+    }
+}
+
+impl Backend {
+    /// Refuses a file that the host cannot follow as its processes are now.
+    pub(super) async fn check_host(&self, compared: &Compared) -> Result<Checked, ServiceError> {
+        let mut faults = Faults::default();
+        let mut checked = Checked::default();
+        for (name, spec) in &compared.spec.daemons {
+            if !compared.writes(HostObjectKind::Daemon, name.as_str()) {
+                continue;
+            }
+            let place = format!("/daemons/{name}");
+            faults.keep(&place, self.check_name_fits(name))?;
+            if let Some(Some(objection)) =
+                faults.keep(&place, self.objection_to(name, spec, &compared.gpus).await)?
+            {
+                checked.objections.insert(name.clone(), objection);
+            }
+            self.refuse_restart_under_clients(&mut faults, compared, name, spec).await;
+        }
+        self.check_tenants(&mut faults, compared).await?;
+        for (name, active) in &compared.spec.bindings {
+            if let Some(daemon) = compared.daemon(name) {
+                faults.keep(&format!("/bindings/{name}"), refuse_strategy(name, daemon))?;
+            }
+            if compared.writes(HostObjectKind::Binding, name.as_str()) {
+                self.check_binding(&mut faults, &mut checked, compared, name, active).await?;
+            }
+        }
+        for (name, spec) in &compared.stored.daemons {
+            if compared.deletes(HostObjectKind::Daemon, name.as_str()) {
+                let clients = self.connected_to(name).await;
+                if spec.is_observed() {
+                    let reason = format!(
+                        "daemon {name} is only observed, and is not deleted: release it first, or add it to the file"
+                    );
+                    faults.conflict("/daemons".to_owned(), reason);
+                } else if clients > 0 {
+                    let reason = format!(
+                        "daemon {name} would be deleted, and {} connected: end them first (mps-manager daemon drain {name}), or add \
+                         it to the file",
+                        are(clients)
+                    );
+                    faults.conflict("/daemons".to_owned(), reason);
+                }
+            }
+        }
+        faults.check()?;
+        Ok(checked)
+    }
+
+    async fn check_tenants(&self, faults: &mut Faults, compared: &Compared) -> Result<(), ServiceError> {
+        let mut reached: BTreeMap<(DaemonName, bool, u32), Result<(), String>> = BTreeMap::new();
+        for (name, spec) in &compared.spec.tenants {
+            if !compared.writes(HostObjectKind::Tenant, name.as_str()) {
+                continue;
+            }
+            let place = format!("/tenants/{name}");
+            faults.keep(&place, self.refuse_move_with_clients(name, &spec.daemon).await)?;
+            let multi_user = compared.daemon(&spec.daemon).is_some_and(|daemon| daemon.multi_user);
+            let key = (spec.daemon.clone(), multi_user, spec.uid);
+            if !reached.contains_key(&key) {
+                let found = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
+                reached.insert(key.clone(), found);
+            }
+            if let Some(Err(unreachable)) = reached.get(&key) {
+                faults.keep::<()>(&place, Err(ServiceError::field("/uid", unreachable.clone())))?;
+            }
+        }
+        for name in compared.stored.tenants.keys() {
+            if compared.deletes(HostObjectKind::Tenant, name.as_str()) {
+                faults.keep("/tenants", self.refuse_with_processes(name).await)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans a layout on a daemon that runs as it will; of one that is new, stopped or to be restarted, only the chunks are checked.
+    async fn check_binding(
+        &self,
+        faults: &mut Faults,
+        checked: &mut Checked,
+        compared: &Compared,
+        name: &DaemonName,
+        active: &ActiveLayout,
+    ) -> Result<(), ServiceError> {
+        let layout = compared.spec.layouts.get(&active.name).map(|(layout, _)| layout);
+        let content = layout.filter(|_| compared.stored.content(&active.version_ref()).is_none());
+        let Some(layout) = content.or_else(|| compared.stored.content(&active.version_ref())).cloned() else {
+            return Ok(());
+        };
+        let place = format!("/bindings/{name}");
+        let Some(before) =
+            compared.stored.daemons.get(name).filter(|_| !self.takes_layout_at_once(name, &compared.stored))
+        else {
+            return self.check_chunks(faults, compared, &place, active, &layout).await;
+        };
+        let earlier = before.layout.as_ref();
+        let is_policy_alone = earlier.is_some_and(|earlier| {
+            earlier.version_ref() == active.version_ref() && earlier.gpu_map == active.gpu_map
+        });
+        if is_policy_alone {
+            return Ok(());
+        }
+        checked.applied_later.insert(name.clone());
+        let becomes = compared.daemon(name).unwrap_or(before);
+        if becomes.mode != before.mode || becomes.gpus != before.gpus {
+            // What cannot be counted now is checked by what is known, and by the daemon once it was restarted.
+            if becomes.gpus == before.gpus
+                && before.mode == Mode::Shared
+                && let Err(error) = self.parts.engine.chunks_of(name, &before.gpus).await
+            {
+                tracing::warn!(daemon = %name, %error, "the chunks of its GPUs could not be counted");
+            }
+            return self.check_chunks(faults, compared, &place, active, &layout).await;
+        }
+        let Some(daemon) = self.stored_daemon(name).await? else { return Ok(()) };
+        let projected = Projected { daemon, active: active.clone(), layout };
+        if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
+            faults.keep(&place, refuse_blocked(&plan, false))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a layout for which a GPU has too few chunks, as far as those are known before its daemon lists them.
+    async fn check_chunks(
+        &self,
+        faults: &mut Faults,
+        compared: &Compared,
+        place: &str,
+        active: &ActiveLayout,
+        layout: &Layout,
+    ) -> Result<(), ServiceError> {
+        let census = store::probe_results::chunks(&mut *self.parts.store.read().await?).await?;
+        let mut counted: BTreeMap<GpuUuid, u32> =
+            census.into_iter().map(|(gpu, census)| (gpu, census.chunks)).collect();
+        for (_, seen) in self.parts.fleet.observed() {
+            let listed = seen.status.effective.and_then(|effective| effective.partitions).unwrap_or_default();
+            counted.extend(listed.into_iter().map(|one| (one.gpu, one.free_chunks + one.used_chunks)));
+        }
+        if let Err(reason) = fits(layout, &active.gpu_map, &compared.gpus, &counted) {
+            faults.conflict(format!("{place}/layout"), reason.to_string());
+        }
+        Ok(())
+    }
+
+    /// A daemon that is in use is not restarted for a file: its change would wait for clients of which nobody knows when they end.
+    async fn refuse_restart_under_clients(
+        &self,
+        faults: &mut Faults,
+        compared: &Compared,
+        name: &DaemonName,
+        spec: &DaemonSpec,
+    ) {
+        let Some(before) = compared.stored.daemons.get(name) else { return };
+        let fields = [
+            ("gpus", before.gpus != spec.gpus),
+            ("mode", before.mode != spec.mode),
+            ("multi_user", before.multi_user != spec.multi_user),
+            ("desired_state", before.desired_state != spec.desired_state),
+        ];
+        let changed: Vec<&str> =
+            fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).collect();
+        let clients = if changed.is_empty() { 0 } else { self.connected_to(name).await };
+        for field in changed.into_iter().filter(|_| clients > 0) {
+            faults.conflict(
+                format!("/daemons/{name}/{field}"),
+                format!(
+                    "daemon {name} would have to be stopped for a change of {field}, and {} connected: end them first (mps-manager \
+                     daemon drain {name})",
+                    are(clients)
+                ),
+            );
+        }
+    }
+
+    /// The clients of a daemon, by a fresh poll, or by the last one where the daemon does not answer now.
+    async fn connected_to(&self, name: &DaemonName) -> usize {
+        let Some(handle) = self.parts.fleet.get(name) else { return 0 };
+        let seen = handle.fresh(self.parts.timeout).await.unwrap_or_else(|_| handle.observed());
+        seen.clients.len()
+    }
+}
+
+fn are(clients: usize) -> String {
+    format!("{} {}", counted(clients, "client"), if clients == 1 { "is" } else { "are" })
+}

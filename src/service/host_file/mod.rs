@@ -1,0 +1,136 @@
+//! The host file: what a host has as one document, compared with another, and applied.
+//!
+//! A file goes through the same decisions as single requests: [`Backend::write_daemon`], [`Backend::write_tenant`] and the plan of a
+//! layout. All that it changes in the database is one transaction, with the operation that waits for the daemons; a part that is
+//! refused refuses the whole.
+
+mod apply;
+mod checks;
+mod faults;
+mod stored;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::domain::access::Right;
+use crate::domain::gpu::Gpu;
+use crate::domain::host_file::{
+    ExportedHost, HostChange, HostFile, HostSpec, StoredHost, changes, export, resolve, text,
+};
+use crate::domain::layout::Invalid;
+use crate::domain::layout::text::LayoutFormat;
+use crate::domain::operation::Operation;
+use crate::service::access::context::RequestContext;
+use crate::service::host_file::faults::Faults;
+use crate::service::{Backend, Service, ServiceError, WriteOptions};
+
+/// What a host file changes, and the operation that brings it about.
+#[derive(Debug, Clone)]
+pub struct AppliedHostFile {
+    /// The changes, in the order in which they are made.
+    pub changes: Vec<HostChange>,
+    /// The operation; `None` after a dry run, and where nothing changes.
+    pub operation: Option<Operation>,
+    /// The entity tag of what was compared with.
+    pub tag: String,
+}
+
+/// A host as a file, with its entity tag.
+#[derive(Debug, Clone)]
+pub struct HostFileView {
+    /// The file.
+    pub exported: ExportedHost,
+    /// Its entity tag.
+    pub tag: String,
+}
+
+/// A host file compared with a host.
+#[derive(Clone)]
+struct Compared {
+    spec: HostSpec,
+    stored: StoredHost,
+    gpus: Vec<Gpu>,
+    changes: Vec<HostChange>,
+    prune: bool,
+}
+
+impl Compared {
+    /// Reads a file for a host, and finds what it changes there.
+    fn of(file: &HostFile, stored: StoredHost, gpus: &[Gpu], prune: bool) -> Result<Self, ServiceError> {
+        let spec = resolve(file, &stored, gpus, prune).map_err(|errors| Faults::of_host(errors).refusal())?;
+        let changes = changes(&spec, &stored, gpus, prune);
+        Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, prune })
+    }
+}
+
+impl Service {
+    /// What the host has, as a host file.
+    pub async fn host_spec(&self, ctx: &RequestContext) -> Result<HostFileView, ServiceError> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let gpus = backend.held_gpus().await?;
+        let stored = stored::load(&mut *backend.parts.store.read().await?, None).await?;
+        let exported = export(&stored, &gpus);
+        let tag = tag_of(&exported);
+        Ok(HostFileView { exported, tag })
+    }
+
+    /// Makes the host what a file says; with `prune`, deletes what the file does not have.
+    ///
+    /// A dry run refuses what the file would be refused for, and gives its changes.
+    pub async fn put_host_spec(
+        &self,
+        ctx: &RequestContext,
+        file: HostFile,
+        prune: bool,
+        options: WriteOptions,
+    ) -> Result<AppliedHostFile, ServiceError> {
+        let permit = ctx.require(Right::Administer)?.on_any_spec();
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let gpus = backend.gpus().await?;
+        let stored = stored::load(&mut *backend.parts.store.read().await?, Some(&file)).await?;
+        let tag = tag_of(&export(&stored, &gpus));
+        check_tag(&options, &tag)?;
+        let compared = Compared::of(&file, stored, &gpus, prune)?;
+        if compared.changes.is_empty() {
+            return Ok(AppliedHostFile { changes: Vec::new(), operation: None, tag });
+        }
+        let checked = backend.check_host(&compared).await?;
+        let changes = compared.changes.clone();
+        let operation = backend.write_host(&permit, file, compared, checked, options.dry_run).await?;
+        Ok(AppliedHostFile { changes, operation, tag })
+    }
+}
+
+/// The refusal of a file that is wrong in itself.
+pub fn refused_file(errors: Vec<Invalid>) -> ServiceError {
+    Faults::of_file(errors).refusal()
+}
+
+/// Refuses a write whose entity tag is not the present one.
+fn check_tag(options: &WriteOptions, tag: &str) -> Result<(), ServiceError> {
+    if options.must_be_new {
+        return Err(ServiceError::PreconditionFailed(
+            "a host is always there, and If-None-Match: * was given".into(),
+        ));
+    }
+    let Some(wanted) = &options.if_match else { return Ok(()) };
+    if wanted == "*" || wanted.split(',').any(|one| one.trim() == tag) {
+        return Ok(());
+    }
+    Err(ServiceError::PreconditionFailed(format!(
+        "the host was changed since: If-Match is {wanted} and the entity tag is now {tag}; compare the file again and repeat"
+    )))
+}
+
+/// The entity tag of what a host has.
+fn tag_of(exported: &ExportedHost) -> String {
+    let digest = Sha256::digest(text::write(exported, LayoutFormat::Json));
+    format!("\"{}\"", hex::encode(&digest[..8]))
+}
+
+impl Backend {
+    /// Whether a daemon of the file can be changed in the transaction, without applying its layout by an operation.
+    fn takes_layout_at_once(&self, name: &crate::domain::DaemonName, stored: &StoredHost) -> bool {
+        !stored.daemons.contains_key(name) || !self.runs(name)
+    }
+}

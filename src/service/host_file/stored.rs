@@ -1,0 +1,44 @@
+//! What the host has, read in one transaction.
+
+use std::collections::BTreeSet;
+
+use sqlx::SqliteConnection;
+
+use crate::domain::LayoutName;
+use crate::domain::host_file::{HostFile, StoredHost, StoredLayout};
+use crate::domain::layout::VersionRef;
+use crate::store::{self, StoreError};
+
+/// Reads what the host has, as far as a comparison with `file` needs it.
+pub(super) async fn load(
+    db: &mut SqliteConnection,
+    file: Option<&HostFile>,
+) -> Result<StoredHost, StoreError> {
+    let mut stored = StoredHost::default();
+    for newest in store::layouts::page(&mut *db, "", i64::MAX).await? {
+        let content = StoredLayout { version: newest.version, layout: newest.layout, note: newest.note };
+        stored.layouts.insert(newest.name, content);
+    }
+    stored.daemons =
+        store::daemons::all(&mut *db).await?.into_iter().map(|daemon| (daemon.name, daemon.spec)).collect();
+    stored.tenants =
+        store::tenants::all(&mut *db).await?.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
+    let mut older: BTreeSet<VersionRef> = BTreeSet::new();
+    older.extend(stored.daemons.values().filter_map(|daemon| Some(daemon.layout.as_ref()?.version_ref())));
+    if let Some(file) = file {
+        for binding in file.bindings.values() {
+            older.extend(binding.version.map(|version| VersionRef { name: binding.layout.clone(), version }));
+        }
+        let names: Vec<&LayoutName> = file.layouts.keys().collect();
+        for name in names {
+            stored.next_versions.insert(name.clone(), store::layouts::next_number(&mut *db, name).await?);
+        }
+    }
+    older.retain(|wanted| stored.content(wanted).is_none());
+    for wanted in older {
+        if let Some(version) = store::layouts::version(&mut *db, &wanted).await? {
+            stored.versions.insert(wanted, version.layout);
+        }
+    }
+    Ok(stored)
+}

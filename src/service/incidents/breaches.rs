@@ -1,0 +1,134 @@
+//! Compares what clients hold with their limits, and writes events where one holds more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::event::{DomainEvent, MemoryBreach};
+use crate::domain::gpu::Gpu;
+use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
+use crate::domain::incident::{IncidentKind, IncidentTopic};
+use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
+use crate::service::{Backend, ServiceError};
+use crate::store::{self, Fate, StoreError};
+
+impl Backend {
+    /// Looks for clients beyond their limits at intervals, for as long as the store is open.
+    pub async fn watch_breaches(self: Arc<Self>, every: Duration) {
+        let mut tracker = match self.reported_breaches().await {
+            Ok(reported) => BreachTracker::with(reported),
+            Err(error) => {
+                tracing::warn!(%error, "the breaches that an earlier manager reported could not be read");
+                BreachTracker::default()
+            }
+        };
+        loop {
+            tokio::time::sleep(every).await;
+            let uses = match self.memory_uses().await {
+                Ok(uses) => uses,
+                Err(error) => {
+                    tracing::debug!(%error, "the memory of clients could not be compared with their limits");
+                    continue;
+                }
+            };
+            let events = tracker.observe(&uses);
+            if events.is_empty() || self.parts.store.is_sealed() {
+                continue;
+            }
+            match self.write_breaches(events).await {
+                Ok(()) => {}
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!(%error, "a breach of a memory limit could not be recorded"),
+            }
+        }
+    }
+
+    async fn write_breaches(&self, events: Vec<DomainEvent>) -> Result<(), StoreError> {
+        let clock = self.parts.clock;
+        self.parts
+            .store
+            .write(move |db| {
+                Box::pin(async move {
+                    for event in events {
+                        store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
+                    }
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await
+    }
+
+    /// The breaches that are reported and not over.
+    async fn reported_breaches(&self) -> Result<Vec<MemoryBreach>, StoreError> {
+        let open = store::incidents::open(&mut *self.parts.store.read().await?).await?;
+        let breach = |incident: crate::domain::incident::Incident| match incident.topic {
+            IncidentTopic::Client { client, operation: None } if incident.kind == IncidentKind::Breach => {
+                Some(MemoryBreach {
+                    daemon: incident.daemon,
+                    client,
+                    tenant: incident.suspects.first().and_then(|suspect| suspect.tenant.clone()),
+                    gpu: incident.gpus.first()?.clone(),
+                    used: 0,
+                    limit: 0,
+                })
+            }
+            _ => None,
+        };
+        Ok(open.into_iter().filter_map(|stored| breach(stored.incident)).collect())
+    }
+
+    /// What every client that has a limit holds on each GPU, beside its tenant's limit, or without a tenant the server's.
+    async fn memory_uses(&self) -> Result<Vec<MemoryUse>, ServiceError> {
+        let clients = self.attributed().await?;
+        if clients.is_empty() {
+            return Ok(Vec::new());
+        }
+        let gpus: BTreeMap<GpuUuid, Gpu> =
+            self.held_gpus().await?.into_iter().map(|gpu| (gpu.uuid.clone(), gpu)).collect();
+        let tenants = self.stored_tenants().await?;
+        let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        let mut found = Vec::new();
+        for client in clients {
+            let tenant = tenants.iter().find(|tenant| Some(&tenant.name) == client.tenant.as_ref());
+            let daemon = daemons.iter().find(|daemon| daemon.name == client.daemon);
+            // The server's limit follows from all tenants of its daemon.
+            let of_daemon = tenants.iter().filter(|other| other.spec.daemon == client.daemon);
+            let written = of_daemon.map(|other| other.updated_at);
+            let changed_at = written.chain(daemon.map(|daemon| daemon.updated_at)).max().unwrap_or(i64::MIN);
+            for held in &client.memory {
+                let Some(used) = held.used_bytes else { continue };
+                let own = tenant.zip(daemon);
+                let own = own.and_then(|(tenant, daemon)| tenant.spec.memory_limit(&daemon.spec, &held.gpu));
+                let limit = own.map(MemoryLimit::bytes);
+                let limit = limit.or_else(|| self.server_limit(&client.daemon, client.server, &held.gpu));
+                let sms = gpus.get(&held.gpu).and_then(|gpu| gpu.sms);
+                let Some((present, sms)) = limit.zip(sms) else { continue };
+                let environment = client.started_with.memory_limits.as_ref();
+                let environment = environment.and_then(|limits| limits.get(&held.gpu)).copied();
+                let limit = LimitEvidence {
+                    present,
+                    changed_at,
+                    environment: environment.map(MemoryLimit::bytes),
+                    started_at: client.since,
+                };
+                found.push(MemoryUse {
+                    daemon: client.daemon.clone(),
+                    client: client.id,
+                    tenant: client.tenant.clone(),
+                    gpu: held.gpu.clone(),
+                    sms,
+                    used,
+                    limit,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// The limit of a server on a GPU, as it was read last.
+    fn server_limit(&self, daemon: &DaemonName, server: u32, gpu: &GpuUuid) -> Option<u64> {
+        let effective = self.parts.fleet.get(daemon)?.observed().status.effective?;
+        let server = effective.servers.into_iter().find(|one| one.pid == server)?;
+        server.memory_limits.into_iter().find(|reading| reading.gpu == *gpu)?.bytes
+    }
+}

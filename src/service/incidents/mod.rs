@@ -1,0 +1,301 @@
+//! Incidents: listed, read and acknowledged.
+
+pub mod breaches;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::access::{Actor, Right};
+use crate::domain::daemon::FaultHolder;
+use crate::domain::event::{AffectedClient, DomainEvent, Severity};
+use crate::domain::incident::{
+    Acknowledgement, Incident, IncidentEnd, IncidentFilter, IncidentKind, IncidentState, RECENT_MS,
+    StoredIncident, Suspect,
+};
+use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
+use crate::service::access::context::RequestContext;
+use crate::service::access::redaction::redact_incident;
+use crate::service::events::{NEVER, first_visible};
+use crate::service::idempotency::once;
+use crate::service::page::{Page, Paged};
+use crate::service::{Service, ServiceError, WriteOptions, fate};
+use crate::store;
+
+/// The longest note, in characters.
+const LONGEST_NOTE: usize = 1000;
+
+/// What broke, which clients lost their work, and when it recovered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = Incident)]
+pub struct IncidentView {
+    /// Its ID.
+    #[schema(minimum = 1, example = 12)]
+    pub id: i64,
+    /// What broke.
+    pub kind: IncidentKind,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Whether it has ended.
+    pub state: IncidentState,
+    /// The daemon.
+    pub daemon: DaemonName,
+    /// The GPUs that it concerns.
+    pub gpus: Vec<GpuUuid>,
+    /// When it began.
+    #[serde(with = "crate::domain::rfc3339")]
+    #[schema(value_type = String, format = DateTime)]
+    pub opened_at: i64,
+    /// When it ended; `null` while it is open.
+    #[serde(with = "crate::domain::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub recovered_at: Option<i64>,
+    /// What ended it; `null` while it is open.
+    pub ended_by: Option<IncidentEnd>,
+    /// How long it took since it was opened last, in milliseconds, by when the manager noticed its beginning and its end; `null` while it
+    /// is open.
+    pub time_to_recovery_ms: Option<i64>,
+    /// Who took note of it; `null` before that.
+    pub acknowledged: Option<Acknowledgement>,
+    /// The incident in one sentence.
+    #[schema(
+        example = "gpu0's control daemon crashed and was restarted after 0.9 s; 6 clients of demo, inference and nightly lost their work"
+    )]
+    pub summary: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// The processes suspected of having caused it, as MPS or the driver reports them: MPS is known to blame the wrong client of a
+    /// fault. Of a refusal, those that were refused.
+    pub suspected: Vec<Suspect>,
+    /// The clients that lost their work, by what MPS reported when it happened.
+    pub affected: Vec<AffectedClient>,
+    /// Whether lines of server.log were missed, so that some of them may have left before.
+    pub affected_is_uncertain: bool,
+    /// How many clients of the daemon kept their work; `null` where that is not known.
+    pub unaffected: Option<u32>,
+    /// The tenants that it hit.
+    #[schema(value_type = Vec<String>)]
+    pub tenants: Vec<TenantName>,
+    /// How often it happened before it ended.
+    pub occurrences: u32,
+    /// What was found, as the settings that differ; `null` where there is nothing to add.
+    pub detail: Option<String>,
+    /// The IDs of its events, the first 200.
+    pub events: Vec<i64>,
+}
+
+impl IncidentView {
+    /// An incident as an actor may see it.
+    fn for_actor(StoredIncident { id, incident }: StoredIncident, actor: &Actor) -> Self {
+        let tenants = incident.tenants();
+        let tenants = tenants.into_iter().filter(|tenant| actor.sees(Some(tenant))).collect();
+        let incident = match actor.scope() {
+            Some(own) => redact_incident(incident, own),
+            None => incident,
+        };
+        Self {
+            id,
+            kind: incident.kind,
+            severity: incident.kind.severity(),
+            state: if incident.is_open() { IncidentState::Open } else { IncidentState::Recovered },
+            opened_at: incident.opened_at,
+            recovered_at: incident.recovered_at,
+            ended_by: incident.ended_by,
+            time_to_recovery_ms: incident.time_to_recovery_ms(),
+            summary: incident.summary(),
+            remedy: incident.remedy().to_owned(),
+            daemon: incident.daemon,
+            gpus: incident.gpus,
+            acknowledged: incident.acknowledged,
+            suspected: incident.suspects,
+            affected: incident.affected,
+            affected_is_uncertain: incident.is_uncertain,
+            unaffected: incident.unaffected,
+            tenants,
+            occurrences: incident.occurrences,
+            detail: incident.detail,
+            events: incident.events,
+        }
+    }
+
+    /// Whether people are shown it without asking: while it is open, and for an hour after unless it was acknowledged.
+    pub fn needs_attention(&self, now: i64) -> bool {
+        match self.recovered_at {
+            None => true,
+            Some(at) => self.acknowledged.is_none() && now - at < RECENT_MS,
+        }
+    }
+}
+
+/// The incidents that matter most.
+#[derive(Debug, Default)]
+pub struct WorstIncidents {
+    /// They, open ones first, then by severity, then the newest first.
+    pub incidents: Vec<IncidentView>,
+    /// How many there are.
+    pub total: u64,
+    /// How many of these are open.
+    pub open: u64,
+}
+
+/// A note of whoever acknowledges an incident.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcknowledgeRequest {
+    /// What was found or done; shown with the incident.
+    #[serde(default)]
+    #[schema(max_length = 1000, example = "client 5337 reads past its buffer; reported to the team")]
+    pub note: Option<String>,
+}
+
+impl Service {
+    /// Incidents, newest first; for a tenant user, those that hit its tenant.
+    pub async fn incidents(
+        &self,
+        ctx: &RequestContext,
+        filter: IncidentFilter,
+        page: &Page,
+    ) -> Result<Paged<IncidentView>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let before = page.key::<u32>()?.map(i64::from);
+        let mut reader = backend.parts.store.read().await?;
+        let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
+        let Some(filter) = narrowed(&ctx.actor, visible_from, filter) else {
+            return Ok(Paged { items: Vec::new(), next_cursor: None });
+        };
+        let incidents = store::incidents::page(&mut reader, &filter, before, page.rows()).await?;
+        let incidents = incidents.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
+        Ok(page.cut(incidents, |incident: &IncidentView| incident.id.to_string()))
+    }
+
+    /// The incidents that people are shown without asking, newest first: open ones, and those of the last hour that nobody acknowledged.
+    pub async fn current_incidents(
+        &self,
+        ctx: &RequestContext,
+        filter: IncidentFilter,
+        page: &Page,
+    ) -> Result<Paged<IncidentView>, ServiceError> {
+        self.incidents(ctx, filter.current(ctx.clock.unix_ms()), page).await
+    }
+
+    /// Of the incidents that people are shown without asking, up to `most`, those that matter most first, and how many there are.
+    pub async fn worst_incidents(
+        &self,
+        ctx: &RequestContext,
+        filter: IncidentFilter,
+        most: u32,
+    ) -> Result<WorstIncidents, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut reader = backend.parts.store.read().await?;
+        let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
+        let filter = filter.current(ctx.clock.unix_ms());
+        let Some(filter) = narrowed(&ctx.actor, visible_from, filter) else {
+            return Ok(WorstIncidents::default());
+        };
+        let worst = store::incidents::worst(&mut reader, &filter, i64::from(most)).await?;
+        let (total, open) = store::incidents::count(&mut reader, &filter).await?;
+        let incidents = worst.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
+        Ok(WorstIncidents { incidents, total, open })
+    }
+
+    /// One incident.
+    pub async fn incident(&self, ctx: &RequestContext, id: i64) -> Result<IncidentView, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut reader = backend.parts.store.read().await?;
+        let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
+        let found = store::incidents::get(&mut reader, id).await?;
+        let is_visible = |incident: &Incident, first: i64| {
+            let is_own = |own| incident.tenants().contains(own) && first >= visible_from;
+            ctx.actor.scope().is_none_or(is_own)
+        };
+        let found = found.filter(|(stored, first)| is_visible(&stored.incident, *first));
+        let (stored, _) = found.ok_or_else(|| not_found(id))?;
+        Ok(IncidentView::for_actor(stored, &ctx.actor))
+    }
+
+    /// The clients that keep the server of an open fault from accepting others, by the last poll; for host users.
+    pub fn fault_holders(
+        &self,
+        ctx: &RequestContext,
+        incident: &IncidentView,
+    ) -> Result<Vec<FaultHolder>, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let is_open_fault = incident.kind == IncidentKind::GpuFault && incident.state == IncidentState::Open;
+        if ctx.actor.scope().is_some() || !is_open_fault {
+            return Ok(Vec::new());
+        }
+        let Some(handle) = backend.parts.fleet.get(&incident.daemon) else { return Ok(Vec::new()) };
+        let servers = handle.observed().status.effective.map(|seen| seen.servers).unwrap_or_default();
+        Ok(servers.into_iter().flat_map(|server| server.held_by).collect())
+    }
+
+    /// Records that the caller took note of an incident, open or not; it does not end an open one.
+    pub async fn acknowledge_incident(
+        &self,
+        ctx: &RequestContext,
+        id: i64,
+        request: AcknowledgeRequest,
+        options: WriteOptions,
+    ) -> Result<IncidentView, ServiceError> {
+        let permit = ctx.require(Right::Operate)?;
+        let backend = self.with(&permit);
+        backend.refuse_read_only().await?;
+        let note = checked_note(request.note)?;
+        let (clock, cause, key) = (ctx.clock, ctx.cause(), ctx.idempotency.clone());
+        let actor = ctx.actor.clone();
+        backend
+            .write(&permit, move |db| {
+                Box::pin(async move {
+                    let now = clock.unix_ms();
+                    let view = once(db, key.as_deref(), now, async |db| {
+                        let found = store::incidents::get(&mut *db, id).await?;
+                        let (StoredIncident { incident, .. }, _) = found.ok_or_else(|| not_found(id))?;
+                        if let Some(before) = &incident.acknowledged {
+                            return Err(already_acknowledged(id, before));
+                        }
+                        let by = Some(actor.subject.to_string());
+                        let acknowledged = Acknowledgement { at: now, by, note };
+                        let incident =
+                            store::incidents::acknowledge(&mut *db, id, &incident, acknowledged).await?;
+                        let event = DomainEvent::IncidentAcknowledged(incident.notice(id));
+                        store::events::append(&mut *db, &event.because(cause), now).await?;
+                        Ok(IncidentView::for_actor(StoredIncident { id, incident }, &actor))
+                    })
+                    .await?;
+                    Ok::<_, ServiceError>((view, fate(&options)))
+                })
+            })
+            .await
+    }
+}
+
+/// The filter limited to what an actor may see; `None` where that is nothing.
+fn narrowed(actor: &Actor, visible_from: i64, filter: IncidentFilter) -> Option<IncidentFilter> {
+    let Some(own) = actor.scope() else { return Some(filter) };
+    if filter.tenant.as_ref().is_some_and(|tenant| tenant != own) {
+        return None;
+    }
+    let from_event = filter.from_event.max(Some(visible_from));
+    Some(IncidentFilter { tenant: Some(own.clone()), from_event, ..filter })
+}
+
+fn checked_note(note: Option<String>) -> Result<Option<String>, ServiceError> {
+    let note = note.map(|note| note.trim().to_owned()).filter(|note| !note.is_empty());
+    match note.as_ref().map(|note| note.chars().count()) {
+        Some(length) if length > LONGEST_NOTE => Err(ServiceError::field(
+            "/note",
+            format!("the note has {length} characters: give at most {LONGEST_NOTE}"),
+        )),
+        _ => Ok(note),
+    }
+}
+
+fn already_acknowledged(id: i64, before: &Acknowledgement) -> ServiceError {
+    let by = before.by.as_deref().unwrap_or("somebody");
+    let at = rfc3339::format(before.at);
+    ServiceError::Conflict(format!(
+        "incident {id} was acknowledged by {by} at {at}: nothing is left to acknowledge"
+    ))
+}
+
+fn not_found(id: i64) -> ServiceError {
+    ServiceError::NotFound { kind: "incident", name: id.to_string() }
+}

@@ -1,0 +1,110 @@
+//! What the strategy of a daemon gives its tenants, and who of their clients has something else.
+
+use crate::domain::daemon::Daemon;
+use crate::domain::environment::percentage;
+use crate::domain::gpu::Gpu;
+use crate::domain::provisioning::{ProvisioningStatus, ShareBasis};
+use crate::domain::resolution::{Resolved, resolve};
+use crate::domain::tenant::{Tenant, TenantStatus};
+use crate::domain::verification::Staleness;
+use crate::domain::{TenantName, ThreadPercentage, shares};
+use crate::service::tenants::clients::ClientView;
+use crate::service::tenants::conditions::share_below_minimum;
+use crate::service::{Backend, ServiceError};
+
+/// The tenants and clients beside a tenant, from which the shares of its daemon are computed.
+pub(super) struct Neighbours<'n> {
+    /// All tenants, or those of its daemon.
+    pub(super) tenants: &'n [Tenant],
+    pub(super) clients: &'n [ClientView],
+}
+
+/// What the shares of a daemon's tenants are computed from; `tenants` may be those of all daemons.
+pub(super) fn share_basis(
+    daemon: &Daemon,
+    tenants: &[Tenant],
+    gpus: &[Gpu],
+) -> Result<Option<ShareBasis>, ServiceError> {
+    let own = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+    shares::basis(&daemon.spec, own.map(|tenant| &tenant.spec), gpus)
+        .map_err(|error| ServiceError::Conflict(error.to_string()))
+}
+
+/// The shares of a daemon's tenants, beside what their connected clients were started with.
+pub(super) fn provisioning_status(
+    daemon: &Daemon,
+    tenants: &[Tenant],
+    gpus: &[Gpu],
+    clients: &[ClientView],
+) -> Option<ProvisioningStatus> {
+    let own = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+    let with_another = |name: &TenantName, percentage: ThreadPercentage| {
+        let of_tenant = clients.iter().filter(|client| client.tenant.as_ref() == Some(name));
+        let another =
+            of_tenant.filter(|client| client.started_with.percentage.is_some_and(|with| with != percentage));
+        u64::try_from(another.count()).unwrap_or(u64::MAX)
+    };
+    shares::status(&daemon.spec, own.map(|tenant| (&tenant.name, &tenant.spec)), gpus, with_another)
+}
+
+/// Adds to a status what the strategy of its daemon gives the tenant, and what follows from that.
+pub(super) fn add_shares(
+    status: &mut TenantStatus,
+    tenant: &Tenant,
+    daemon: &Daemon,
+    gpus: &[Gpu],
+    neighbours: &Neighbours<'_>,
+) {
+    let Some(provisioning) = provisioning_status(daemon, neighbours.tenants, gpus, neighbours.clients) else {
+        return;
+    };
+    if let Some(own) = provisioning.shares.iter().find(|share| share.tenant == tenant.name) {
+        status.conditions.extend(share_below_minimum(own, &provisioning));
+        if let Some(last) = status.verification.as_mut().and_then(|verification| verification.last.as_mut())
+            && last.stale.is_none()
+            && last.blocker.is_none()
+            && percentage(&last.environment) != own.active_thread_percentage
+        {
+            last.stale = Some(Staleness::ShareChanged);
+        }
+    }
+    status.provisioning = Some(provisioning);
+}
+
+/// Leaves the tenant's own share alone.
+pub(super) fn keep_own_share(tenant: &TenantName, status: &mut TenantStatus) {
+    if let Some(provisioning) = &mut status.provisioning {
+        provisioning.shares.retain(|share| share.tenant == *tenant);
+    }
+}
+
+impl Backend {
+    /// A tenant's values; `tenants` are all, of which those of its daemon count where that has a strategy.
+    pub(super) fn resolved(
+        &self,
+        tenant: &Tenant,
+        daemon: &Daemon,
+        tenants: &[Tenant],
+        gpus: &[Gpu],
+    ) -> Result<Resolved, ServiceError> {
+        let basis = share_basis(daemon, tenants, gpus)?;
+        let mut resolved = resolve(&tenant.spec, &daemon.spec, basis.as_ref(), gpus)
+            .map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
+        if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
+            resolved.percentage = share;
+        }
+        Ok(resolved)
+    }
+
+    /// What the strategy of a daemon gives its tenants; `None` without a strategy.
+    pub(in crate::service) async fn provisioning_of(
+        &self,
+        daemon: &Daemon,
+    ) -> Result<Option<ProvisioningStatus>, ServiceError> {
+        if !daemon.spec.provisioning.is_active() {
+            return Ok(None);
+        }
+        let (tenants, gpus) = (self.stored_tenants().await?, self.held_gpus().await?);
+        Ok(provisioning_status(daemon, &tenants, &gpus, &self.attributed().await?))
+    }
+}

@@ -1,0 +1,323 @@
+//! Incidents: made of events in the transaction that writes these, read in pages, and pruned once they have ended.
+
+use std::collections::BTreeMap;
+
+use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
+
+use super::{StoreError, from_json, parsed, to_json};
+use crate::domain::client::ClientId;
+use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
+use crate::domain::incident::{
+    Acknowledgement, Incident, IncidentFilter, IncidentKind, IncidentState, MEMORY_MS, Occurrence,
+    StoredIncident, Transition, counts_unaffected, group, may_concern_incidents,
+};
+use crate::domain::{DaemonName, GpuUuid};
+
+/// Most incidents that have ended and are kept.
+pub const KEPT: i64 = 10_000;
+
+/// Writes what an event means for incidents; gives the events about these, which the caller writes.
+pub async fn record(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+    id: i64,
+    now: i64,
+) -> Result<Vec<DomainEvent>, StoreError> {
+    let Some(daemon) = may_concern_incidents(&event.event) else { return Ok(Vec::new()) };
+    let known = of_daemon(&mut *db, daemon, now).await?;
+    let gpus = gpus(&mut *db, daemon).await?;
+    let connected =
+        if counts_unaffected(&event.event) { connected(&mut *db, daemon).await? } else { Vec::new() };
+    let because = match event.cause {
+        EventTrigger::Latest(kind) => Some(kind),
+        EventTrigger::Known(_) => None,
+    };
+    let seen = Occurrence { id, at: now, event: &event.event, because, gpus: &gpus, connected: &connected };
+    let mut events = Vec::new();
+    for change in group(&seen, &known) {
+        let number = match change.id {
+            Some(number) => {
+                update(&mut *db, number, &change.incident).await?;
+                number
+            }
+            None => insert(&mut *db, &change.incident, id).await?,
+        };
+        let notice = change.incident.notice(number);
+        match change.transition {
+            Transition::Opened | Transition::Worsened => events.push(DomainEvent::IncidentOpened(notice)),
+            Transition::Ended => events.push(DomainEvent::IncidentRecovered(notice)),
+            Transition::OpenedAndEnded => {
+                events.push(DomainEvent::IncidentOpened(notice.clone()));
+                events.push(DomainEvent::IncidentRecovered(notice));
+            }
+            Transition::Extended => {}
+        }
+    }
+    Ok(events)
+}
+
+/// The incidents of a daemon that an event may concern: open ones, and those that ended a short time ago, oldest first.
+async fn of_daemon(
+    db: &mut SqliteConnection,
+    daemon: &DaemonName,
+    now: i64,
+) -> Result<Vec<StoredIncident>, StoreError> {
+    let (daemon, since) = (daemon.as_str(), now - MEMORY_MS);
+    // Each by its own index.
+    let rows = sqlx::query!(
+        r#"SELECT id AS "id!", content AS "content!" FROM (
+               SELECT id, content FROM incidents WHERE daemon = ?1 AND recovered_at IS NULL
+               UNION ALL
+               SELECT id, content FROM incidents INDEXED BY incidents_by_end WHERE recovered_at >= ?2 AND daemon = ?1
+           ) ORDER BY id"#,
+        daemon,
+        since
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|row| stored(row.id, &row.content)).collect()
+}
+
+async fn gpus(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<GpuUuid>, StoreError> {
+    let daemon = daemon.as_str();
+    let rows = sqlx::query_scalar!("SELECT gpu FROM daemon_gpus WHERE daemon = ? ORDER BY gpu", daemon)
+        .fetch_all(db)
+        .await?;
+    rows.iter().map(|gpu| parsed("a GPU's UUID", GpuUuid::parse(gpu))).collect()
+}
+
+async fn connected(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<ClientId>, StoreError> {
+    let daemon = daemon.as_str();
+    let rows = sqlx::query!("SELECT pid, start_time FROM connected_clients WHERE daemon = ?", daemon)
+        .fetch_all(db)
+        .await?;
+    let client = |pid: i64, start_time: i64| {
+        let pid = parsed("a process ID", u32::try_from(pid))?;
+        Ok(ClientId { pid, start_time: start_time.cast_unsigned() })
+    };
+    rows.into_iter().map(|row| client(row.pid, row.start_time)).collect()
+}
+
+fn stored(id: i64, content: &str) -> Result<StoredIncident, StoreError> {
+    Ok(StoredIncident { id, incident: from_json("an incident", content)? })
+}
+
+async fn insert(db: &mut SqliteConnection, incident: &Incident, first_event: i64) -> Result<i64, StoreError> {
+    let (kind, severity) = (incident.kind.as_str(), incident.kind.severity().number());
+    let (daemon, content) = (incident.daemon.as_str(), to_json(incident));
+    let id = sqlx::query!(
+        "INSERT INTO incidents (kind, severity, daemon, opened_at, recovered_at, first_event, content)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        kind,
+        severity,
+        daemon,
+        incident.opened_at,
+        incident.recovered_at,
+        first_event,
+        content
+    )
+    .execute(&mut *db)
+    .await?
+    .last_insert_rowid();
+    put_subjects(db, id, incident).await?;
+    Ok(id)
+}
+
+async fn update(db: &mut SqliteConnection, id: i64, incident: &Incident) -> Result<(), StoreError> {
+    let (kind, severity) = (incident.kind.as_str(), incident.kind.severity().number());
+    let (content, acknowledged_at) = (to_json(incident), incident.acknowledged.as_ref().map(|one| one.at));
+    sqlx::query!(
+        "UPDATE incidents SET kind = ?, severity = ?, recovered_at = ?, acknowledged_at = ?, content = ? WHERE id = ?",
+        kind,
+        severity,
+        incident.recovered_at,
+        acknowledged_at,
+        content,
+        id
+    )
+    .execute(&mut *db)
+    .await?;
+    put_subjects(db, id, incident).await
+}
+
+async fn put_subjects(db: &mut SqliteConnection, id: i64, incident: &Incident) -> Result<(), StoreError> {
+    let gpus = incident.gpus.iter().map(|gpu| ("gpu", gpu.as_str().to_owned()));
+    let tenants = incident.tenants().into_iter().map(|tenant| ("tenant", tenant.to_string()));
+    for (kind, name) in gpus.chain(tenants) {
+        sqlx::query!(
+            "INSERT OR IGNORE INTO incident_subjects (incident, kind, name) VALUES (?, ?, ?)",
+            id,
+            kind,
+            name
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
+/// The incident of that number, with the event that opened it.
+pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<(StoredIncident, i64)>, StoreError> {
+    let row = sqlx::query!("SELECT content, first_event FROM incidents WHERE id = ?", id)
+        .fetch_optional(db)
+        .await?;
+    row.map(|row| Ok((stored(id, &row.content)?, row.first_event))).transpose()
+}
+
+/// Records that somebody took note of an incident.
+pub async fn acknowledge(
+    db: &mut SqliteConnection,
+    id: i64,
+    incident: &Incident,
+    acknowledged: Acknowledgement,
+) -> Result<Incident, StoreError> {
+    let incident = Incident { acknowledged: Some(acknowledged), ..incident.clone() };
+    update(db, id, &incident).await?;
+    Ok(incident)
+}
+
+/// Up to `limit` incidents that are requested, newest first, from the one before `before`.
+///
+/// Written out for the filters that are set, so that SQLite may choose an index by it.
+pub async fn page(
+    db: &mut SqliteConnection,
+    filter: &IncidentFilter,
+    before: Option<i64>,
+    limit: i64,
+) -> Result<Vec<StoredIncident>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
+    if let Some(before) = before {
+        query.push(" AND id < ").push_bind(before);
+    }
+    push_conditions(&mut query, filter);
+    query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
+    let rows = query.build().fetch_all(db).await?;
+    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
+}
+
+/// Up to `limit` incidents that are requested, those that matter most first: open ones, then by severity, then the newest.
+pub async fn worst(
+    db: &mut SqliteConnection,
+    filter: &IncidentFilter,
+    limit: i64,
+) -> Result<Vec<StoredIncident>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
+    push_conditions(&mut query, filter);
+    query.push(" ORDER BY recovered_at IS NOT NULL, severity DESC, id DESC LIMIT ").push_bind(limit);
+    let rows = query.build().fetch_all(db).await?;
+    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
+}
+
+/// How many incidents are requested, and how many of these are open.
+pub async fn count(db: &mut SqliteConnection, filter: &IncidentFilter) -> Result<(u64, u64), StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "SELECT count(*) AS total, count(*) FILTER (WHERE recovered_at IS NULL) AS open FROM incidents WHERE true",
+    );
+    push_conditions(&mut query, filter);
+    let row = query.build().fetch_one(db).await?;
+    let (total, open): (i64, i64) = (row.try_get("total")?, row.try_get("open")?);
+    Ok((total.cast_unsigned(), open.cast_unsigned()))
+}
+
+fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
+    match filter.state {
+        Some(IncidentState::Open) => {
+            query.push(" AND recovered_at IS NULL");
+        }
+        Some(IncidentState::Recovered) => {
+            query.push(" AND recovered_at IS NOT NULL");
+        }
+        None => {}
+    }
+    match filter.acknowledged {
+        Some(true) => {
+            query.push(" AND acknowledged_at IS NOT NULL");
+        }
+        Some(false) => {
+            query.push(" AND acknowledged_at IS NULL");
+        }
+        None => {}
+    }
+    if let Some(kind) = filter.kind {
+        query.push(" AND kind = ").push_bind(kind.as_str());
+    }
+    if let Some(daemon) = &filter.daemon {
+        query.push(" AND daemon = ").push_bind(daemon.as_str().to_owned());
+    }
+    let subjects = [
+        ("tenant", filter.tenant.as_ref().map(ToString::to_string)),
+        ("gpu", filter.gpu.as_ref().map(ToString::to_string)),
+    ];
+    for (kind, name) in subjects {
+        if let Some(name) = name {
+            query.push(format!(
+                " AND id IN (SELECT incident FROM incident_subjects WHERE kind = '{kind}' AND name = "
+            ));
+            query.push_bind(name).push(")");
+        }
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND (recovered_at IS NULL OR recovered_at >= ").push_bind(since).push(")");
+    }
+    if let Some(since) = filter.current_since {
+        query.push(" AND (recovered_at IS NULL OR (acknowledged_at IS NULL AND recovered_at >= ");
+        query.push_bind(since).push("))");
+    }
+    if let Some(from) = filter.from_event {
+        query.push(" AND first_event >= ").push_bind(from);
+    }
+}
+
+/// How many incidents are open, by kind.
+pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<IncidentKind, u64>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT kind AS "kind!", count(*) AS "count!: i64" FROM incidents WHERE recovered_at IS NULL GROUP BY kind"#
+    )
+    .fetch_all(db)
+    .await?;
+    let count =
+        |kind: &str, count: i64| Ok((parsed("a kind of incident", kind.parse())?, count.cast_unsigned()));
+    rows.into_iter().map(|row| count(&row.kind, row.count)).collect()
+}
+
+/// The open incidents, oldest first.
+pub async fn open(db: &mut SqliteConnection) -> Result<Vec<StoredIncident>, StoreError> {
+    let rows =
+        sqlx::query!(r#"SELECT id AS "id!", content FROM incidents WHERE recovered_at IS NULL ORDER BY id"#)
+            .fetch_all(db)
+            .await?;
+    rows.into_iter().map(|row| stored(row.id, &row.content)).collect()
+}
+
+/// Deletes incidents that ended before a time, and the oldest ended ones beyond [`KEPT`], at most so many; gives how many.
+pub async fn prune(db: &mut SqliteConnection, before: i64, most: i64) -> Result<u64, StoreError> {
+    let done = sqlx::query!(
+        "DELETE FROM incidents WHERE id IN (
+             SELECT id FROM incidents WHERE recovered_at < ?1
+             UNION
+             SELECT id FROM (
+                 SELECT id FROM incidents WHERE recovered_at IS NOT NULL ORDER BY recovered_at DESC LIMIT -1 OFFSET ?2
+             )
+             LIMIT ?3
+         )",
+        before,
+        KEPT,
+        most
+    )
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+/// Whether there is something to prune.
+pub async fn has_expired(db: &mut SqliteConnection, before: i64) -> Result<bool, StoreError> {
+    let expired = sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT 1 FROM incidents WHERE recovered_at < ?1)
+                  OR (SELECT count(*) FROM incidents WHERE recovered_at IS NOT NULL) > ?2 AS "expired!: bool""#,
+        before,
+        KEPT
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(expired)
+}

@@ -1,0 +1,294 @@
+//! Incidents: what broke, whom it hit, who may see that, and who acknowledged it.
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::log_pages::page;
+use super::tokens::create;
+use crate::harness::{Client, Host, InProcess, Served, eventually, signal, stderr_of};
+
+/// The newest incident of a kind, once there is one for which `is_it` holds.
+pub(super) fn incident(host: &Served, kind: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    eventually(&format!("an incident of kind {kind}"), || {
+        let list = host.api().get(&format!("/api/v1/incidents?kind={kind}")).ok();
+        list["items"].as_array().expect("items").iter().find(|one| is_it(one)).cloned()
+    })
+}
+
+pub(super) fn recovered(incident: &Value) -> bool {
+    incident["state"] == "recovered"
+}
+
+/// The affected processes, in order.
+pub(super) fn affected(incident: &Value) -> Vec<u64> {
+    let clients = incident["affected"].as_array().expect("clients");
+    let mut pids: Vec<u64> = clients.iter().map(|client| client["pid"].as_u64().expect("a PID")).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn sorted(clients: &[&Client]) -> Vec<u64> {
+    let mut pids: Vec<u64> = clients.iter().map(|client| client.pid().into()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+#[test]
+fn killed_daemon_is_one_incident_with_its_clients() {
+    let host = InProcess::ready();
+    let clients = [host.client("demo"), host.client("batch")];
+    let daemon = host.daemon_pid("gpu0");
+    signal(daemon, Signal::KILL);
+    let died = incident(&host, "daemon_died", recovered);
+    assert_eq!(affected(&died), sorted(&[&clients[0], &clients[1]]), "{died}");
+    assert_eq!(died["tenants"], json!(["batch", "demo"]));
+    assert_eq!((&died["daemon"], &died["ended_by"]), (&json!("gpu0"), &json!("recovered")));
+    let summary = died["summary"].as_str().expect("text");
+    assert!(summary.starts_with("gpu0's control daemon crashed and was restarted"), "{summary}");
+    assert!(summary.ends_with("2 clients of batch and demo lost their work"), "{summary}");
+    let all = host.api().get("/api/v1/incidents").ok();
+    assert_eq!(all["items"].as_array().expect("items").len(), 1, "its server's death is part of it: {all}");
+    // Its events name it, and it names its events.
+    let opened = host.api().get("/api/v1/events?type=incident.").ok()["items"].clone();
+    let kinds: Vec<&str> =
+        opened.as_array().expect("items").iter().map(|one| one["type"].as_str().expect("text")).collect();
+    assert_eq!(kinds, ["incident.recovered", "incident.opened"], "{opened}");
+    assert_eq!(opened[1]["details"]["incident"], died["id"]);
+    let first = died["events"][0].as_i64().expect("an ID");
+    assert_eq!(opened[1]["cause"], json!({"by": "event", "id": first}));
+    assert_eq!(host.api().get(&format!("/api/v1/events/{first}")).ok()["type"], "daemon.died");
+}
+
+#[test]
+fn fault_incident_names_suspect_affected_and_unaffected() {
+    let host = Host::ready();
+    let victim = host.client("batch");
+    let mut culprit = Client::start(host.client_command("demo", &["--spin", "600", "--fault-after", "1"]));
+    host.listed(culprit.pid());
+    let fault = incident(&host, "gpu_fault", |one| recovered(one) && one["affected"][0].is_object());
+    assert_eq!(affected(&fault), sorted(&[&victim, &culprit]), "{fault}");
+    assert_eq!((&fault["unaffected"], &fault["severity"]), (&json!(0), &json!("error")), "{fault}");
+    assert_eq!(fault["suspected"].as_array().expect("suspects").len(), 1, "{fault}");
+    culprit.ended();
+    let shown = host.cli(&["incident", "get", &fault["id"].to_string()]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    for part in ["reported by MPS, not certain", "Affected:", "Recovered:", "What to do:"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let status = host.cli(&["status"]);
+    let text = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(text.contains("Incidents") && text.contains("fatal GPU error"), "{text}");
+    let console = page(&host, "/");
+    assert!(console.contains("fatal GPU error") && console.contains("View incident"), "{console}");
+    for at in ["/daemons/gpu0", "/tenants/batch", "/gpus/0", "/incidents"] {
+        assert!(page(&host, at).contains("fatal GPU error"), "{at}");
+    }
+    let acknowledged = host.cli(&["incident", "acknowledge", &fault["id"].to_string(), "--note", "seen"]);
+    assert!(acknowledged.status.success(), "{}", stderr_of(&acknowledged));
+    assert!(!page(&host, "/").contains("View incident"), "it recovered, and somebody took note of it");
+}
+
+#[test]
+fn killed_server_and_drift_are_incidents_that_recover() {
+    let host = InProcess::ready();
+    let client = host.client("demo");
+    signal(host.server_pid("gpu0"), Signal::KILL);
+    let died = incident(&host, "server_died", recovered);
+    assert_eq!((affected(&died), &died["tenants"]), (sorted(&[&client]), &json!(["demo"])), "{died}");
+    // Its page shows its events, and theirs lead back to it.
+    let at = format!("/incidents/{}", died["id"]);
+    assert!(page(&host, &at).contains("<code>server.died</code>"), "{died}");
+    let event = page(&host, &format!("/events/{}", died["events"][0]));
+    assert!(event.contains(&format!("href=\"{at}\"")), "{event}");
+    host.await_ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    let drift = incident(&host, "drift", recovered);
+    let detail = drift["detail"].as_str().expect("text");
+    assert!(detail.contains("default active thread percentage is 30.0 instead of 50.0"), "{drift}");
+    assert_eq!((&drift["severity"], &drift["affected"]), (&json!("warning"), &json!([])));
+}
+
+#[test]
+fn tenant_sees_its_incident_without_others() {
+    let host = InProcess::ready();
+    let (own, other) = (host.client("demo"), host.client("batch"));
+    signal(host.server_pid("gpu0"), Signal::KILL);
+    let died = incident(&host, "server_died", recovered);
+    let path = format!("/api/v1/incidents/{}", died["id"]);
+    host.api().post(&format!("{path}/acknowledge"), &json!({"note": "secret"})).ok();
+    let of_demo = host.api().with_token(Some(&create(&host, "d", "tenant:demo")));
+    let seen = of_demo.get(&path).ok();
+    assert_eq!((affected(&seen), &seen["tenants"]), (sorted(&[&own]), &json!(["demo"])), "{seen}");
+    let text = seen.to_string();
+    assert!(!text.contains(&other.pid().to_string()) && !text.contains("batch"), "{text}");
+    assert!(!text.contains("secret") && seen["acknowledged"]["by"].is_null(), "{text}");
+    assert_eq!((&seen["suspected"], &seen["unaffected"]), (&json!([]), &json!(null)));
+    assert_eq!(of_demo.get("/api/v1/incidents").ok()["items"].as_array().expect("items").len(), 1);
+    assert_eq!(of_demo.get("/api/v1/incidents?tenant=batch").ok()["items"], json!([]));
+    of_demo.post(&format!("{path}/acknowledge"), &json!({})).problem(403, "forbidden");
+    // One that it did not hit does not exist for it.
+    host.await_ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    let drift = incident(&host, "drift", recovered);
+    of_demo.get(&format!("/api/v1/incidents/{}", drift["id"])).problem(404, "not-found");
+    let events = of_demo.get("/api/v1/events?type=incident.opened").ok()["items"].clone();
+    assert_eq!(events.as_array().expect("items").len(), 1, "{events}");
+    assert_eq!(events[0]["details"]["tenants"], json!([]), "{events}");
+    // A tenant that takes the name later has nothing to do with it.
+    assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);
+    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu0"})).status, 201);
+    let next = host.api().with_token(Some(&create(&host, "e", "tenant:demo")));
+    assert_eq!(next.get("/api/v1/incidents").ok()["items"], json!([]));
+}
+
+#[test]
+fn recreated_tenant_shows_no_earlier_incident() {
+    let host = InProcess::ready();
+    let mut client = host.client("demo");
+    signal(host.daemon_pid("gpu0"), Signal::KILL);
+    client.ended();
+    incident(&host, "daemon_died", recovered);
+    let shows_it = || page(&host, "/tenants/demo").contains("control daemon crashed");
+    assert!(shows_it());
+    assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);
+    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu1"})).status, 201);
+    assert!(!shows_it());
+}
+
+#[test]
+fn second_acknowledgement_names_the_first() {
+    let host = InProcess::ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    let drift = incident(&host, "drift", recovered);
+    let path = format!("/api/v1/incidents/{}/acknowledge", drift["id"]);
+    let note = json!({"note": "a script of ours"});
+    let rehearsed = host.api().post(&format!("{path}?dry_run=true"), &note).ok();
+    assert_eq!(rehearsed["acknowledged"]["note"], "a script of ours");
+    let key = [("idempotency-key", "one")];
+    let first = host.api().send(Method::POST, &path, &key, Some(note.to_string())).ok();
+    assert_eq!(first["acknowledged"]["note"], "a script of ours", "{first}");
+    assert_eq!(
+        host.api().send(Method::POST, &path, &key, Some(note.to_string())).ok(),
+        first,
+        "the same request"
+    );
+    let problem = host.api().post(&path, &json!({})).problem(409, "conflict");
+    let detail = problem["detail"].as_str().expect("text");
+    assert!(detail.contains("was acknowledged by") && detail.contains(" at 20"), "{detail}");
+    let events = host.api().get("/api/v1/events?type=incident.acknowledged").ok()["items"].clone();
+    assert_eq!(events.as_array().expect("items").len(), 1, "{events}");
+    let long = json!({"note": "x".repeat(1001)});
+    host.api().post(&path, &long).problem(422, "invalid-request");
+    host.api().post("/api/v1/incidents/999/acknowledge", &json!({})).problem(404, "not-found");
+    let list = |query: &str| {
+        let list = host.api().get(&format!("/api/v1/incidents?{query}")).ok()["items"].clone();
+        list.as_array().expect("items").len()
+    };
+    assert_eq!((list("acknowledged=true"), list("acknowledged=false"), list("state=open")), (1, 0, 0));
+    assert_eq!((list("gpu=0"), list("gpu=1"), list("daemon=gpu0&since=2020-01-01T00:00:00Z")), (1, 0, 1));
+}
+
+#[test]
+fn process_outside_mps_is_an_incident() {
+    let mut host = Host::ready();
+    let mut command = host.client_command("demo", &["--spin", "600"]);
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
+    let outside = Client::start(command);
+    let open = incident(&host, "bypass", |one| one["state"] == "open");
+    assert_eq!(open["suspected"][0]["pid"], outside.pid(), "{open}");
+    let status = host.cli(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "an incident is open");
+    let listed = host.cli(&["incident", "list", "--open"]);
+    assert_eq!(listed.status.code(), Some(1));
+    // It ends while no manager runs: the next one says so.
+    host.end_manager(Signal::KILL);
+    drop(outside);
+    host.serve();
+    let over = incident(&host, "bypass", recovered);
+    assert_eq!(over["id"], open["id"]);
+    assert_eq!(host.cli(&["incident", "list", "--open"]).status.code(), Some(0));
+}
+
+#[test]
+fn client_that_mps_refuses_is_an_incident() {
+    let host = InProcess::ready();
+    let start = |_| {
+        let mut command = host.client_command("demo", &["--spin", "600"]);
+        command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        Client::start(command)
+    };
+    let _clients: Vec<Client> = (0..5).map(start).collect();
+    let refused = incident(&host, "client_refused", recovered);
+    assert_eq!((&refused["daemon"], &refused["affected"]), (&json!("gpu0"), &json!([])), "{refused}");
+    assert!(refused["remedy"].as_str().expect("text").contains("run --wait"), "{refused}");
+}
+
+#[test]
+fn unanswered_termination_is_an_incident() {
+    let host = InProcess::configured("control_deadline_s = 2");
+    let mut client = host.stopping_client("demo");
+    let id = host.listed(client.pid())["id"].as_str().expect("an ID").to_owned();
+    let terminate = host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({}));
+    assert_eq!(host.api().outcome(&terminate)["state"], "failed");
+    let open = incident(&host, "unknown_outcome", |one| one["state"] == "open");
+    assert_eq!((&open["suspected"][0]["pid"], &open["tenants"]), (&json!(client.pid()), &json!(["demo"])));
+    client.signal(Signal::CONT);
+    client.ended();
+    let over = incident(&host, "unknown_outcome", recovered);
+    assert_eq!(over["id"], open["id"]);
+}
+
+#[test]
+fn missing_gpu_is_shown_once_until_back() {
+    let host = InProcess::ready();
+    let gpu = host.api().get("/api/v1/gpus").ok()["items"][1]["uuid"].as_str().expect("a UUID").to_owned();
+    let mark = host.runtime("sim/gpus").join(&gpu).join("lost");
+    std::fs::write(&mark, "").expect("marked");
+    let open = incident(&host, "gpu_missing", |one| one["state"] == "open");
+    assert_eq!((&open["daemon"], &open["gpus"]), (&json!("gpu1"), &json!([gpu])), "{open}");
+    let console = page(&host, "/");
+    assert!(console.contains("a GPU of gpu1 is missing") && console.contains("1 incident open"), "{console}");
+    assert!(!console.contains("Daemon gpu1: blocked"), "the banner says so already: {console}");
+    std::fs::remove_file(&mark).expect("unmarked");
+    assert_eq!(incident(&host, "gpu_missing", recovered)["id"], open["id"]);
+}
+
+#[test]
+fn incidents_are_filtered_in_the_console() {
+    let host = InProcess::ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    incident(&host, "drift", recovered);
+    let shown = |query: &str| page(&host, &format!("/incidents?{query}")).contains("another program changed");
+    assert!(shown("acknowledged=no") && shown("state=recovered&tenant="));
+    assert!(!shown("acknowledged=yes") && !shown("tenant=demo"));
+}
+
+#[test]
+fn several_incidents_are_acknowledged_at_once() {
+    let host = InProcess::ready();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    let first = incident(&host, "drift", recovered)["id"].to_string();
+    signal(host.daemon_pid("gpu1"), Signal::KILL);
+    let second = incident(&host, "daemon_died", recovered)["id"].to_string();
+    let done = host.cli(&["incident", "acknowledge", &first, &second, "--note", "seen"]);
+    assert!(done.status.success(), "{}", stderr_of(&done));
+    let left = host.api().get("/api/v1/incidents?acknowledged=false").ok();
+    assert_eq!(left["items"], json!([]), "{left}");
+}
+
+#[test]
+fn client_that_escapes_its_limit_is_a_breach() {
+    let host = Host::ready();
+    // An entry for a GPU that the client cannot see drops every limit.
+    let mut command = host.client_command("demo", &["--spin", "600", "--alloc", "16384"]);
+    command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "7=100G");
+    let client = Client::start(command);
+    assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+    let open = incident(&host, "breach", |one| one["state"] == "open");
+    assert_eq!((&open["suspected"][0]["pid"], &open["tenants"]), (&json!(client.pid()), &json!(["demo"])));
+    let summary = open["summary"].as_str().expect("text");
+    assert!(summary.contains("of demo holds more memory on gpu0 than its limit allows"), "{summary}");
+    drop(client);
+    incident(&host, "breach", recovered);
+}
