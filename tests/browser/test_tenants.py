@@ -254,7 +254,7 @@ def test_tenant_is_verified_by_a_client(own_host, visitor):
 def test_only_permitted_roles_may_verify(host, visitor):
     for grant, offered in [("viewer", 0), ("operator", 1), ("tenant:demo", 1)]:
         visit = visitor(host)
-        page = visit.log_in(host.token_for(grant, "someone"))
+        page = visit.log_in(host.token_for(grant))
         page.goto("/tenants/demo")
         expect(page.get_by_role("region", name="Verification")).to_be_visible()
         expect(page.get_by_role("button", name=re.compile("Verify"))).to_have_count(offered)

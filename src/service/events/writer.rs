@@ -432,14 +432,22 @@ impl Backend {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
 
     use super::*;
 
     #[test]
     fn living_process_says_whose_it_is() {
-        let mut child =
-            Command::new("sleep").arg("600").env(TENANT_HINT, "web").spawn().expect("sleep is installed");
+        let mut child = Command::new("cat")
+            .env(TENANT_HINT, "web")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("cat is installed");
+        // Until a program runs, `/proc` may show it without an environment.
+        child.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("it reads");
+        child.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("it runs");
         let signs = living_signs(child.id()).expect("it lives");
         assert_eq!((signs.id.pid, signs.hint.as_deref()), (child.id(), Some("web")));
         assert_eq!(signs.uid, Some(rustix::process::geteuid().as_raw()));

@@ -175,7 +175,8 @@ fn answers_to_tenants_reveal_no_outsiders() {
     assert_eq!(demo.get(&format!("/api/v1/clients/{id}")).status, 200, "its own");
 
     let held = host.hold("gpu0");
-    let program = std::env::current_exe().expect("this test").display().to_string();
+    let program = std::env::current_exe().expect("this test");
+    let program = program.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
     let message = host.await_reason("gpu0", "SessionHeldOpen");
     assert!(
         has_number(&message, held.pid()) && message.contains(&program),
