@@ -213,10 +213,10 @@ end_process() {
     wait "$pid" 2>/dev/null || true
 }
 
-# new_host NAME: the next manager begins with nothing, as on a host of its own; the one before is ended.
+# new_host NAME: the next manager begins with nothing, as on a host of its own; the one before is ended with its clients and daemons.
 new_host() {
-    if [ -n "$MANAGER_PID" ]; then end_process "$MANAGER_PID" 15; fi
-    MANAGER_PID=
+    end_everything
+    CLIENT_PIDS=() MANAGER_PID='' UNDER=()
     STATE=$WORK/$1/state
     RUNTIME=$WORK/$1/run
     mkdir -p "$STATE" "$RUNTIME"

@@ -253,7 +253,7 @@ the_manager() {
     a_server_that_hangs
     local resident
     resident=$(awk '/VmRSS/ { print $2 * 1024 }' "/proc/$MANAGER_PID/status")
-    check "resident memory of the manager is under 45 MB (seen $((resident / 1000)) kB)" yes "$([ "$resident" -lt 45000000 ] && echo yes || echo no)"
+    check "resident memory of the manager is under 48 MB (seen $((resident / 1000)) kB)" yes "$([ "$resident" -lt 48000000 ] && echo yes || echo no)"
     check "no manager but this one ran" 1 "$(pgrep -fc "^[^ ]*mps-manager serve --state-dir $STATE " || true)"
     api POST '/api/v1/daemons/gpu0/stop?grace_s=2'
     OPERATION=$(json "$BODY" 'd["id"]')

@@ -219,7 +219,7 @@ one_daemon_for_both() {
         "$(seen_by narrow '[[e["ordinal"], e["uuid"], 0 < e["memory_free"] < 8 << 30, e["sms"]] for e in d["devices"]]')"
     # Its environment then has an entry for a GPU that it does not see, which drops every limit.
     check "a client that hides one of the two from itself escapes its limit, as docs/limits.md says" "[[\"$GPU1\", true]]" \
-        "$(seen_by wide '[[e["uuid"], e["memory_free"] > 100 << 30] for e in d["devices"]]' "CUDA_VISIBLE_DEVICES=$GPU1")"
+        "$(seen_by wide '[[e["uuid"], e["memory_free"] > 40 << 30] for e in d["devices"]]' "CUDA_VISIBLE_DEVICES=$GPU1")"
     no_tenant wide
     no_tenant narrow
     gone both
