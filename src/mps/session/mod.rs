@@ -279,6 +279,7 @@ impl PtySession {
         let allowed = self.deadline.saturating_duration_since(Instant::now());
         let mut pauses = Pauses::default();
         let mut late = false;
+        let mut failures = 0;
         loop {
             let unheard_before = control.calls.is_unheard();
             let mut channel = control.open()?;
@@ -322,7 +323,8 @@ impl PtySession {
                 echo.record(began.elapsed());
                 continue;
             }
-            if let Some(what) = ending.misbehaviour() {
+            failures = if ending.failed_in_silence() { failures + 1 } else { 0 };
+            if let Some(what) = ending.misbehaviour(failures) {
                 return Err(SessionError::Misbehaved { what });
             }
             control.pause(&mut pauses, self.deadline, &ending).await?;

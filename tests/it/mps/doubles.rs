@@ -76,19 +76,20 @@ async fn other_delimiter_text_is_part_of_reply() {
 
 #[tokio::test]
 async fn rejected_session_is_retried() {
-    // Each of the two ways of being turned away, then an answer.
+    // Each of the ways of being turned away, then an answer.
     let double = Double::new(&format!(
         r#"cd "$(dirname "$0")"; echo x >> tries
         case $(wc -l < tries) in
         1) exit 0 ;;
         2) echo 'Cannot send command to MPS control daemon process' >&2; exit 1 ;;
+        3) exit 1 ;;
         esac
         while IFS= read -r line; do case $line in get_server_list) echo 511 ;; {ECHO} esac; done"#
     ));
     let control = double.control();
     let mut session = control.session(deadline()).expect("a session");
     assert_eq!(session.send(&Command::GetServerList).await.expect("a reply"), b"511\n");
-    assert_eq!(session.processes(), 3);
+    assert_eq!(session.processes(), 4);
     session.close().await;
 }
 
@@ -159,6 +160,7 @@ async fn misbehaving_program_is_called_what_it_is() {
         ("read -r line; printf 'Unknown command \"%.12s' \"$line\"", "something else than an answer"),
         ("kill -SEGV $$", "SIGSEGV"),
         ("exit 127", "exit status: 127"),
+        ("exit 1", "exit status: 1, without a word"),
         ("head -c 100000000 /dev/zero", "more than 1048576 bytes"),
         ("while read -r line; do head -c 100000000 /dev/zero; done", "more than 1048576 bytes"),
     ];
