@@ -7,7 +7,7 @@ use crate::domain::audit::Target;
 use crate::domain::daemon::Phase;
 use crate::domain::host_file::HostFile;
 use crate::service::access::context::RequestContext;
-use crate::service::host_file::AppliedHostFile;
+use crate::service::host_file::{AppliedHostFile, HostFileOptions};
 use crate::service::{Service, ServiceError, WriteOptions};
 use crate::supervisor::Fleet;
 
@@ -27,7 +27,8 @@ async fn apply(service: &Service, fleet: &Fleet, file: HostFile) -> Result<(), S
     }
     let ctx =
         RequestContext::of_manager(service.clock(), "serve --apply", Target::Other("host/spec".to_owned()));
-    let applied = service.put_host_spec(&ctx, file, false, WriteOptions::default()).await;
+    let extent = HostFileOptions::default();
+    let applied = service.put_host_spec(&ctx, file, extent, WriteOptions::default()).await;
     let AppliedHostFile { changes, operation, .. } = applied.map_err(described)?;
     match operation {
         Some(operation) => {

@@ -3,6 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::fetch::GpuNames;
 use super::spec_changes::{described, differences};
 use crate::client::{Client, ClientError};
 use crate::domain::DeviceMemoryLimit;
@@ -134,6 +135,7 @@ pub(super) async fn change(
                     Some(before) if before == view["spec"] => (SpecChange::Unchanged, Vec::new()),
                     Some(before) => (SpecChange::Changed, differences(&before, &view["spec"])),
                 };
+                let changes = with_indices(client, changes).await;
                 return Ok(SpecAnswer { made, changes, view });
             }
             // Somebody else changed it in between: what they wrote is read, and kept.
@@ -145,6 +147,15 @@ pub(super) async fn change(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Changes that name GPUs by index too, where the host lists them.
+async fn with_indices(client: &Client, changes: Vec<String>) -> Vec<String> {
+    if !changes.iter().any(|change| change.contains("GPU-")) {
+        return changes;
+    }
+    let names = GpuNames::read(client).await;
+    changes.iter().map(|change| names.in_text(change)).collect()
 }
 
 /// A list as JSON, if it has anything.

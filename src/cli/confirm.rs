@@ -29,7 +29,7 @@ impl ConfirmArgs {
         let mut answer = String::new();
         let read = std::io::stdin().read_line(&mut answer);
         let is_yes = read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-        if is_yes { Ok(()) } else { Err(ClientError::Address("nothing was done".into())) }
+        if is_yes { Ok(()) } else { Err(ClientError::Declined) }
     }
 
     /// Asks if clients of a daemon would lose their work.

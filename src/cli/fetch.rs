@@ -117,6 +117,18 @@ impl GpuNames {
         index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index}"))
     }
 
+    /// The same with its UUID: `GPU 0 (GPU-514466a0-…)`.
+    pub(super) fn full_name(&self, uuid: &GpuUuid) -> String {
+        let index = self.find(uuid).and_then(|gpu| gpu.index);
+        index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
+    }
+
+    /// A text with full names in the place of UUIDs.
+    pub(super) fn in_text(&self, text: &str) -> String {
+        let named = |text: String, gpu: &GpuView| text.replace(gpu.uuid.as_str(), &self.full_name(&gpu.uuid));
+        self.0.iter().fold(text.to_owned(), named)
+    }
+
     /// What is known of a GPU.
     pub(super) fn find(&self, uuid: &GpuUuid) -> Option<&GpuView> {
         self.0.iter().find(|gpu| gpu.uuid == *uuid)

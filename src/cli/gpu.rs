@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::completion;
 use super::fetch::{encoded, whole};
+use super::incident::with_current;
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, word};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
@@ -108,7 +109,8 @@ pub(super) fn run(command: GpuCommand) -> Result<ExitCode, String> {
 }
 
 async fn get(call: &CallArgs, gpu: &str) -> Result<ExitCode, ClientError> {
-    let gpu: GpuView = call.client()?.get(&format!("{GPUS}/{}", encoded(gpu))).await?;
+    let client = call.client()?;
+    let gpu: GpuView = client.get(&format!("{GPUS}/{}", encoded(gpu))).await?;
     let mut details = DetailsTable::default()
         .row("GPU", TableCell::optional(gpu.index))
         .row("UUID", gpu.uuid.to_string())
@@ -126,6 +128,7 @@ async fn get(call: &CallArgs, gpu: &str) -> Result<ExitCode, ClientError> {
         details =
             details.row("Process", format!("{}  {}  {memory}  {command}", process.pid, word(process.kind)));
     }
+    let details = with_current(details, &client, &[("gpu", Some(gpu.uuid.to_string()))]).await?;
     details.print(call.format(), gpu.uuid.to_string().as_str(), &gpu);
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::confirm::ConfirmArgs;
-use super::layout::arguments::{DocumentOutputArgs, document_format, media_type, read};
+use super::layout::arguments::{DocumentOutputArgs, document_format, media_type, placed, read};
 use super::output::{CellColour, DIFFERS, ERROR, OutputFormat, TableCell, complain, line, print_cells};
 use super::server::{CallArgs, ServerArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
@@ -31,6 +31,17 @@ struct FileArgs {
     /// Delete daemons, tenants, layouts and bindings that the file does not have
     #[arg(long)]
     prune: bool,
+    /// Recreate partitions that stay in a layout, if their order requires it
+    #[arg(long)]
+    recreate: bool,
+}
+
+impl FileArgs {
+    /// The query of a request that applies the file.
+    fn query(&self) -> String {
+        let recreate = if self.recreate { "&recreate=true" } else { "" };
+        format!("prune={}{recreate}", self.prune)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -84,8 +95,12 @@ pub(super) fn checked(path: &Path) -> Result<(HostFile, String), String> {
             "" => error.to_string(),
             pointer => format!("{pointer}: {error}"),
         };
-        let errors: Vec<String> = errors.iter().map(one).collect();
-        format!("{}: {}", path.display(), errors.join("\n"))
+        let faults: Vec<String> = errors.iter().map(one).collect();
+        let faults = match faults.as_slice() {
+            [only] => only.clone(),
+            several => format!("{}\n  {}", counted(several.len(), "fault"), several.join("\n  ")),
+        };
+        format!("{}: {}", path.display(), placed(&faults, path))
     })?;
     Ok((file, text))
 }
@@ -93,7 +108,7 @@ pub(super) fn checked(path: &Path) -> Result<(HostFile, String), String> {
 pub(super) fn diff(DiffArgs { file, call }: DiffArgs) -> Result<ExitCode, String> {
     let (_, text) = checked(&file.file)?;
     ask(async move {
-        let changes = match compare(&call.client()?, &text, file.prune).await {
+        let changes = match compare(&call.client()?, &text, &file).await {
             Ok((changes, _)) => changes,
             // Exit 1 would say that the file could be applied.
             Err(error @ ClientError::Refused(_)) => {
@@ -111,7 +126,7 @@ pub(super) fn apply(ApplyArgs { file, dry_run, wait, confirm, call }: ApplyArgs)
     let (_, text) = checked(&file.file)?;
     ask(async move {
         let client = call.client()?;
-        let (changes, tag) = compare(&client, &text, file.prune).await?;
+        let (changes, tag) = compare(&client, &text, &file).await?;
         let is_last = changes.is_empty() || dry_run;
         // One result in a format for programs.
         if is_last || matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) {
@@ -125,7 +140,7 @@ pub(super) fn apply(ApplyArgs { file, dry_run, wait, confirm, call }: ApplyArgs)
             confirm.ask(&format!("{} would be deleted. Apply the host file?", counted(deleted, "object")))?;
         }
         // What was shown is what is applied.
-        let path = format!("{SPEC}?prune={}", file.prune);
+        let path = format!("{SPEC}?{}", file.query());
         let put: Result<(_, Value, _), ClientError> =
             client.put_text(&path, "application/yaml", text, tag.as_deref()).await;
         let (status, answer, _) = match put {
@@ -169,9 +184,9 @@ pub(super) fn export(ExportArgs { output, server, schema }: ExportArgs) -> Resul
 async fn compare(
     client: &Client,
     text: &str,
-    prune: bool,
+    file: &FileArgs,
 ) -> Result<(Vec<HostChange>, Option<String>), ClientError> {
-    let path = format!("{SPEC}?dry_run=true&prune={prune}");
+    let path = format!("{SPEC}?dry_run=true&{}", file.query());
     let (_, HostFileDiff { changes }, tag) =
         client.put_text(&path, "application/yaml", text.to_owned(), None).await?;
     Ok((changes, tag))

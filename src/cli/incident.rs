@@ -6,10 +6,11 @@ use clap::Subcommand;
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
-use super::fetch::{all, filtered, require_daemon, require_tenant};
-use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, word};
-use super::server::{CallArgs, ask};
-use crate::client::ClientError;
+use super::fetch::{GpuNames, all, filtered, require_daemon, require_tenant};
+use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, TableCell, age, complain, word};
+use super::server::{CallArgs, ask, exit_code};
+use super::values::incident_id;
+use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::incident::{IncidentKind, IncidentState, Suspect, recovery_words};
 use crate::domain::{DaemonName, TenantName, rfc3339};
@@ -42,7 +43,7 @@ pub(super) enum IncidentCommand {
   mps-manager incident get 12")]
     Get {
         /// The incident's ID
-        #[arg(add = ArgValueCandidates::new(completion::incidents))]
+        #[arg(value_parser = incident_id, add = ArgValueCandidates::new(completion::incidents))]
         id: i64,
         #[command(flatten)]
         call: CallArgs,
@@ -53,7 +54,8 @@ pub(super) enum IncidentCommand {
   mps-manager incident acknowledge 12 13 14")]
     Acknowledge {
         /// The incidents' IDs
-        #[arg(value_name = "ID", required = true, add = ArgValueCandidates::new(completion::incidents))]
+        #[arg(value_name = "ID", required = true, value_parser = incident_id,
+            add = ArgValueCandidates::new(completion::incidents))]
         ids: Vec<i64>,
         /// What was found or done
         #[arg(long)]
@@ -100,8 +102,9 @@ pub(super) fn run(command: IncidentCommand) -> Result<ExitCode, String> {
                 Ok(if has_open(&incidents) { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
             }
             IncidentCommand::Get { id, call } => {
-                let incident: IncidentView = call.client()?.get(&format!("{INCIDENTS}/{id}")).await?;
-                print(&call, &incident);
+                let client = call.client()?;
+                let incident: IncidentView = client.get(&format!("{INCIDENTS}/{id}")).await?;
+                print(&call, &incident, &GpuNames::read(&client).await);
                 Ok(ExitCode::SUCCESS)
             }
             IncidentCommand::Acknowledge { ids, note, call } => acknowledge(&call, &ids, note).await,
@@ -109,31 +112,32 @@ pub(super) fn run(command: IncidentCommand) -> Result<ExitCode, String> {
     })
 }
 
-/// Acknowledges one after another, up to the first that is refused; those before it stay acknowledged, and are printed.
+/// Acknowledges one after another, also after one that is refused; the worst exit code counts.
 async fn acknowledge(call: &CallArgs, ids: &[i64], note: Option<String>) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
     let request = AcknowledgeRequest { note };
     let mut done: Vec<IncidentView> = Vec::new();
-    let mut result = Ok(ExitCode::SUCCESS);
+    let mut refused: Vec<(i64, ClientError)> = Vec::new();
     for id in ids {
         match client.post(&format!("{INCIDENTS}/{id}/acknowledge"), &request).await {
             Ok(incident) => done.push(incident),
-            Err(error) => {
-                result = Err(error);
-                break;
-            }
+            Err(error) => refused.push((*id, error)),
         }
     }
     let format = call.format();
-    if ids.len() > 1 && matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
+    if ids.len() > 1 && format.is_structured() {
         format.print_value(&done);
-        return result;
+    } else {
+        for incident in &done {
+            let sentence = format!("incident {} was acknowledged: {}", incident.id, incident.summary);
+            format.announce(&sentence, &incident.id.to_string(), incident);
+        }
     }
-    for incident in &done {
-        let sentence = format!("incident {} was acknowledged: {}", incident.id, incident.summary);
-        format.announce(&sentence, &incident.id.to_string(), incident);
+    for (id, error) in &refused {
+        complain(&format!("incident {id} was not acknowledged: {error}"));
     }
-    result
+    let worst = refused.iter().map(|(_, error)| exit_code(error)).max();
+    Ok(worst.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
 
 /// Whether one of them is open.
@@ -141,18 +145,33 @@ pub(super) fn has_open(incidents: &[IncidentView]) -> bool {
     incidents.iter().any(|incident| incident.state == IncidentState::Open)
 }
 
-fn print(call: &CallArgs, incident: &IncidentView) {
+/// Adds a line for each incident that is open, or that recovered within the last hour and nobody acknowledged.
+pub(super) async fn with_current(
+    details: DetailsTable,
+    client: &Client,
+    filters: &[(&str, Option<String>)],
+) -> Result<DetailsTable, ClientError> {
+    let incidents: Vec<IncidentView> =
+        all(client, &filtered(&format!("{INCIDENTS}?current=true"), filters)).await?;
+    let line = |one: &IncidentView| format!("{}: {} ({})", one.id, one.summary, word(one.state));
+    Ok(incidents.iter().fold(details, |details, one| details.row("Incident", line(one))))
+}
+
+fn print(call: &CallArgs, incident: &IncidentView, names: &GpuNames) {
     let mut details = DetailsTable::default()
         .row("Incident", incident.id.to_string())
         .row("Summary", incident.summary.as_str())
         .row("Kind", format!("{} ({})", incident.kind.as_str(), incident.severity.as_str()))
         .row("State", TableCell::state(&word(incident.state)))
         .row("Daemon", incident.daemon.to_string())
-        .row("GPUs", TableCell::joined(&incident.gpus))
+        .row("GPUs", TableCell::listed(incident.gpus.iter().map(|gpu| names.full_name(gpu))))
         .row("Opened", rfc3339::format(incident.opened_at));
-    if let (Some(at), Some(ms)) = (incident.recovered_at, incident.time_to_recovery_ms) {
-        let recovered = format!("{} ({})", rfc3339::format(at), recovery_words(ms));
-        details = details.row("Recovered", recovered);
+    if let Some(at) = incident.recovered_at {
+        let (label, words) = ending(incident.opened_at, at, incident.time_to_recovery_ms);
+        details = details.row(label, words);
+    }
+    if incident.occurrences > 1 {
+        details = details.row("Occurrences", incident.occurrences.to_string());
     }
     for suspect in &incident.suspected {
         let (label, words) = suspected(incident.kind, suspect);
@@ -175,8 +194,21 @@ fn print(call: &CallArgs, incident: &IncidentView) {
     }
     details = details
         .row("What to do", incident.remedy.as_str())
-        .row("Events", TableCell::joined(&incident.events));
+        .row("Events", TableCell::listed(&incident.events));
     details.print(call.format(), &incident.id.to_string(), incident);
+}
+
+/// When it recovered, and how long that took since it was opened last; or when it happened last, where it is over each time at once.
+fn ending(opened_at: i64, at: i64, ms: Option<i64>) -> (&'static str, String) {
+    let when = rfc3339::format(at);
+    match ms {
+        None => ("Last seen", when),
+        Some(ms) if at - ms > opened_at => {
+            let reopened = rfc3339::format(at - ms);
+            ("Recovered", format!("{when} ({}; opened last at {reopened})", recovery_words(ms)))
+        }
+        Some(ms) => ("Recovered", format!("{when} ({})", recovery_words(ms))),
+    }
 }
 
 /// A process that an incident is about, and what it is to it.
@@ -186,7 +218,11 @@ fn suspected(kind: IncidentKind, suspect: &Suspect) -> (&'static str, String) {
     let ended = if suspect.has_ended { ", which has ended" } else { "" };
     match kind {
         _ if kind.loses_work() => ("Suspected", format!("{words}{program} (reported by MPS, not certain)")),
-        IncidentKind::ClientRefused => ("Refused", format!("{words}{program}")),
+        IncidentKind::ClientRefused if suspect.tenant.is_some() => ("Refused", format!("{words}{program}")),
+        IncidentKind::ClientRefused => {
+            let why = if suspect.has_ended { ": it had already ended" } else { "" };
+            ("Refused", format!("{words}{program} (tenant unknown{why})"))
+        }
         _ => ("Process", format!("{words}{program}{ended}")),
     }
 }
@@ -214,8 +250,22 @@ mod tests {
         let shown = |kind| suspected(kind, &suspect);
         let refused = ("Refused", "process 7 of web (train)".to_owned());
         assert_eq!(shown(IncidentKind::ClientRefused), refused);
+        let unknown = Suspect { tenant: None, program: None, ..suspect.clone() };
+        let refused = ("Refused", "process 7 (tenant unknown: it had already ended)".to_owned());
+        assert_eq!(suspected(IncidentKind::ClientRefused, &unknown), refused);
         let outside = ("Process", "process 7 of web (train), which has ended".to_owned());
         assert_eq!(shown(IncidentKind::Bypass), outside);
         assert_eq!(shown(IncidentKind::GpuFault).0, "Suspected");
+    }
+
+    #[test]
+    fn recovery_counts_from_the_last_opening() {
+        let at = |second: &str| format!("2026-01-01T00:00:{second}Z");
+        let ms = |second: &str| rfc3339::parse(&at(second)).expect("a time");
+        let ending = |took| super::ending(ms("10.000"), ms("57.000"), took);
+        let again = format!("{} (after 0.4 s; opened last at {})", at("57.000"), at("56.600"));
+        assert_eq!(ending(Some(47_000)), ("Recovered", format!("{} (after 47 s)", at("57.000"))));
+        assert_eq!(ending(Some(400)), ("Recovered", again));
+        assert_eq!(ending(None), ("Last seen", at("57.000")));
     }
 }

@@ -9,12 +9,16 @@ use serde_json::json;
 use super::completion;
 use super::confirm::ConfirmArgs;
 use super::daemon::TimeoutAction;
+use super::fetch::all;
 use super::output::{DetailsTable, TableCell, age};
 use super::server::{CallArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
+use crate::domain::DaemonName;
+use crate::domain::count::enumerated;
 use crate::domain::duration::parse_seconds;
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::operation::Operation;
+use crate::service::daemons::DaemonView;
 use crate::service::daemons::maintenance::MaintenanceView;
 
 const MAINTENANCE: &str = "/api/v1/host/maintenance";
@@ -83,10 +87,15 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
             }
             MaintenanceCommand::End { wait, call } => {
                 let client = call.client()?;
+                let view: MaintenanceView = client.get(MAINTENANCE).await?;
+                let daemons: Vec<DaemonView> = all(&client, "/api/v1/daemons").await?;
+                let cordoned = daemons.iter().filter(|daemon| !daemon.spec.schedulable);
+                let cordoned = cordoned.map(|daemon| &daemon.name).filter(|name| view.daemons.contains(name));
+                let cordoned: Vec<&str> = cordoned.map(DaemonName::as_str).collect();
                 let operation: Operation = client.delete_with_answer(MAINTENANCE).await?;
                 let words = OperationWords {
                     doing: "ending maintenance",
-                    done: "maintenance has ended: the daemons are ready",
+                    done: &format!("maintenance has ended: {}", ready_words(&cordoned)),
                     failed: "maintenance did not end well",
                 };
                 follow(&client, operation, wait, call.format(), words).await
@@ -98,6 +107,20 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
             }
         }
     })
+}
+
+/// How the daemons are after maintenance, of which these are cordoned.
+fn ready_words(cordoned: &[&str]) -> String {
+    match cordoned {
+        [] => "the daemons are ready".to_owned(),
+        [one] => format!(
+            "the daemons are ready, and {one} is still cordoned: `mps-manager daemon uncordon {one}` lets clients in"
+        ),
+        several => format!(
+            "the daemons are ready, and {} are still cordoned: `mps-manager daemon uncordon NAME` lets clients in",
+            enumerated(several)
+        ),
+    }
 }
 
 fn print(call: &CallArgs, view: &MaintenanceView) {
@@ -116,4 +139,17 @@ fn print(call: &CallArgs, view: &MaintenanceView) {
         details = details.row("Open in", format!("unknown: {why}"));
     }
     details.print(call.format(), state, view);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cordoned_daemons_are_named_after_maintenance() {
+        assert_eq!(ready_words(&[]), "the daemons are ready");
+        let one = ready_words(&["gpu0"]);
+        assert!(one.contains("gpu0 is still cordoned: `mps-manager daemon uncordon gpu0`"), "{one}");
+        assert!(ready_words(&["gpu0", "gpu1"]).contains("gpu0 and gpu1 are still cordoned"));
+    }
 }

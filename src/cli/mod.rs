@@ -39,6 +39,7 @@ mod suggestions;
 mod tenant;
 mod token;
 mod top;
+mod values;
 mod verify;
 mod vet;
 mod wait;

@@ -14,12 +14,14 @@ use clap_complete::engine::ArgValueCandidates;
 use super::completion;
 use super::output::complain;
 use super::server::ServerArgs;
+use super::values::user;
 use super::vet::{Answerer, check_environment, check_user};
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::duration::parse_duration;
 use crate::domain::environment::PREFIX;
 use crate::host::user::become_user;
+use crate::service::KEEPS_TURN;
 use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 
 #[derive(Debug, Args)]
@@ -32,7 +34,7 @@ pub(super) struct RunArgs {
     #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
     tenant: TenantName,
     /// The user that the command must run as; refused if it is not the tenant's
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = user)]
     uid: Option<u32>,
     /// Wait for a slot if there is none, for at most this time (for example 90s, 15m or 24h), or for as long as it takes
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = FOREVER, value_parser = parse_duration)]
@@ -61,8 +63,9 @@ async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<Le
         let request = LeaseRequest { queue: wait.is_some(), ..LeaseRequest::default() };
         let answer = client.post(path, &request).await;
         let Err(error) = answer else { return answer };
-        if wait.is_none_or(|wait| began.elapsed() >= wait) || !may_pass(&error) {
-            return Err(error);
+        let Some(wait) = wait.filter(|_| may_pass(&error)) else { return Err(error) };
+        if began.elapsed() >= wait {
+            return Err(ClientError::Address(given_up(wait, &error)));
         }
         if !is_announced {
             complain(&format!("waiting: {error}"));
@@ -80,6 +83,21 @@ fn may_pass(error: &ClientError) -> bool {
             .iter()
             .any(|kind| problem.is(kind)),
         _ => false,
+    }
+}
+
+/// What is said when a wait ends without a lease.
+fn given_up(wait: Duration, error: &ClientError) -> String {
+    let seconds = wait.as_secs_f64();
+    match error {
+        ClientError::Refused(problem) if problem.is("at-capacity") => {
+            let reason = problem.detail.strip_suffix(KEEPS_TURN).unwrap_or(&problem.detail);
+            let reason = reason.trim_end_matches([':', ' ']);
+            // A full GPU has no limit that somebody could raise.
+            let raise = if reason.contains("max_clients") { " or raise max_clients" } else { "" };
+            format!("gave up after {seconds} s: {reason}; wait longer (--wait){raise}")
+        }
+        error => format!("gave up after {seconds} s: {error}; wait longer (--wait)"),
     }
 }
 
@@ -133,4 +151,30 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
     complain(&format!("{} cannot be run: {error}", program.to_string_lossy()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(ExitCode::from(if missing { 127 } else { 126 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::StatusCode;
+
+    use super::*;
+    use crate::http::problem::Problem;
+
+    #[test]
+    fn end_of_a_wait_is_explained() {
+        let refused = |full: &str| {
+            let detail = format!("{full}: {KEEPS_TURN}");
+            let problem = Problem::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail);
+            ClientError::Refused(Box::new(problem))
+        };
+        let of_tenant = refused("tenant web has 1 process running and max_clients is 1");
+        assert_eq!(
+            given_up(Duration::from_secs(2), &of_tenant),
+            "gave up after 2 s: tenant web has 1 process running and max_clients is 1; wait longer (--wait) or raise max_clients"
+        );
+        assert_eq!(
+            given_up(Duration::from_millis(1500), &refused("GPU 0 is full")),
+            "gave up after 1.5 s: GPU 0 is full; wait longer (--wait)"
+        );
+    }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 
 use super::context::{SavedContexts, context_names};
-use super::output::{DIFFERS, OutputArgs, OutputFormat, complain};
+use super::output::{DIFFERS, ERROR, OutputArgs, OutputFormat, complain};
 use crate::client::{Client, ClientError};
 use crate::config;
 
@@ -153,12 +153,31 @@ pub(super) fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>)
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(question).or_else(|error| match error {
-        // A conflict is not the caller's error, and the exit code is the same for every verb.
-        ClientError::Refused(problem) if problem.status == CONFLICT => {
-            complain(&ClientError::Refused(problem).to_string());
-            Ok(ExitCode::from(DIFFERS))
+    runtime.block_on(question).or_else(|error| match exit_code(&error) {
+        ERROR => Err(error.to_string()),
+        code => {
+            complain(&error.to_string());
+            Ok(ExitCode::from(code))
         }
-        error => Err(error.to_string()),
     })
+}
+
+/// The exit code of a call that failed, the same for every verb: a conflict is not the caller's error.
+pub(super) fn exit_code(error: &ClientError) -> u8 {
+    match error {
+        ClientError::Refused(problem) if problem.status == CONFLICT => DIFFERS,
+        ClientError::Declined => DIFFERS,
+        _ => ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declined_question_is_no_error() {
+        assert_eq!(exit_code(&ClientError::Declined), DIFFERS);
+        assert_eq!(exit_code(&ClientError::Address("no address".into())), ERROR);
+    }
 }

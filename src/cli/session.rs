@@ -10,6 +10,7 @@ use super::completion;
 use super::fetch::filtered;
 use super::output::{ListColumn, ListLayout, age};
 use super::server::{CallArgs, ask};
+use super::values::user;
 use crate::domain::rfc3339;
 use crate::http::api::List;
 use crate::service::access::sessions::SessionView;
@@ -34,7 +35,7 @@ pub(super) enum SessionCommand {
         #[arg(long, value_name = "ID", conflicts_with = "uid", add = ArgValueCandidates::new(completion::tokens))]
         token: Option<String>,
         /// The sessions of this user of the host
-        #[arg(long)]
+        #[arg(long, value_parser = user)]
         uid: Option<u32>,
         #[command(flatten)]
         call: CallArgs,

@@ -52,6 +52,7 @@ fn shown(path: &[&str], value: &Value) -> String {
     let is_memory = path.contains(&MEMORY_LIMIT);
     match value {
         Value::Null if path.contains(&"labels") => "(none)".to_owned(),
+        Value::Null if path.first() == Some(&"defaults") => "none".to_owned(),
         Value::Null => "(default)".to_owned(),
         Value::Number(number) if is_memory => {
             number.as_u64().map_or_else(|| number.to_string(), |bytes| Bytes(bytes).to_string())
@@ -77,7 +78,7 @@ mod tests {
     fn differences_are_shown_in_words() {
         let before = json!({
             "gpus": [], "device_memory_limit": 4_u64 << 30, "sms": 32, "labels": {"team": "a"},
-            "defaults": {"device_memory_limit": 1 << 30}
+            "defaults": {"device_memory_limit": 1 << 30, "priority": "below_normal"}
         });
         let after = json!({
             "gpus": ["GPU-1"], "device_memory_limit": {"GPU-1": 8_u64 << 30}, "max_clients": 2, "labels": {"team": "b"},
@@ -89,6 +90,7 @@ mod tests {
             "GPUs (default) -> GPU-1",
             "SMs 32 -> (default)",
             "default memory limit 1 GiB -> 2 GiB",
+            "default priority below_normal -> none",
             "label team a -> b",
             "max clients (default) -> 2",
             "memory limit 4 GiB -> GPU-1: 8 GiB",

@@ -80,25 +80,42 @@ pub(super) async fn follow(
     format: OutputFormat,
     outcome: OperationWords<'_>,
 ) -> Result<ExitCode, ClientError> {
+    let (operation, code) = follow_one_of_several(client, operation, wait, format, outcome).await?;
+    format.print_value(&operation);
+    Ok(code)
+}
+
+/// The same without the value for programs: the caller prints those of all operations as one document.
+pub(super) async fn follow_one_of_several(
+    client: &Client,
+    operation: Operation,
+    wait: WaitArgs,
+    format: OutputFormat,
+    outcome: OperationWords<'_>,
+) -> Result<(Operation, ExitCode), ClientError> {
     let id = operation.id.to_string();
+    let announce = |sentence: &str, operation: &Operation| {
+        if !format.is_structured() {
+            format.announce(sentence, &id, operation);
+        }
+    };
     if wait.no_wait && !operation.state.is_final() {
         let sentence = format!("{}: operation {id} (mps-manager operation wait {id})", outcome.doing);
-        format.announce(&sentence, &id, &operation);
-        return Ok(ExitCode::SUCCESS);
+        announce(&sentence, &operation);
+        return Ok((operation, ExitCode::SUCCESS));
     }
     let operation = ended(client, operation, outcome.doing).await?;
     if format == OutputFormat::Wide {
         print_steps(&operation);
     }
     if operation.state == OperationState::Succeeded {
-        format.announce(&format!("{}{}", outcome.done, took(&operation)), &id, &operation);
-        return Ok(ExitCode::SUCCESS);
+        announce(&format!("{}{}", outcome.done, took(&operation)), &operation);
+        return Ok((operation, ExitCode::SUCCESS));
     }
-    format.print_value(&operation);
     let why = operation.error.clone().unwrap_or_else(|| operation.state.as_str().to_owned());
     complain(&format!("{}: {why}", outcome.failed));
     remark(&format!("`mps-manager operation get {id}` shows its steps"));
-    Ok(ExitCode::from(DIFFERS))
+    Ok((operation, ExitCode::from(DIFFERS)))
 }
 
 /// How long an operation took, as ` (0.3 s)`.

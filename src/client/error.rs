@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use crate::domain::count::counted;
 use crate::http::problem::Problem;
 
 /// Why a call failed.
@@ -41,15 +42,22 @@ pub enum ClientError {
     /// The answer is not what this version expects.
     #[error("the server's answer cannot be read: {0}; is it of the same version?")]
     Unreadable(String),
+    /// The caller was asked, and declined.
+    #[error("nothing was done")]
+    Declined,
     /// The address is not one.
     #[error("{0}")]
     Address(String),
 }
 
 fn describe(problem: &Problem) -> String {
-    let mut text = format!("{}: {}", problem.title, problem.detail);
-    for error in &problem.errors {
-        if error.detail != problem.detail {
+    let errors = &problem.errors;
+    // Where the detail is only the first of several faults, none of them stands out.
+    let is_list = errors.len() > 1 && errors.iter().any(|error| error.detail == problem.detail);
+    let detail = if is_list { counted(errors.len(), "fault") } else { problem.detail.clone() };
+    let mut text = format!("{}: {detail}", problem.title);
+    for error in errors {
+        if error.detail != detail {
             let _ = write!(text, "\n  {}: {}", error.pointer, error.detail);
         } else if !error.pointer.is_empty() {
             let _ = write!(text, " (at {})", error.pointer);

@@ -6,7 +6,7 @@
 
 use super::count::counted;
 use super::daemon::{DaemonSpec, Mode};
-use super::gpu::Gpu;
+use super::gpu::{Gpu, full_name};
 use super::memory::Bytes;
 use super::provisioning::ShareBasis;
 use super::resolution::resolve;
@@ -75,16 +75,12 @@ pub fn on_gpus_of(
     let limit = tenant.device_memory_limit.as_ref();
     let limited = || Some(("device_memory_limit", "limits", limit?.names_beyond(&daemon.gpus)?));
     let Some((field, does, foreign)) = beyond.or_else(limited) else { return Ok(()) };
-    let shown = |uuid: &GpuUuid| {
-        let known = gpus.iter().find(|known| known.uuid == *uuid && known.present);
-        known.map_or_else(|| uuid.to_string(), |known| format!("GPU {} ({uuid})", known.index))
-    };
-    let offered: Vec<String> = daemon.gpus.iter().map(shown).collect();
+    let offered: Vec<String> = daemon.gpus.iter().map(|gpu| full_name(gpu, gpus)).collect();
     Err(AdmissionError {
         field,
         detail: format!(
             "tenant {name} {does} {}, which daemon {daemon_name} does not offer: choose among {}",
-            shown(foreign),
+            full_name(foreign, gpus),
             offered.join(", ")
         ),
     })

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 pub use super::effective::{Effective, FaultHolder, MemoryReading, Server, ServerStatus};
-use super::gpu::{ComputeMode, Gpu, GpuRef};
+use super::gpu::{ComputeMode, Gpu, GpuRef, full_name};
 use super::isolation::Isolation;
 use super::layout::active::ActiveLayout;
 use super::layout::status::LayoutStatus;
@@ -389,21 +389,23 @@ impl<G> DaemonSpec<G> {
 }
 
 impl DaemonSpec {
-    /// Refuses a spec that no daemon could follow, whatever the host; the field comes first.
-    pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
+    /// Refuses a spec that no daemon could follow, whatever the host, whose GPUs are named; the field comes first.
+    pub fn check(&self, host: &[Gpu]) -> Result<(), (&'static str, InvalidValue)> {
         if self.gpus.is_empty() {
             return Err(("gpus", InvalidValue("a daemon needs at least one GPU: name one in gpus".into())));
         }
         let mut seen = std::collections::BTreeSet::new();
         if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
-            return Err(("gpus", InvalidValue(format!("{twice} is named twice: name each GPU once"))));
+            let text = format!("{} is named twice: name each GPU once", full_name(twice, host));
+            return Err(("gpus", InvalidValue(text)));
         }
         if let Some(beyond) =
             self.defaults.device_memory_limit.as_ref().and_then(|limit| limit.names_beyond(&self.gpus))
         {
-            let offered: Vec<&str> = self.gpus.iter().map(GpuUuid::as_str).collect();
+            let offered: Vec<String> = self.gpus.iter().map(|gpu| full_name(gpu, host)).collect();
             let text = format!(
-                "the default limit names {beyond}, which is not among the daemon's GPUs: choose among {}",
+                "the default limit names {}, which is not among the daemon's GPUs: choose among {}",
+                full_name(beyond, host),
                 offered.join(", ")
             );
             return Err((DEFAULT_LIMIT, InvalidValue(text)));
@@ -475,8 +477,12 @@ mod tests {
         ] {
             let spec: DaemonSpec<GpuRef> =
                 serde_json::from_str(&format!("{{\"gpus\":[\"0\"],{extra}}}")).expect(extra);
-            let spec = spec.resolve_gpus(&[h200(0), h200(1)]).expect("known GPUs");
-            assert_eq!(spec.check().expect_err(extra).0, field, "{extra}");
+            let host = [h200(0), h200(1)];
+            let spec = spec.resolve_gpus(&host).expect("known GPUs");
+            let (refused, reason) = spec.check(&host).expect_err(extra);
+            assert_eq!(refused, field, "{extra}");
+            let one = format!("names GPU 1 ({}), which", host[1].uuid);
+            assert_eq!(field == DEFAULT_LIMIT, reason.to_string().contains(&one), "{reason}");
         }
     }
 

@@ -316,6 +316,12 @@ pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -
     present
 }
 
+/// A GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone where the driver does not list it.
+pub fn full_name(uuid: &GpuUuid, known: &[Gpu]) -> String {
+    let known = known.iter().find(|known| known.uuid == *uuid && known.present);
+    known.map_or_else(|| uuid.to_string(), |known| format!("GPU {} ({uuid})", known.index))
+}
+
 /// Who may open a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -385,6 +391,8 @@ mod tests {
         );
         assert_eq!((all[1].sms, all[1].memory_total), (gone.sms, gone.memory_total));
         assert_eq!(GpuRef(gone.uuid.to_string()).resolve(&all).map(|gpu| gpu.present), Ok(false));
+        assert_eq!(full_name(&here.uuid, &all), format!("GPU 0 ({})", here.uuid));
+        assert_eq!(full_name(&gone.uuid, &all), gone.uuid.to_string());
         let refused = GpuRef("1".into()).resolve(&all).expect_err("no index").to_string();
         assert!(refused.contains(&format!("{} (missing)", gone.uuid)), "{refused}");
     }

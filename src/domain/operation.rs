@@ -113,14 +113,17 @@ pub struct HostLayout {
     pub gpu_map: GpuMap,
     /// What to do about partitions that another program makes or removes.
     pub drift_policy: PartitionPolicy,
+    /// Whether partitions that stay may be made again.
+    #[serde(default)]
+    pub recreate: bool,
 }
 
 impl HostLayout {
     /// The operation that puts it on its daemon.
     pub fn request(&self) -> OperationRequest {
-        let Self { layout, version, gpu_map, drift_policy, .. } = self.clone();
+        let Self { layout, version, gpu_map, drift_policy, recreate, .. } = self.clone();
         let note = Some("host file".to_owned());
-        OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate: false, note }
+        OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate, note }
     }
 }
 

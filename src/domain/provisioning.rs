@@ -253,21 +253,45 @@ impl ProvisioningStatus {
         Some(format!("Each client of {tenant} gets {percentage} %{weight}. {}", self.meaning()))
     }
 
+    /// What each client of each tenant gets, a line for each: `demo: weight 3, 37.5 %, 48 SMs`.
+    pub fn shares_in_words(&self) -> Vec<String> {
+        let words = |share: &TenantShare| {
+            let mut parts = vec![format!("{} %", share.active_thread_percentage)];
+            if self.is_weighted() && !share.stated {
+                parts.insert(0, format!("weight {}", share.weight));
+            }
+            if !share.gpus.is_empty() {
+                parts.push(format!("{} SMs", share.sms()));
+            }
+            if share.stated {
+                parts.push("stated by the tenant".to_owned());
+            }
+            if share.clients_with_another > 0 {
+                parts.push(format!("{} with another share", counted(share.clients_with_another, "client")));
+            }
+            format!("{}: {}", share.tenant, parts.join(", "))
+        };
+        self.shares.iter().map(words).collect()
+    }
+
     /// What is divided among how many clients, in words.
     pub fn meaning(&self) -> String {
-        let clients = counted(self.clients, "client");
         let from = match self.clients_from {
             ClientCountSource::ExpectedClients => "the daemon's expected_clients",
             ClientCountSource::MaxClients => "the sum of the tenants' max_clients",
             ClientCountSource::Tenants => "one for each tenant that states no share",
         };
-        let how = match self.strategy {
-            ProvisioningStrategy::None => "not divided",
-            ProvisioningStrategy::Uniform => "divided equally",
+        let (how, doubled) = match self.strategy {
+            ProvisioningStrategy::None => ("not divided", ""),
+            ProvisioningStrategy::Uniform => ("divided equally", ""),
             ProvisioningStrategy::Relaxed => {
-                "divided equally and doubled, so that two clients can use each SM"
+                ("divided equally", ", and each share is doubled, so that two clients can use each SM")
             }
-            ProvisioningStrategy::Weighted => "divided by weight",
+            ProvisioningStrategy::Weighted => ("divided by weight", ""),
+        };
+        let among = match self.clients {
+            0 => "clients, of which there are none yet".to_owned(),
+            clients => format!("{} ({from})", counted(clients, "client")),
         };
         let rest = if self.taken_percentage > 0.0 {
             format!(
@@ -278,7 +302,7 @@ impl ProvisioningStatus {
             "The GPU".to_owned()
         };
         format!(
-            "{rest} is {how} among {clients}: {from}. A client keeps the share that it was started with; shares reserve nothing."
+            "{rest} is {how} among {among}{doubled}. A client keeps the share that it was started with; shares reserve nothing."
         )
     }
 }

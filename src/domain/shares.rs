@@ -113,5 +113,8 @@ mod tests {
         assert_eq!(status.clients, 2);
         let stated: Vec<bool> = status.shares.iter().map(|share| share.stated).collect();
         assert_eq!(stated, [true, false, true, false]);
+        let words = status.shares_in_words();
+        assert_eq!(words[0], "t0: 20.0 %, 26 SMs, stated by the tenant");
+        assert!(words[1].starts_with("t1: weight 3, 26.7 %, ") && words[1].ends_with(" SMs"), "{words:?}");
     }
 }

@@ -175,7 +175,7 @@ impl Problem {
                 detail,
             ),
             ServiceError::NotAdmitted(field) => {
-                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon has too little room", detail)
+                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot admit this", detail)
                     .with(vec![field])
             }
             ServiceError::Blocked { errors, .. } => {

@@ -166,11 +166,12 @@ pub(super) async fn empty(
             match (&left, limit.on_timeout) {
                 (None, _) => Ok((None, "no client is connected, and no lease is held".to_owned())),
                 (Some(left), OnTimeout::Terminate) => {
-                    let outcome = format!("after {} s there are still {left}", limit.timeout_s);
+                    let outcome = format!("still there after {} s: {left}", limit.timeout_s);
                     Ok((Some(()), outcome))
                 }
                 (Some(left), OnTimeout::Fail) => Err(Stop::Failed(format!(
-                    "after {} s there are still {left}: end them, or ask with on_timeout=terminate",
+                    "still there after {} s: {left}; end what is left, or have it terminated at the time limit \
+                     (`--on-timeout terminate`, or on_timeout=terminate)",
                     limit.timeout_s
                 ))),
             }
@@ -260,7 +261,7 @@ async fn terminate(
         }
         if !occupants.unread.is_empty() && !going_down {
             // A signal before MPS has confirmed that its work is ended can take the others of a server along.
-            return Err(Stop::Failed(format!("{ended} were ended, and there are still {occupants}")));
+            return Err(Stop::Failed(format!("{ended} were ended; still there: {occupants}")));
         }
         if occupants.only_unread() {
             break;
@@ -307,7 +308,7 @@ async fn terminate(
         left if going_down && left.only_unread() => {
             Ok(((), format!("{ended} ended{spared}; what cannot be read goes down with its daemon: {left}")))
         }
-        left => Err(Stop::Failed(format!("{ended} were ended, and there are still {left}"))),
+        left => Err(Stop::Failed(format!("{ended} were ended; still there: {left}"))),
     }
 }
 

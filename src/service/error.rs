@@ -16,6 +16,9 @@ pub struct FieldError {
     pub detail: String,
 }
 
+/// What happens next to a process that waits for a slot.
+pub const KEEPS_TURN: &str = "this process keeps its turn";
+
 /// Why a use case was refused or failed; nothing of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {

@@ -19,7 +19,7 @@ pub mod tenants;
 
 pub use access::context::IdempotencyKey;
 pub use backend::{Backend, Parts, Service};
-pub use error::{FieldError, ServiceError};
+pub use error::{FieldError, KEEPS_TURN, ServiceError};
 
 use backend::unavailable;
 

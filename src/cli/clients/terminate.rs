@@ -11,9 +11,9 @@ use super::super::confirm::{ConfirmArgs, owners};
 use super::super::fetch::{all, filtered};
 use super::super::output::remark;
 use super::super::server::CallArgs;
-use super::super::wait::{OperationWords, WaitArgs, follow};
+use super::super::wait::{OperationWords, WaitArgs, follow_one_of_several};
 use super::select::{CLIENTS, ClientSelector, resolve};
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::operation::Operation;
 use crate::service::tenants::clients::ClientView;
@@ -80,6 +80,7 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
         args.filter.clients(&client).await?
     };
     if chosen.is_empty() {
+        args.call.format().print_value(&chosen);
         remark("There are no such clients.");
         return Ok(ExitCode::SUCCESS);
     }
@@ -87,21 +88,44 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
         let many = counted(chosen.len(), "client");
         args.confirm.ask(&format!("Terminate {many} of {}?", owners(&chosen)))?;
     }
-    let stopped = args.stopped.map(|action| action.as_str().to_owned());
-    let mut worst = ExitCode::SUCCESS;
+    let format = args.call.format();
+    let mut operations = Vec::new();
+    let mut result = Ok(ExitCode::SUCCESS);
     for one in &chosen {
-        let path = filtered(&format!("{CLIENTS}/{}/terminate", one.id), &[("stopped", stopped.clone())]);
-        let operation: Operation = client.post(&path, &json!({})).await?;
-        let tenant = one.tenant.as_ref().map_or_else(String::new, |tenant| format!(" ({tenant})"));
-        let words = OperationWords {
-            doing: &format!("terminating client {}{tenant}", one.pid),
-            done: &format!("client {}{tenant} was terminated", one.pid),
-            failed: &format!("client {} was not terminated", one.id),
-        };
-        let code = follow(&client, operation, args.wait, args.call.format(), words).await?;
-        if code != ExitCode::SUCCESS {
-            worst = code;
+        match terminate_one(&client, args, one).await {
+            Ok((operation, code)) => {
+                operations.push(operation);
+                if code != ExitCode::SUCCESS {
+                    result = Ok(code);
+                }
+            }
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
         }
     }
-    Ok(worst)
+    if !is_by_name || chosen.len() > 1 {
+        format.print_value(&operations);
+    } else if let Some(only) = operations.first() {
+        format.print_value(only);
+    }
+    result
+}
+
+async fn terminate_one(
+    client: &Client,
+    args: &TerminateArgs,
+    one: &ClientView,
+) -> Result<(Operation, ExitCode), ClientError> {
+    let stopped = args.stopped.map(|action| action.as_str().to_owned());
+    let path = filtered(&format!("{CLIENTS}/{}/terminate", one.id), &[("stopped", stopped)]);
+    let operation: Operation = client.post(&path, &json!({})).await?;
+    let tenant = one.tenant.as_ref().map_or_else(String::new, |tenant| format!(" ({tenant})"));
+    let words = OperationWords {
+        doing: &format!("terminating client {}{tenant}", one.pid),
+        done: &format!("client {}{tenant} was terminated", one.pid),
+        failed: &format!("client {} was not terminated", one.id),
+    };
+    follow_one_of_several(client, operation, args.wait, args.call.format(), words).await
 }

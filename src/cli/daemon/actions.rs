@@ -42,10 +42,21 @@ async fn followed(
     follow(client, operation, args.wait, args.call.format(), words).await
 }
 
+/// What a sentence about a daemon that is ready goes on with where it admits no clients.
+async fn still_cordoned(client: &Client, name: &DaemonName) -> Result<String, ClientError> {
+    let daemon: DaemonView = client.get(&format!("{DAEMONS}/{name}")).await?;
+    Ok(if daemon.spec.schedulable {
+        String::new()
+    } else {
+        format!(", and still cordoned: `mps-manager daemon uncordon {name}` lets clients in")
+    })
+}
+
 pub(super) async fn start(args: &ActionArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
+    let done = format!("is ready{}", still_cordoned(&client, &args.daemon.name).await?);
     let operation = post(&client, &format!("{DAEMONS}/{}/start", args.daemon.name)).await?;
-    followed(&client, args, operation, ["starting", "is ready", "was not started"]).await
+    followed(&client, args, operation, ["starting", done.as_str(), "was not started"]).await
 }
 
 pub(super) async fn stop(args: &EndingArgs) -> Result<ExitCode, ClientError> {
@@ -60,8 +71,10 @@ pub(super) async fn restart(args: &EndingArgs) -> Result<ExitCode, ClientError> 
     let client = args.action.call.client()?;
     let name = args.action.daemon.name.as_str();
     args.confirm.ask_for_clients(&client, name, &format!("Restart daemon {name}")).await?;
+    let cordoned = still_cordoned(&client, &args.action.daemon.name).await?;
     let operation = post(&client, &path(args, "/restart")).await?;
-    let words = ["restarting", "was restarted and is ready", "was not restarted"];
+    let done = format!("was restarted and is ready{cordoned}");
+    let words = ["restarting", done.as_str(), "was not restarted"];
     followed(&client, &args.action, operation, words).await
 }
 

@@ -16,11 +16,13 @@ use self::set::DaemonSetArgs;
 use super::confirm::ConfirmArgs;
 use super::fetch::{GpuNames, all};
 use super::gpu;
+use super::incident::with_current;
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, age, word};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
 use crate::domain::duration::parse_seconds;
-use crate::domain::{DaemonName, DeviceMemoryLimit, Priority};
+use crate::domain::provisioning::ProvisioningStatus;
+use crate::domain::{DaemonName, DeviceMemoryLimit, Priority, rfc3339};
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
 
@@ -264,8 +266,12 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
         )
         .row("Default percentage", TableCell::optional(daemon.spec.defaults.active_thread_percentage))
         .row("Default priority", TableCell::optional(daemon.spec.defaults.priority.map(Priority::as_str)))
-        .row("Provisioning", provisioning_words(&daemon))
-        .row("Settings drift", word(daemon.spec.drift_policy));
+        .row("Provisioning", provisioning_words(&daemon));
+    let provisioning = status.and_then(|status| status.provisioning.as_ref());
+    for share in provisioning.map(ProvisioningStatus::shares_in_words).unwrap_or_default() {
+        details = details.row("Share", share);
+    }
+    details = details.row("Settings drift", word(daemon.spec.drift_policy));
     if let Some(layout) = &daemon.spec.layout {
         details = details.row("Layout", format!("{} version {}", layout.name, layout.version));
     }
@@ -279,10 +285,11 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
             .row("Pipe directory", status.pipe_directory.as_str())
             .row("Log directory", status.log_directory.as_str());
     }
-    details.row("Age", age(daemon.created_at)).conditions(&conditions).print(
-        call.format(),
-        name.as_str(),
-        &daemon,
-    );
+    details = details.row("Age", age(daemon.created_at)).conditions(&conditions);
+    // Not those of an earlier daemon of that name.
+    let since = Some(rfc3339::format(daemon.created_at));
+    let details =
+        with_current(details, &client, &[("daemon", Some(name.to_string())), ("since", since)]).await?;
+    details.print(call.format(), name.as_str(), &daemon);
     Ok(ExitCode::SUCCESS)
 }

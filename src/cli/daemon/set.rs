@@ -11,6 +11,7 @@ use super::super::change::{SpecChange, SpecFields, change, memory_limit, some_li
 use super::super::completion;
 use super::super::output::{DIFFERS, complain, remark, word};
 use super::super::server::CallArgs;
+use super::super::values::{overcommit_ratio, thread_percentage, whole_number};
 use super::super::wait::{POLL, ProgressLine, WaitArgs};
 use super::arguments::{DAEMONS, NamedDaemon, phase as phase_word};
 use crate::client::{Client, ClientError};
@@ -49,13 +50,13 @@ pub(in crate::cli) struct DaemonSetArgs {
     #[arg(long, value_name = "STRATEGY", hide_possible_values = true, value_parser = ["none", "uniform", "relaxed", "weighted"])]
     provisioning: Option<String>,
     /// Clients that provisioning divides a GPU among
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     expected_clients: Option<u32>,
     /// Memory limit of tenants that state none, for example 8G, or for each GPU, for example 0=8G,1=4G
-    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = memory_limit)]
     memory_limit: Option<String>,
     /// Thread percentage of tenants that state none
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = thread_percentage)]
     thread_percentage: Option<f64>,
     /// Priority of tenants that state none: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
@@ -64,7 +65,7 @@ pub(in crate::cli) struct DaemonSetArgs {
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["open", "reserved"])]
     admission: Option<String>,
     /// With reserved admission, how many times the memory may be reserved
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = overcommit_ratio)]
     memory_overcommit: Option<f64>,
     /// What to do about settings that others change: report or repair
     #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["report", "repair"])]
@@ -166,6 +167,9 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
     let provisioning = status.and_then(|status| status.provisioning.as_ref());
     if let Some(provisioning) = provisioning.filter(|_| made != SpecChange::Unchanged) {
         remark(&provisioning.meaning());
+        for share in provisioning.shares_in_words() {
+            remark(&share);
+        }
     }
     let phase = status.map_or(Phase::Unknown, |status| status.phase);
     match phase {

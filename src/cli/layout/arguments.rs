@@ -1,8 +1,8 @@
 //! What the verbs of `layout` take.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
@@ -10,6 +10,9 @@ use clap_complete::engine::ArgValueCandidates;
 use super::super::completion;
 use super::super::output::OutputFormat;
 use super::super::server::CallArgs;
+use super::super::values::whole_number;
+use crate::client::ClientError;
+use crate::domain::layout::format::SOURCE;
 use crate::domain::layout::{Role, text};
 use crate::domain::{DaemonName, LayoutName};
 
@@ -23,7 +26,7 @@ pub(in crate::cli) struct LayoutTargetArgs {
     #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
     pub(super) daemon: Option<DaemonName>,
     /// The version; by default the newest
-    #[arg(long, value_name = "N", conflicts_with = "file")]
+    #[arg(long, value_name = "N", value_parser = whole_number, conflicts_with = "file")]
     pub(super) layout_version: Option<u32>,
     /// The layout of that name in this document, or - for standard input; `apply` stores it as a new version
     #[arg(short, long)]
@@ -85,13 +88,43 @@ impl DriftPolicyArgument {
 }
 
 /// Reads a file, or standard input.
-pub(in crate::cli) fn read(path: &std::path::Path) -> Result<String, String> {
-    if path.as_os_str() == "-" {
+pub(in crate::cli) fn read(path: &Path) -> Result<String, String> {
+    let text = if is_standard_input(path) {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map_err(|error| format!("standard input: {error}"))?;
-        return Ok(text);
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    text.map_err(|error| {
+        let source = source_name(path);
+        if error.kind() == ErrorKind::InvalidData {
+            return format!("{source} is not a text in UTF-8: give a document in YAML or JSON");
+        }
+        format!("{source}: {error}")
+    })
+}
+
+fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn source_name(path: &Path) -> String {
+    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// A refusal of a document, with its place in the file: what reads a text does not know where it came from.
+pub(in crate::cli) fn placed(words: &str, path: &Path) -> String {
+    words.replace(&format!("--> {SOURCE}:"), &format!("--> {}:", source_name(path)))
+}
+
+/// The same for what the server refused.
+pub(super) fn placed_refusal(error: ClientError, path: &Path) -> ClientError {
+    let ClientError::Refused(mut problem) = error else { return error };
+    problem.detail = placed(&problem.detail, path);
+    for error in &mut problem.errors {
+        error.detail = placed(&error.detail, path);
     }
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+    ClientError::Refused(problem)
 }
 
 /// The format of a document.

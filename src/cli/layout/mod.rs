@@ -14,6 +14,7 @@ use self::arguments::{DocumentOutputArgs, DriftPolicyArgument, LayoutTargetArgs,
 use super::completion;
 use super::output::line;
 use super::server::{CallArgs, ServerArgs, ask};
+use super::values::whole_number;
 use super::wait::WaitArgs;
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::api::layout_schema::layout_document_schema;
@@ -40,7 +41,7 @@ pub(super) enum LayoutCommand {
         #[arg(add = ArgValueCandidates::new(completion::layouts))]
         name: LayoutName,
         /// The version; by default the newest
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = whole_number)]
         layout_version: Option<u32>,
         #[command(flatten)]
         output: DocumentOutputArgs,
@@ -139,8 +140,9 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
             ask(async move { verbs::get(&server.client()?, &name, layout_version, output.format).await })
         }
         LayoutCommand::Import { path, file, call } => {
-            let text = read(&path.or(file).expect("clap requires one"))?;
-            ask(async move { verbs::import(&call, text).await })
+            let path = path.or(file).expect("clap requires one");
+            let text = read(&path)?;
+            ask(async move { verbs::import(&call, text, &path).await })
         }
         LayoutCommand::Plan { target } => {
             let (target, file) = opened(target)?;

@@ -130,7 +130,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
         (None, Some(text)) => text,
         (None, None) => return Err(ClientError::Address("give --from or --file".into())),
     };
-    let document = read(&text)?;
+    let document = read(&text, args.file.as_deref())?;
     let recorded = entry(&document, &args.name)?.recorded.as_ref();
     let recorded = recorded.ok_or_else(|| {
         ClientError::Address(format!(
@@ -189,7 +189,7 @@ async fn already_there(client: &Client, request: &Value, document: &Document) ->
     let name: LayoutName = serde_json::from_value(request["entry"].clone()).ok()?;
     let daemon: DaemonName = serde_json::from_value(request["daemon"].clone()).ok()?;
     let text = exported(client, &name, Some(&daemon), text::LayoutFormat::Json).await.ok()?;
-    let (there, wanted) = (read(&text).ok()?, entry(document, &name).ok()?);
+    let (there, wanted) = (read(&text, None).ok()?, entry(document, &name).ok()?);
     let there = entry(&there, &name).ok()?;
     let (recorded, expected) = (there.recorded.as_ref()?, wanted.recorded.as_ref()?);
     if there.layout() != wanted.layout() || recorded.ids != expected.ids || recorded.shares != expected.shares

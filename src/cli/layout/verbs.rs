@@ -1,5 +1,6 @@
 //! The commands for one server.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use reqwest::Method;
@@ -11,7 +12,9 @@ use super::super::output::{
 };
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow};
-use super::arguments::{DriftPolicyArgument, LayoutTargetArgs, document_format, media_type};
+use super::arguments::{
+    DriftPolicyArgument, LayoutTargetArgs, document_format, media_type, placed, placed_refusal,
+};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::layout::assertion::Assertion;
@@ -99,10 +102,11 @@ fn step_words(step: &LayoutStep) -> String {
     }
 }
 
-pub(super) async fn import(call: &CallArgs, text: String) -> Result<ExitCode, ClientError> {
+pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result<ExitCode, ClientError> {
     // JSON is YAML too.
+    let imported = call.client()?.send_text(&format!("{LAYOUTS}/import"), "application/yaml", text).await;
     let imported: crate::http::api::List<LayoutView> =
-        call.client()?.send_text(&format!("{LAYOUTS}/import"), "application/yaml", text).await?;
+        imported.map_err(|error| placed_refusal(error, path))?;
     if call.format().print_value(&imported.items) {
         return Ok(ExitCode::SUCCESS);
     }
@@ -133,14 +137,14 @@ async fn read_request(
 ) -> Result<Value, ClientError> {
     let mut body = request_body(client, target).await?;
     if let Some(file) = file {
-        body["layout"] = json!(named(&file, &target.name)?.layout());
+        body["layout"] = json!(named(&file, target)?.layout());
     }
     Ok(body)
 }
 
-/// The layout of that name in a document.
-fn named(file: &str, name: &LayoutName) -> Result<DocumentLayout, ClientError> {
-    entry(&read(file)?, name).cloned()
+/// The layout of the target's name in its document.
+fn named(file: &str, target: &LayoutTargetArgs) -> Result<DocumentLayout, ClientError> {
+    entry(&read(file, target.file.as_deref())?, &target.name).cloned()
 }
 
 pub(super) fn entry<'d>(
@@ -153,10 +157,12 @@ pub(super) fn entry<'d>(
     })
 }
 
-pub(super) fn read(file: &str) -> Result<Document, ClientError> {
+/// Reads a document; `path` is the file that it comes from.
+pub(super) fn read(file: &str, path: Option<&Path>) -> Result<Document, ClientError> {
     text::read(file, text::LayoutFormat::Yaml).map_err(|invalid| {
         let place = if invalid.pointer.is_empty() { String::new() } else { format!("{}: ", invalid.pointer) };
-        ClientError::Address(format!("{place}{}", invalid.reason))
+        let words = format!("{place}{}", invalid.reason);
+        ClientError::Address(path.map_or_else(|| words.clone(), |path| placed(&words, path)))
     })
 }
 
@@ -189,7 +195,7 @@ pub(super) async fn apply(
     body["drift_policy"] = json!(drift_policy.map(DriftPolicyArgument::as_str));
     let read_body = read_request(&client, target, file.clone()).await?;
     if let Some(file) = file {
-        let entry = named(&file, &target.name)?;
+        let entry = named(&file, target)?;
         body["layout"] = json!(entry.layout());
         body["note"] = json!(entry.note);
     }

@@ -76,8 +76,17 @@ impl TableCell {
 
     /// Values with commas between, or `-`.
     pub(in crate::cli) fn joined<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> Self {
+        Self::separated(values, ",")
+    }
+
+    /// The same with spaces too, for people alone.
+    pub(in crate::cli) fn listed<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> Self {
+        Self::separated(values, ", ")
+    }
+
+    fn separated<T: std::fmt::Display>(values: impl IntoIterator<Item = T>, separator: &str) -> Self {
         let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
-        Self::optional((!values.is_empty()).then(|| values.join(",")))
+        Self::optional((!values.is_empty()).then(|| values.join(separator)))
     }
 
     /// What its colour says.

@@ -37,6 +37,11 @@ pub(in crate::cli) struct OutputArgs {
 }
 
 impl OutputFormat {
+    /// Whether it is one document for programs, and not lines.
+    pub(in crate::cli) fn is_structured(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml)
+    }
+
     /// Prints a value as JSON or YAML; false if another format is wanted.
     pub(in crate::cli) fn print_value(self, value: &impl Serialize) -> bool {
         match self {

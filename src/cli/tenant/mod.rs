@@ -12,6 +12,7 @@ use self::set::{TENANTS, TenantSetArgs};
 use super::completion;
 use super::confirm::{ConfirmArgs, owners};
 use super::fetch::{GpuNames, all, filtered, require_daemon};
+use super::incident::with_current;
 use super::output::{DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, remark};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
@@ -19,7 +20,7 @@ use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::domain::tenant::{EffectiveMemory, EnforcedBy, TenantEffective};
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
@@ -96,6 +97,7 @@ pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
         ),
         ListColumn::ranked(4, ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into())),
         ListColumn::ranked(6, ListColumn::new("AGE", |tenant| age(tenant.created_at).into())),
+        ListColumn::wide("WEIGHT", |tenant| tenant.spec.weight.to_string().into()),
         ListColumn::wide("UID", |tenant| tenant.spec.uid.to_string().into()),
         ListColumn::wide("GENERATION", |tenant| {
             format!("{}/{}", tenant.status.observed_generation, tenant.generation).into()
@@ -207,7 +209,12 @@ async fn list(call: &CallArgs, daemon: Option<&DaemonName>) -> Result<ExitCode, 
 async fn get(call: &CallArgs, name: &TenantName) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
     let tenant: TenantView = client.get(&format!("{TENANTS}/{name}")).await?;
-    details(&tenant, &GpuNames::read(&client).await).print(call.format(), name.as_str(), &tenant);
+    let details = details(&tenant, &GpuNames::read(&client).await);
+    // Not those of an earlier tenant of that name.
+    let since = Some(rfc3339::format(tenant.created_at));
+    let details =
+        with_current(details, &client, &[("tenant", Some(name.to_string())), ("since", since)]).await?;
+    details.print(call.format(), name.as_str(), &tenant);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,6 +12,7 @@ use super::super::completion;
 use super::super::fetch::{GpuNames, daemon_or_only};
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
+use super::super::values::{thread_percentage, user, whole_number};
 use super::super::wait::{POLL, ProgressLine, WaitArgs};
 use crate::client::{Client, ClientError};
 use crate::domain::condition::{ConditionReason, ready};
@@ -19,7 +20,6 @@ use crate::domain::count::enumerated;
 use crate::domain::daemon::Phase;
 use crate::domain::tenant::TenantEffective;
 use crate::domain::{DaemonName, TenantName};
-use crate::host::user::number_of_user;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 
@@ -46,19 +46,20 @@ pub(in crate::cli) struct TenantSetArgs {
     #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
     gpus: Vec<String>,
     /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
-    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = memory_limit)]
     memory_limit: Option<String>,
     /// How many of its processes may be connected at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     max_clients: Option<u32>,
     /// SMs that each of its processes sees
-    #[arg(long, value_name = "N", conflicts_with = "thread_percentage")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number,
+        conflicts_with = "thread_percentage")]
     sms: Option<u32>,
     /// Share of the threads of a GPU instead of SMs, in percent
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = thread_percentage)]
     thread_percentage: Option<f64>,
     /// Its share beside others where the daemon's provisioning is weighted
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     weight: Option<u32>,
     /// Its priority: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
@@ -104,10 +105,6 @@ impl UnsetTenantField {
             Self::Labels => &["labels"],
         }
     }
-}
-
-fn user(text: &str) -> Result<u32, String> {
-    text.parse().or_else(|_| number_of_user(text).map_err(|why| (*why).to_owned()))
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

@@ -165,6 +165,8 @@ pub struct ClientRefusal {
     pub pid: Option<u32>,
     /// Its tenant, where that is known.
     pub tenant: Option<TenantName>,
+    /// Whether the process had ended before it was looked at.
+    pub has_ended: bool,
     /// When, by server.log, in unix milliseconds.
     pub logged_at: Option<i64>,
 }

@@ -170,6 +170,7 @@ fn examples() -> Vec<DomainEvent> {
             reason: "full".into(),
             pid: Some(7),
             tenant: None,
+            has_ended: false,
             logged_at: None,
         }),
         DomainEvent::BreachDetected(breach()),

@@ -101,7 +101,7 @@ pub fn resolve(
     }
     for (name, daemon) in &file.daemons {
         let resolved = daemon.clone().resolve_gpus(gpus);
-        match resolved.and_then(|resolved| resolved.check().map(|()| resolved)) {
+        match resolved.and_then(|resolved| resolved.check(gpus).map(|()| resolved)) {
             Ok(resolved) => {
                 spec.daemons.insert(name.clone(), resolved);
             }

@@ -159,7 +159,10 @@ pub fn changes(wanted: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool
         let Some(daemon) = daemon else { continue };
         let before = stored.daemons.get(name).and_then(|daemon| Some((daemon.layout.as_ref()?, daemon)));
         let shown = |active: &ActiveLayout, daemon: &DaemonSpec| {
-            binding_fields(active, &binding(active, daemon, stored, gpus))
+            // A version that is not on the host yet is the layout as the file has it.
+            let new = || wanted.layouts.get(&active.name).map(|(layout, _)| layout);
+            let content = stored.content(&active.version_ref()).or_else(new);
+            binding_fields(active, &binding(active, content, daemon, stored, gpus))
         };
         let old = before.map(|(active, daemon)| shown(active, daemon));
         let is_same = before.is_some_and(|(before, _)| before == active);

@@ -10,7 +10,7 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::document::DocumentLayout;
-use crate::domain::layout::{GpuMap, map_roles};
+use crate::domain::layout::{GpuMap, Layout, map_roles};
 use crate::domain::memory::MIB;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName};
@@ -34,7 +34,8 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
     let layout = |newest: &super::StoredLayout| DocumentLayout::of(&newest.layout, newest.note.clone(), None);
     let bindings = stored.daemons.iter().filter_map(|(name, daemon)| {
         let active = daemon.layout.as_ref()?;
-        Some((name.clone(), binding(active, daemon, stored, gpus)))
+        let content = stored.content(&active.version_ref());
+        Some((name.clone(), binding(active, content, daemon, stored, gpus)))
     });
     ExportedHost {
         version: VERSION,
@@ -59,15 +60,15 @@ fn gpu_name(uuid: &GpuUuid, gpus: &[Gpu]) -> GpuRef {
     GpuRef(found.map_or_else(|| uuid.to_string(), |gpu| gpu.index.to_string()))
 }
 
-/// The layout of a daemon, with the GPUs that a host file has to name.
+/// The layout of a daemon, with the GPUs that a host file has to name by what the layout contains.
 pub(super) fn binding(
     active: &ActiveLayout,
+    content: Option<&Layout>,
     daemon: &DaemonSpec,
     stored: &StoredHost,
     gpus: &[Gpu],
 ) -> LayoutBinding {
     let is_newest = stored.layouts.get(&active.name).is_some_and(|newest| newest.version == active.version);
-    let content = stored.content(&active.version_ref());
     let by_default = content.and_then(|layout| map_roles(layout, &GpuMap::new(), &daemon.gpus, gpus).ok());
     let named = by_default.as_ref() != Some(&active.gpu_map);
     let map = active.gpu_map.iter().filter(|_| named);

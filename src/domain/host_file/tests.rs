@@ -75,6 +75,10 @@ fn unknown_field_is_shown_with_a_caret() {
     let json = serde_json::json!({"version": "v1", "daemons": {"gpu0": {"gpus": ["0"], "modus": 1}}});
     let errors = text::read(&json.to_string(), LayoutFormat::Json).expect_err("unknown");
     assert_eq!(errors[0].pointer, "/daemons/gpu0/modus");
+    // The layout of a daemon stands under bindings.
+    for message in [message, errors[0].to_string()] {
+        assert!(message.contains("this takes gpus, mode, multi_user, "), "{message}");
+    }
 }
 
 #[test]
@@ -158,6 +162,22 @@ fn changes_are_listed_field_by_field() {
     assert_eq!(
         shown(&changes(&spec, &stored, &gpus(), true)),
         ["- binding gpu1", "- tenant web", "- layout halves"]
+    );
+}
+
+#[test]
+fn default_gpu_map_is_no_change() {
+    let text = FILE
+        .replace("gpu0: {gpus: [0]}", "gpu0: {gpus: [0], mode: static}")
+        .replace("gpu1: {layout: halves, gpu_map: {0: 1}}", "gpu0: {layout: halves}");
+    let empty = StoredHost::default();
+    let stored = applied(&resolve(&read(&text), &empty, &gpus(), false).expect("a good file"), &empty);
+    let next_versions = BTreeMap::from([(LayoutName::parse("halves").unwrap(), 2)]);
+    let stored = StoredHost { next_versions, ..stored };
+    let other = text.replace("chunks: 7}", "chunks: 8}");
+    assert_eq!(
+        shown(&on(&other, &stored).expect("changes"))[1..],
+        ["~ binding gpu0|    ~ layout: \"halves version 1\" -> \"halves version 2\""]
     );
 }
 

@@ -1,6 +1,7 @@
 //! Host files as text: YAML and JSON.
 
 use super::{HostFile, VERSION};
+use crate::domain::InvalidValue;
 use crate::domain::layout::Invalid;
 use crate::domain::layout::format::DocumentKind;
 use crate::domain::layout::text::LayoutFormat;
@@ -15,9 +16,21 @@ const KIND: DocumentKind = DocumentKind {
 
 /// Reads a host file; what is wrong in it on any host is refused with its place.
 pub fn read(text: &str, format: LayoutFormat) -> Result<HostFile, Vec<Invalid>> {
-    let file: HostFile = KIND.read(text, format).map_err(|error| vec![error])?;
+    let file: HostFile = KIND.read(text, format).map_err(|error| vec![without_layout(error)])?;
     let wrong = file.check();
     if wrong.is_empty() { Ok(file) } else { Err(wrong) }
+}
+
+/// Offers no `layout` where the fields of a daemon are listed: it stands under `bindings`.
+fn without_layout(Invalid { pointer, reason }: Invalid) -> Invalid {
+    const FIELDS: &str = "this takes gpus, ";
+    let reason = match reason.0.split_once(FIELDS) {
+        Some((before, fields)) => {
+            InvalidValue(format!("{before}{FIELDS}{}", fields.replacen("layout, ", "", 1)))
+        }
+        None => reason,
+    };
+    Invalid { pointer, reason }
 }
 
 /// Writes what is exported.

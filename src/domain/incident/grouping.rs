@@ -3,6 +3,8 @@
 //! One incident groups what belongs together: a GPU fault with the death of its server and its clients, a daemon's death with its
 //! server's, repeated deaths in a crash loop, repeated drift. A client that lost its work in one incident does not lose it again in another.
 
+use std::collections::BTreeSet;
+
 use super::report::IncidentReport;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, Suspect};
 use crate::domain::client::ClientId;
@@ -303,7 +305,15 @@ impl Grouping<'_> {
         if !report.is_hint {
             return self.report(report, |open| open.kind == IncidentKind::GpuFault && same(open));
         }
-        self.report_over(report, same);
+        // A server that recovers can have another one, which has other clients: those of the first are gone.
+        let named: BTreeSet<u32> = fault.reported.iter().chain(&fault.affected).copied().collect();
+        let is_of = |known: &Incident| {
+            let mut pids = known.affected.iter().map(|client| client.pid);
+            let is_any_named = pids.any(|pid| named.contains(&pid))
+                || known.suspects.iter().any(|suspect| named.contains(&suspect.pid));
+            known.is_open() || named.is_empty() || is_any_named || known.kind == IncidentKind::ServerDied
+        };
+        self.report_over(report, |known| same(known) && is_of(known));
     }
 
     /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
@@ -321,10 +331,8 @@ impl Grouping<'_> {
             }
             None => (self.opened(report), None),
         };
-        if id.is_some() && !incident.is_open() {
-            incident.reopened_at = Some(self.seen.at);
-        }
-        if id.is_none() || !incident.is_open() {
+        // What a log adds to a fault that was seen does not change when that was over.
+        if id.is_none() || incident.is_momentary() {
             (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(IncidentEnd::Recovered));
         }
         let transition = if id.is_some() { Transition::Extended } else { Transition::OpenedAndEnded };
@@ -344,7 +352,7 @@ impl Grouping<'_> {
             client: None,
             tenant: refusal.tenant.clone(),
             program: None,
-            has_ended: false,
+            has_ended: refusal.has_ended,
         });
         let report = IncidentReport {
             suspects: suspects.into_iter().collect(),

@@ -48,13 +48,13 @@ kinds! {
     GpuFault = "gpu_fault", "A client caused a fatal GPU error, which ended the work of every client that shares a GPU with it.",
         "Restart the affected work. While the fault is open, end the affected clients that are still connected: no new client is accepted until they are gone.";
     ServerDied = "server_died", "An MPS server ended while it had clients.",
-        "Restart the affected work; the next client gets a new server. If it happens again, read server.log on the daemon's page.";
+        "Restart the affected work; the next client gets a new server. If it happens again, read server.log (`mps-manager daemon logs NAME`, or the daemon's page).";
     DaemonDied = "daemon_died", "A control daemon ended without being asked to by this manager.",
-        "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log on the daemon's page.";
+        "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log (`mps-manager daemon logs NAME control`, or the daemon's page).";
     DaemonWedged = "daemon_wedged", "A control daemon stopped answering.",
         "Continue what is stopped (kill -CONT PID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
     CrashLoop = "crash_loop", "A control daemon crashed or failed to start five times within a minute.",
-        "Read control.log on the daemon's page, correct what it names, and start the daemon.";
+        "Read control.log (`mps-manager daemon logs NAME control`, or the daemon's page), correct what it names, and start the daemon.";
     Drift = "drift", "Another program changed settings or partitions of a daemon.",
         "Find the program that sends commands to this daemon and stop it. With drift_policy report, write the daemon or a tenant again to restore the settings.";
     LayoutIdsDiffer = "layout_ids_differ", "A layout gave other partition IDs than are on record.",

@@ -99,7 +99,7 @@ pub struct Suspect {
     pub tenant: Option<TenantName>,
     /// Its program, without arguments, where that is known.
     pub program: Option<String>,
-    /// Whether a process outside MPS has ended since; always `false` in incidents of other kinds.
+    /// Whether a process outside MPS has ended since, or a refused one before it was looked at; `false` in incidents of other kinds.
     #[serde(default)]
     #[schema(required = true)]
     pub has_ended: bool,
@@ -227,10 +227,15 @@ impl Incident {
         }
     }
 
-    /// How long it took to recover since it was opened last, in milliseconds.
+    /// Whether it was over each time that it became known, so that nothing recovered from it.
+    fn is_momentary(&self) -> bool {
+        self.is_hint || self.kind == IncidentKind::ClientRefused
+    }
+
+    /// How long it took to recover since it was opened last, in milliseconds; `None` for what is over when it becomes known.
     pub fn time_to_recovery_ms(&self) -> Option<i64> {
         let opened_at = self.reopened_at.unwrap_or(self.opened_at);
-        self.recovered_at.map(|at| (at - opened_at).max(0))
+        self.recovered_at.filter(|_| !self.is_momentary()).map(|at| (at - opened_at).max(0))
     }
 
     /// The tenants that it hit, in order: those whose clients lost work, and for a breach, a bypass or a refusal, those whose process it

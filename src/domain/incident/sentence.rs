@@ -1,9 +1,9 @@
 //! An incident in one sentence, as people would say it.
 
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, Suspect};
-use crate::domain::count::counted;
+use crate::domain::count::{counted, enumerated};
 
-/// The most names in a sentence.
+/// The most names in a sentence that counts the others.
 const NAMED: usize = 3;
 
 impl Incident {
@@ -142,9 +142,9 @@ impl Incident {
         format!("{daemon} {meaning}")
     }
 
-    /// How long it took, once it is over.
+    /// How long it took, once it is over; empty where it took no time that could be measured.
     fn over(&self) -> Option<String> {
-        self.time_to_recovery_ms().map(recovery_words)
+        (!self.is_open()).then(|| self.time_to_recovery_ms().map(recovery_words).unwrap_or_default())
     }
 
     fn times(&self) -> String {
@@ -210,15 +210,14 @@ fn of_tenants<'s>(suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
 }
 
 /// Tenants as `demo, inference and nightly`; of many, how many more there are.
-fn listed<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
-    let count = names.len();
-    let names: Vec<&str> = names.take(NAMED).collect();
-    match (names.as_slice(), count - names.len()) {
-        ([one], 0) => (*one).to_owned(),
-        ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
-        (_, 1) => format!("{} and 1 more tenant", names.join(", ")),
-        (_, more) => format!("{} and {more} more tenants", names.join(", ")),
+fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<&str> = names.collect();
+    // A single name says more than "1 more tenant".
+    if names.len() <= NAMED + 1 {
+        return enumerated(&names);
     }
+    let (first, others) = names.split_at(NAMED);
+    format!("{} and {}", first.join(", "), counted(others.len(), "more tenant"))
 }
 
 /// How long a recovery took: `at once`, `after 0.9 s`.
@@ -263,7 +262,7 @@ mod tests {
     #[test]
     fn many_tenants_are_counted_as_tenants() {
         let names = ["batch", "br", "demo", "web", "x"];
-        assert_eq!(listed(names.into_iter().take(4)), "batch, br, demo and 1 more tenant");
+        assert_eq!(listed(names.into_iter().take(4)), "batch, br, demo and web");
         assert_eq!(listed(names.into_iter()), "batch, br, demo and 2 more tenants");
         assert_eq!(listed(names.into_iter().take(3)), "batch, br and demo");
     }

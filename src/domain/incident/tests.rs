@@ -197,6 +197,9 @@ fn fault_and_its_server_death_are_one_incident() {
     assert_eq!(over.events, [1, 2, 3]);
     assert_eq!((journal.opened, journal.ended), (1, 1));
     assert_eq!(over.tenants(), [tenant("demo"), tenant("web")]);
+    journal.at = 9_000;
+    journal.write(&fault(5, &[3], &[2, 3], KnownFrom::ServerLog));
+    assert_eq!(journal.only().recovered_at, Some(2_100), "its log is read later");
 }
 
 #[test]
@@ -323,6 +326,18 @@ fn fault_of_the_log_alone_hits_no_tenant() {
 }
 
 #[test]
+fn next_fault_of_a_server_is_another_incident() {
+    for known_from in [KnownFrom::Poll, KnownFrom::ServerLog] {
+        let mut journal = Journal::default();
+        journal.write(&fault(5, &[3], &[2, 3], known_from));
+        journal.write(&DomainEvent::ServerRecovered { daemon: daemon("gpu0"), pid: 5 });
+        journal.write(&fault(5, &[6], &[6, 7], KnownFrom::ServerLog));
+        let affected: Vec<_> = journal.incidents.iter().map(|one| pids(&one.incident)).collect();
+        assert_eq!(affected, [[2, 3], [6, 7]], "{known_from:?}");
+    }
+}
+
+#[test]
 fn fault_without_names_takes_those_who_leave() {
     let mut journal = Journal::default();
     journal.write(&fault(5, &[], &[], KnownFrom::Poll));
@@ -355,11 +370,13 @@ fn refusals_name_the_tenant_and_are_over() {
             reason: reason.into(),
             pid: Some(9),
             tenant: Some(tenant("web")),
+            has_ended: true,
             logged_at: None,
         })
     };
     let mut journal = Journal::default();
     journal.write(&refusal("Maximum number of clients (48) reached."));
+    journal.at = 47_000;
     journal.write(&refusal("Maximum number of clients (48) reached."));
     let refused = journal.only();
     assert_eq!(
@@ -367,7 +384,8 @@ fn refusals_name_the_tenant_and_are_over() {
         "MPS refused a client of web of gpu0 twice: Maximum number of clients (48) reached."
     );
     assert_eq!(refused.tenants(), [tenant("web")]);
-    assert!(!refused.is_open());
+    assert!(!refused.is_open() && refused.suspects[0].has_ended);
+    assert_eq!((refused.recovered_at, refused.time_to_recovery_ms()), (Some(47_000), None));
     assert_eq!((refused.occurrences, journal.opened, journal.ended), (2, 1, 1));
     // A server that handles a fault refuses everyone: that is no incident of its own.
     let mut journal = Journal::default();

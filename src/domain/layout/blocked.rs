@@ -93,18 +93,34 @@ impl std::fmt::Display for Blocked {
                      first"
                 )
             }
-            Self::MadeAgain { partition, gpu, id } => write!(
-                f,
-                "partition {partition} ({gpu}/{id}) stays in the layout but would have to be made again in its order, which may \
-                 change its ID: end the processes that were started with it, and apply the layout with `mps-manager layout apply --recreate`"
-            ),
+            Self::MadeAgain { partition, gpu, id } => {
+                let with = "the layout with `mps-manager layout apply --recreate`";
+                f.write_str(&made_again(partition, gpu, id, with))
+            }
             Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),
             Self::OwnShare(own) => write!(f, "{own}"),
         }
     }
 }
 
+fn made_again(partition: &PartitionName, gpu: &GpuUuid, id: &PartitionId, with: &str) -> String {
+    format!(
+        "partition {partition} ({gpu}/{id}) stays in the layout but would have to be made again in its order, which may change \
+         its ID: end the processes that were started with it, and apply {with}"
+    )
+}
+
 impl Blocked {
+    /// What blocks a layout of a host file: the file is applied again, since its layout is not stored yet.
+    pub fn in_host_file(&self) -> String {
+        match self {
+            Self::MadeAgain { partition, gpu, id } => {
+                made_again(partition, gpu, id, "the file with `mps-manager apply --recreate`")
+            }
+            other => other.to_string(),
+        }
+    }
+
     /// The part of a request to apply a layout that it blocks, as a JSON pointer.
     pub fn pointer(&self) -> &'static str {
         match self {

@@ -17,6 +17,9 @@ pub enum LayoutFormat {
     Json,
 }
 
+/// What stands for the name of a text in the lines that show a place in it.
+pub const SOURCE: &str = "<input>";
+
 #[derive(Deserialize)]
 struct Versioned {
     version: String,

@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, full_name};
 use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
 
 /// Which GPU of a host: its index among the host's GPUs of the layout's SKU, in PCI order.
@@ -423,7 +423,11 @@ pub fn map_roles(
         }
         let known = host.iter().find(|gpu| gpu.uuid == uuid);
         if let Some(gpu) = known.filter(|gpu| gpu.name != sku) {
-            return Err(InvalidValue(format!("GPU {uuid} is a {}, and the layout is for {sku}", gpu.name)));
+            return Err(InvalidValue(format!(
+                "{} is of the model {}, and the layout is for {sku}",
+                full_name(&uuid, host),
+                gpu.name
+            )));
         }
         if let Some(gpu) = known.filter(|gpu| gpu.mig_enabled) {
             return Err(InvalidValue(format!(

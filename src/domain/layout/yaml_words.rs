@@ -18,7 +18,9 @@ pub(super) fn rendered(error: &Error, noun: &str, text: &str) -> String {
         Some(marked) if marked.trim_end().ends_with('^') => marked.trim_end(),
         _ => line,
     });
-    lines.collect::<Vec<_>>().join("\n")
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    // Which stands in a sentence that says already that the text cannot be read.
+    lines.strip_prefix("error: ").unwrap_or(&lines).to_owned()
 }
 
 struct Words;
@@ -40,6 +42,13 @@ impl MessageFormatter for Words {
             Error::Unexpected { expected, .. } if expected.contains("sequence") => {
                 "a list is expected here, as in `[a, b]`".to_owned()
             }
+            Error::InvalidScalar { ty, .. } => match *ty {
+                "boolean" => "true or false is expected here".to_owned(),
+                "u32" => format!("a whole number from 0 to {} is expected here", u32::MAX),
+                unsigned if unsigned.starts_with('u') => "a whole number from 0 is expected here".to_owned(),
+                signed if signed.starts_with('i') => "a whole number is expected here".to_owned(),
+                _ => "a number is expected here".to_owned(),
+            },
             Error::NullIntoString { .. } => "a text is expected here, and there is none".to_owned(),
             Error::SerdeUnknownField { field, expected, .. } if expected.is_empty() => {
                 format!("unknown field {field}: this takes no fields")
@@ -67,6 +76,7 @@ impl MessageFormatter for Words {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::format::SOURCE;
     use super::*;
 
     fn refusal(text: &str) -> String {
@@ -79,6 +89,13 @@ mod tests {
         let said = refusal("a:\n  x: 1\n  x: 2\n");
         assert_eq!(said.matches("x is given twice: give it once").count(), 1, "{said}");
         assert!(said.contains('^') && !said.contains("Options"), "{said}");
+    }
+
+    #[test]
+    fn place_is_shown_with_one_error() {
+        let said = refusal("a:\n  x: nobody\n");
+        assert!(said.starts_with("line 2 column 6: a whole number from 0 to 4294967295"), "{said}");
+        assert!(said.contains(&format!("--> {SOURCE}:2:6")) && !said.contains("error:"), "{said}");
     }
 
     #[test]

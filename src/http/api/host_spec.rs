@@ -15,7 +15,7 @@ use crate::http::extract::{Conditions, Query, TextBody};
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
 use crate::service::access::context::RequestContext;
-use crate::service::host_file::{AppliedHostFile, HostFileView, refused_file};
+use crate::service::host_file::{AppliedHostFile, HostFileOptions, HostFileView, refused_file};
 
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
@@ -38,6 +38,9 @@ pub(super) struct ApplyQuery {
     /// Delete daemons, tenants, layouts and bindings that the file does not have.
     #[serde(default)]
     prune: bool,
+    /// Recreate partitions that stay in a layout, if their order requires it; this may change their IDs.
+    #[serde(default)]
+    recreate: bool,
 }
 
 /// Export the host as a file
@@ -65,8 +68,10 @@ pub(super) async fn get(
 
 /// Apply a host file
 ///
-/// Makes the host what the file says, as one operation. A part that is impossible refuses the whole, with all errors by JSON pointer.
-/// What the file does not have stays, unless `prune` is given. A dry run is refused for the same reasons, and answers with the changes.
+/// Makes the host what the file says, as one operation. A part that is impossible refuses the whole. The checks come in stages: the text,
+/// the file in itself, its objects on this host, clients and partitions, and the write with admission. `errors` lists every fault of the
+/// first stage that finds one, by JSON pointer. What the file does not have stays, unless `prune` is given. A dry run is refused for the
+/// same reasons, and answers with the changes.
 #[utoipa::path(put, path = "/api/v1/host/spec", operation_id = "apply_host_spec", tag = "host",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     params(ApplyQuery, IfMatch),
@@ -78,7 +83,7 @@ pub(super) async fn get(
 pub(super) async fn put(
     State(app): State<AppState>,
     ctx: RequestContext,
-    Query(ApplyQuery { dry_run, prune }): Query<ApplyQuery>,
+    Query(ApplyQuery { dry_run, prune, recreate }): Query<ApplyQuery>,
     conditions: Conditions,
     TextBody { media_type, text }: TextBody,
 ) -> Result<Response, Problem> {
@@ -96,8 +101,9 @@ pub(super) async fn put(
     };
     let file = text::read(&text, format).map_err(refused_file)?;
     let options = conditions.options(dry_run);
+    let extent = HostFileOptions { prune, recreate };
     let AppliedHostFile { changes, operation, tag } =
-        app.service.put_host_spec(&ctx, file, prune, options).await?;
+        app.service.put_host_spec(&ctx, file, extent, options).await?;
     match operation {
         Some(operation) => Ok(accepted(&operation, false)),
         None => Ok(tagged(&tag, axum::Json(HostFileDiff { changes }).into_response())),

@@ -13,7 +13,7 @@ use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};
 use crate::domain::verification::{Verification, VerificationBlocker, VerificationResult};
 use crate::operations::TERMINATION_OUTCOMES;
-use crate::service::ServiceError;
+use crate::service::{KEEPS_TURN, ServiceError};
 
 const BLOCKED: &str =
     "a condition on the host prevents this: ask the host's operator, who can see the details";
@@ -85,8 +85,7 @@ impl ServiceError {
     pub(in crate::service) fn keeping_turn(self) -> Self {
         match self {
             Self::AtCapacity { full, lacking, .. } => {
-                let remedy = "this process keeps its turn";
-                Self::AtCapacity { full, remedy, lacking, keeps_turn: true }
+                Self::AtCapacity { full, remedy: KEEPS_TURN, lacking, keeps_turn: true }
             }
             Self::ForAudience { host, tenant } => {
                 Self::for_audience(host.keeping_turn(), tenant.keeping_turn())

@@ -171,7 +171,7 @@ impl Backend {
                     }
                     for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
                         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
-                            return Err(ServiceError::Conflict(held(gpu, &holder)));
+                            return Err(ServiceError::Conflict(held(gpu, &holder, &gpus)));
                         }
                     }
                     if spec.management == Management::Managed {

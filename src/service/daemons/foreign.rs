@@ -7,7 +7,7 @@ use crate::domain::access::Right;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
-use crate::domain::gpu::Gpu;
+use crate::domain::gpu::{Gpu, full_name};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
@@ -190,7 +190,7 @@ impl Backend {
             let mut reader = self.parts.store.read().await?;
             for gpu in &spec.gpus {
                 if let Some(holder) = store::daemons::holder(&mut reader, gpu).await? {
-                    return Ok(impossible(held(gpu, &holder)));
+                    return Ok(impossible(held(gpu, &holder, gpus)));
                 }
             }
         }
@@ -240,8 +240,9 @@ impl Backend {
 }
 
 /// Why a GPU cannot be used: another daemon of this manager has it.
-pub(in crate::service) fn held(gpu: &GpuUuid, holder: &DaemonName) -> String {
-    format!("GPU {gpu} belongs to daemon {holder}: remove it there first, or choose another GPU")
+pub(in crate::service) fn held(gpu: &GpuUuid, holder: &DaemonName, known: &[Gpu]) -> String {
+    let gpu = full_name(gpu, known);
+    format!("{gpu} belongs to daemon {holder}: remove it there first, or choose another GPU")
 }
 
 fn client_view(client: ClientFacts) -> ForeignClientView {

@@ -217,8 +217,9 @@ pub(in crate::service) fn cordoned(
     if spec.schedulable {
         return Ok(());
     }
-    let refused =
-        format!("daemon {name} takes no new clients: uncordon it (set schedulable on it), or use another");
+    let refused = format!(
+        "daemon {name} is cordoned and takes no new clients: uncordon it (`mps-manager daemon uncordon {name}`), or use another"
+    );
     Err(ServiceError::Conflict(refused).visible_to_tenants())
 }
 

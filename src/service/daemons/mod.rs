@@ -23,7 +23,7 @@ use crate::domain::{DaemonName, InvalidValue, admission};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
-use crate::service::layouts::fit_layout;
+use crate::service::layouts::{WantedDaemon, fit_layout};
 use crate::service::page::{Page, Paged};
 use crate::service::{
     Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
@@ -76,7 +76,7 @@ impl Service {
             ServiceError::field(&format!("/{field}"), error.to_string())
         };
         let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
-        spec.check().map_err(refused)?;
+        spec.check(&gpus).map_err(refused)?;
         backend.check_name_fits(&name)?;
         let objection = backend.objection_to(&name, &spec, &gpus).await?;
         let service = backend.clone();
@@ -85,7 +85,7 @@ impl Service {
         let (daemon, desired, created, let_go) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
-                    let written = WrittenDaemon { name: name.clone(), spec, objection };
+                    let written = WrittenDaemon { name: name.clone(), spec, objection, in_host_file: false };
                     let before = service.write_daemon(&mut *db, written, &gpus, clock, &options).await?;
                     service
                         .admit_tenants(&mut *db, &name, &gpus)
@@ -228,6 +228,8 @@ pub(in crate::service) struct WrittenDaemon {
     pub(in crate::service) spec: DaemonSpec,
     /// Why it cannot be managed, if it was only observed so far.
     pub(in crate::service) objection: Option<String>,
+    /// Whether a host file has it, where a layout stands under `bindings`.
+    pub(in crate::service) in_host_file: bool,
 }
 
 impl Backend {
@@ -254,7 +256,7 @@ impl Backend {
         clock: Clock,
         options: &WriteOptions,
     ) -> Result<Option<Daemon>, ServiceError> {
-        let WrittenDaemon { name, mut spec, objection } = written;
+        let WrittenDaemon { name, mut spec, objection, in_host_file } = written;
         let lacks_static = self.parts.fleet.context().capability.lacks_static();
         let current = store::daemons::get(&mut *db, &name).await?;
         check_precondition(options, current.as_ref().map(|daemon| daemon.revision))?;
@@ -269,13 +271,14 @@ impl Backend {
             if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
                 && holder != name
             {
-                return Err(ServiceError::Conflict(held(gpu, &holder)));
+                return Err(ServiceError::Conflict(held(gpu, &holder, gpus)));
             }
         }
         refuse_mig(&spec, current.as_ref(), gpus)?;
         refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
         let runs = self.runs(&name);
-        spec.layout = fit_layout(&mut *db, &name, current.as_ref(), &spec, gpus, runs).await?;
+        let wanted = WantedDaemon { name: &name, spec: &spec, runs, in_host_file };
+        spec.layout = fit_layout(&mut *db, current.as_ref(), &wanted, gpus).await?;
         if current.as_ref().is_none_or(|daemon| daemon.spec != spec) {
             store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
             store::gpus::remember(&mut *db, gpus, clock.unix_ms()).await?;
@@ -402,7 +405,7 @@ async fn refuse_lost_gpus(db: store::Transaction<'_>, daemon: &Daemon) -> Result
         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
             && holder != daemon.name
         {
-            return Err(ServiceError::Conflict(held(gpu, &holder)));
+            return Err(ServiceError::Conflict(held(gpu, &holder, &[])));
         }
     }
     Ok(())

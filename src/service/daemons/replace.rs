@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::event::{ChangedTenant, DomainEvent};
-use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::gpu::{Gpu, GpuRef, full_name};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, TenantName, admission};
 use crate::service::access::context::RequestContext;
@@ -52,7 +52,7 @@ impl Service {
         let old = missing.uuid;
         if missing.present {
             return Err(ServiceError::Conflict(format!(
-                "GPU {old} is still in this host: only a missing GPU can be replaced; to use another, change the gpus of \
+                "{old} is still in this host: only a missing GPU can be replaced; to use another, change the gpus of \
                  its daemon"
             )));
         }
@@ -76,8 +76,8 @@ impl Service {
                     refuse_in_maintenance(&mut *db, &name, &either).await?;
                     if let Some(other) = store::daemons::holder(&mut *db, &new.uuid).await? {
                         return Err(ServiceError::Conflict(format!(
-                            "GPU {} belongs to daemon {other}: choose one that no daemon holds",
-                            new.uuid
+                            "{} belongs to daemon {other}: choose one that no daemon holds",
+                            full_name(&new.uuid, &gpus)
                         )));
                     }
                     let tenants = exchange(db, &name, (&old, &new.uuid), &gpus, ceiling, clock).await?;
@@ -118,7 +118,7 @@ fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu,
     let gpu = request.with.resolve(gpus).map_err(|error| ServiceError::field("/with", error.to_string()))?;
     if !gpu.present {
         return Err(ServiceError::Conflict(format!(
-            "GPU {} is missing too: choose one that is present",
+            "{} is missing too: choose one that is present",
             gpu.uuid
         )));
     }
@@ -154,7 +154,7 @@ async fn exchange(
             let content = store::layouts::content(&mut *db, layout).await?;
             map_roles(&content, &layout.gpu_map, &spec.gpus, gpus).map_err(|error| {
                 ServiceError::Conflict(format!(
-                    "layout {} of daemon {name} cannot be put on GPU {new}: {error}. Choose another, or apply another layout first",
+                    "layout {} of daemon {name} cannot be put on {new}: {error}. Choose another, or apply another layout first",
                     layout.version_ref()
                 ))
             })?;

@@ -229,6 +229,7 @@ async fn name_tenants(
         DomainEvent::ClientRefused(refusal) => {
             let candidates = candidates(db, daemon).await?;
             let signs = refusal.pid.and_then(living_signs);
+            refusal.has_ended = refusal.pid.is_some() && signs.is_none();
             let by_process = signs.and_then(|signs| attribute(&signs, daemon, &leases, &candidates).0);
             let by_lease = || refusal.pid.and_then(|pid| tenant_by_lease(&leases, pid));
             refusal.tenant = by_process.or_else(by_lease).or_else(|| match candidates.as_slice() {

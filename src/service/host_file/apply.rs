@@ -237,7 +237,7 @@ impl Writing {
         spec: DaemonSpec,
     ) -> Result<(), ServiceError> {
         let objection = self.checked.objections.get(&name).cloned();
-        let written = WrittenDaemon { name: name.clone(), spec: spec.clone(), objection };
+        let written = WrittenDaemon { name: name.clone(), spec: spec.clone(), objection, in_host_file: true };
         let options = WriteOptions::default();
         let before = service.write_daemon(&mut *db, written, &self.compared.gpus, self.clock, &options).await;
         let Some(before) = self.faults.keep(&format!("/daemons/{name}"), before)? else { return Ok(()) };
@@ -296,6 +296,7 @@ impl Writing {
                 version: active.version,
                 gpu_map: active.gpu_map.clone(),
                 drift_policy: active.drift_policy,
+                recreate: self.compared.extent.recreate,
             };
             let allowed = may_change(&mut *db, &name, &layout.request()).await;
             self.faults.keep(&format!("/bindings/{name}"), allowed)?;
@@ -328,7 +329,7 @@ impl Writing {
         let changes = u32::try_from(self.compared.changes.len()).unwrap_or(u32::MAX);
         Ok(OperationRequest::ApplySpec {
             changes,
-            prune: self.compared.prune,
+            prune: self.compared.extent.prune,
             daemons,
             layouts,
             delete_daemons,

@@ -10,7 +10,7 @@ use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, fit
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::{DaemonName, GpuUuid};
-use crate::service::layouts::{Projected, refuse_blocked, refuse_strategy};
+use crate::service::layouts::{Projected, refuse_strategy};
 use crate::service::{Backend, ServiceError};
 use crate::store;
 
@@ -162,7 +162,9 @@ impl Backend {
         let Some(daemon) = self.stored_daemon(name).await? else { return Ok(()) };
         let projected = Projected { daemon, active: active.clone(), layout };
         if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
-            faults.keep(&place, refuse_blocked(&plan, false))?;
+            for blocker in plan.refusals(compared.extent.recreate) {
+                faults.conflict(place.clone(), blocker.what.in_host_file());
+            }
         }
         Ok(())
     }

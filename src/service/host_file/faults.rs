@@ -1,4 +1,4 @@
-//! The faults of a host file: all that were found, each with its place in the file.
+//! The faults of a host file: all of the stage that found the first, each with its place in the file.
 
 use crate::domain::count::counted;
 use crate::domain::host_file::FileErrors;
@@ -50,12 +50,6 @@ impl Faults {
             ServiceError::NotAdmitted(field) => {
                 self.conflict = true;
                 self.errors.push(below(within, field));
-            }
-            ServiceError::Blocked { errors, .. } => {
-                // Their pointers are into the layout.
-                for FieldError { detail, .. } in errors {
-                    self.conflict(within.to_owned(), detail);
-                }
             }
             ServiceError::Conflict(detail) => self.conflict(within.to_owned(), detail),
             ServiceError::NotFound { .. } => self.conflict(within.to_owned(), error.to_string()),

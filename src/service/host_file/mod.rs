@@ -23,6 +23,15 @@ use crate::service::access::context::RequestContext;
 use crate::service::host_file::faults::Faults;
 use crate::service::{Backend, Service, ServiceError, WriteOptions};
 
+/// How far a host file goes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostFileOptions {
+    /// Whether what the file does not have is deleted.
+    pub prune: bool,
+    /// Whether partitions that stay in a layout may be recreated, which may change their IDs.
+    pub recreate: bool,
+}
+
 /// What a host file changes, and the operation that brings it about.
 #[derive(Debug, Clone)]
 pub struct AppliedHostFile {
@@ -50,15 +59,21 @@ struct Compared {
     stored: StoredHost,
     gpus: Vec<Gpu>,
     changes: Vec<HostChange>,
-    prune: bool,
+    extent: HostFileOptions,
 }
 
 impl Compared {
     /// Reads a file for a host, and finds what it changes there.
-    fn of(file: &HostFile, stored: StoredHost, gpus: &[Gpu], prune: bool) -> Result<Self, ServiceError> {
+    fn of(
+        file: &HostFile,
+        stored: StoredHost,
+        gpus: &[Gpu],
+        extent: HostFileOptions,
+    ) -> Result<Self, ServiceError> {
+        let prune = extent.prune;
         let spec = resolve(file, &stored, gpus, prune).map_err(|errors| Faults::of_host(errors).refusal())?;
         let changes = changes(&spec, &stored, gpus, prune);
-        Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, prune })
+        Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, extent })
     }
 }
 
@@ -73,14 +88,14 @@ impl Service {
         Ok(HostFileView { exported, tag })
     }
 
-    /// Makes the host what a file says; with `prune`, deletes what the file does not have.
+    /// Makes the host what a file says.
     ///
     /// A dry run refuses what the file would be refused for, and gives its changes.
     pub async fn put_host_spec(
         &self,
         ctx: &RequestContext,
         file: HostFile,
-        prune: bool,
+        extent: HostFileOptions,
         options: WriteOptions,
     ) -> Result<AppliedHostFile, ServiceError> {
         let permit = ctx.require(Right::Administer)?.on_any_spec();
@@ -90,7 +105,7 @@ impl Service {
         let stored = stored::load(&mut *backend.parts.store.read().await?, Some(&file)).await?;
         let tag = tag_of(&export(&stored, &gpus));
         check_tag(&options, &tag)?;
-        let compared = Compared::of(&file, stored, &gpus, prune)?;
+        let compared = Compared::of(&file, stored, &gpus, extent)?;
         if compared.changes.is_empty() {
             return Ok(AppliedHostFile { changes: Vec::new(), operation: None, tag });
         }

@@ -51,7 +51,7 @@ pub struct IncidentView {
     /// What ended it; `null` while it is open.
     pub ended_by: Option<IncidentEnd>,
     /// How long it took since it was opened last, in milliseconds, by when the manager noticed its beginning and its end; `null` while it
-    /// is open.
+    /// is open, and for what is over when it becomes known, as a refusal.
     pub time_to_recovery_ms: Option<i64>,
     /// Who took note of it; `null` before that.
     pub acknowledged: Option<Acknowledgement>,

@@ -120,7 +120,7 @@ impl Backend {
         for uuid in map.values() {
             let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid).ok_or_else(|| {
                 ServiceError::Conflict(format!(
-                    "GPU {uuid} is not in this host: replace it, or map the layout to another"
+                    "{uuid} is not in this host: replace it, or map the layout to another"
                 ))
             })?;
             let (chunk_sms, chunk_count) = self.chunks(daemon, gpu, enforcement).await?;
@@ -164,13 +164,13 @@ impl Backend {
             let gpus = std::slice::from_ref(&gpu.uuid);
             let counted = self.parts.engine.chunks_of(daemon, gpus).await?;
             let counted = counted.get(&gpu.uuid).ok_or_else(|| {
-                ServiceError::Unavailable(format!("the chunks of GPU {} could not be counted", gpu.uuid))
+                ServiceError::Unavailable(format!("the chunks of {} could not be counted", gpu.uuid))
             })?;
             return Ok((counted.chunk_sms, counted.chunks));
         }
         let unknown = || {
             ServiceError::Unavailable(format!(
-                "the chunks of GPU {} are not known, since daemon {daemon} has not listed them: wait until it is ready",
+                "the chunks of {} are not known, since daemon {daemon} has not listed them: wait until it is ready",
                 gpu.uuid
             ))
         };

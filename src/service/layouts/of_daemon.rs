@@ -16,23 +16,36 @@ use crate::domain::{DaemonName, TenantName};
 use crate::service::{FieldError, ServiceError};
 use crate::store;
 
+/// A daemon's spec that is to be written.
+pub(in crate::service) struct WantedDaemon<'a> {
+    pub(in crate::service) name: &'a DaemonName,
+    pub(in crate::service) spec: &'a DaemonSpec,
+    /// Whether the daemon has a control process.
+    pub(in crate::service) runs: bool,
+    /// Whether a host file has it, where a layout stands under `bindings`.
+    pub(in crate::service) in_host_file: bool,
+}
+
 /// Refuses a layout that the daemon cannot hold, or that must be applied instead; returns it with the GPU of each role.
-///
-/// `runs` is whether the daemon has a control process.
 pub(in crate::service) async fn fit_layout(
     db: store::Transaction<'_>,
-    name: &DaemonName,
     current: Option<&Daemon>,
-    spec: &DaemonSpec,
+    wanted: &WantedDaemon<'_>,
     gpus: &[Gpu],
-    runs: bool,
 ) -> Result<Option<ActiveLayout>, ServiceError> {
+    let WantedDaemon { name, spec, runs, in_host_file } = *wanted;
     let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
+    let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
+    let stays = |before: &&ActiveLayout| {
+        spec.layout.as_ref().is_some_and(|layout| layout.version_ref() == before.version_ref())
+    };
+    if other_mode && let Some(kept) = before.filter(stays) {
+        refuse_mode_change(&mut *db, wanted, kept).await?;
+    }
     let resolved = resolve(&mut *db, name, spec, gpus).await?;
     // A changed drift policy changes no partition.
     let whole = |layout: &ActiveLayout| (layout.version_ref(), layout.gpu_map.clone());
     let other = resolved.as_ref().map(|(layout, _)| whole(layout)) != before.map(whole);
-    let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
     let other_gpus = current.is_some_and(|daemon| daemon.spec.gpus != spec.gpus);
     let divides = |spec: &DaemonSpec| spec.provisioning.is_active();
     let begins_to_divide = divides(spec) && !current.is_some_and(|daemon| divides(&daemon.spec));
@@ -48,6 +61,13 @@ pub(in crate::service) async fn fit_layout(
         // Percentages reserve nothing, so nothing would be taken from running clients.
         let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
         if runs && !leaves {
+            if let Some(before) = before.filter(|_| in_host_file) {
+                return Err(ServiceError::Conflict(format!(
+                    "daemon {name} keeps layout {} while it runs: to remove the binding, stop the daemon first (`mps-manager daemon \
+                     stop {name}`), or keep `bindings.{name}` in the file",
+                    before.version_ref()
+                )));
+            }
             return Err(ServiceError::Conflict(format!(
                 "daemon {name} is running, so its layout must be changed by applying another (`mps-manager layout apply NAME --daemon {name}`): leave \
                  layout as it is ({}), or stop the daemon first",
@@ -66,6 +86,29 @@ pub(in crate::service) async fn fit_layout(
         fit_percentages(db, name, &layout, &active.gpu_map, gpus).await?;
     }
     Ok(Some(active))
+}
+
+/// Refuses a change of mode that leaves the daemon with a layout of the other mode.
+async fn refuse_mode_change(
+    db: store::Transaction<'_>,
+    WantedDaemon { name, spec, in_host_file, .. }: &WantedDaemon<'_>,
+    kept: &ActiveLayout,
+) -> Result<(), ServiceError> {
+    let enforcement = store::layouts::content(db, kept).await?.enforcement;
+    let (needed, other) = match (enforcement, spec.mode) {
+        (Enforcement::Static, Mode::Shared) => ("static", "shared"),
+        (Enforcement::Percentage, Mode::Static) => ("shared", "static"),
+        (Enforcement::Static, Mode::Static) | (Enforcement::Percentage, Mode::Shared) => return Ok(()),
+    };
+    let remedy = if *in_host_file {
+        format!("leave `bindings.{name}` out of the file and apply it with --prune")
+    } else {
+        format!("remove the layout too (`mps-manager daemon set {name} --mode {other} --unset layout`)")
+    };
+    Err(ServiceError::Conflict(format!(
+        "layout {} of daemon {name} needs mode {needed}: {remedy}, or keep the mode",
+        kept.name
+    )))
 }
 
 /// The layout that a spec names, with the GPU of each role.

@@ -106,7 +106,7 @@ pub(super) fn weakened(
         let weakened = neighbours::weakened_gpus(tenant, daemon, tenants);
         let called = |uuid: &GpuUuid| {
             let known = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
-            known.map_or_else(|| format!("GPU {uuid}"), |gpu| format!("GPU {}", gpu.index))
+            known.map_or_else(|| uuid.to_string(), |gpu| format!("GPU {}", gpu.index))
         };
         let place = enumerated(&weakened.iter().map(called).collect::<Vec<_>>());
         format!(

@@ -195,15 +195,17 @@ fn server_hangs(evidence: &DiagnosisEvidence) -> String {
 
 fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
     let own = evidence.stopped.iter().copied();
-    let stopped = own.chain(evidence.stopped_clients.iter().map(|pid| ("client", *pid)));
-    let stopped: Vec<String> = stopped.map(|(what, pid)| format!("{what} {pid}")).collect();
+    let stopped: Vec<_> = own.chain(evidence.stopped_clients.iter().map(|pid| ("client", *pid))).collect();
     let mut remedy = if let Some(files) = evidence.files.first() {
         files.to_string()
     } else if stopped.is_empty() {
         "no stopped process of it was found: look for a client that hangs, and end its server (kill -9) when nothing else helps"
             .to_owned()
     } else {
-        format!("stopped (SIGSTOP): {}; continue what is stopped (kill -CONT) or end it", stopped.join(", "))
+        let pids: Vec<String> = stopped.iter().map(|(_, pid)| pid.to_string()).collect();
+        let stopped: Vec<String> = stopped.iter().map(|(what, pid)| format!("{what} {pid}")).collect();
+        let (stopped, pids) = (stopped.join(", "), pids.join(" "));
+        format!("stopped (SIGSTOP): {stopped}; continue what is stopped (`kill -CONT {pids}`) or end it")
     };
     match &evidence.remedy {
         Remedy::None => {}
@@ -220,7 +222,7 @@ fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
             );
         }
     }
-    format!("it did not answer ({command}), so nothing but reads is sent until it does; {remedy}")
+    format!("{command}; until it answers, nothing but reads is sent; {remedy}")
 }
 
 /// How long the daemon has to be silent before its server is replaced, in words.
@@ -292,7 +294,7 @@ mod tests {
         let evidence = DiagnosisEvidence { stopped_clients: vec![9], ..DiagnosisEvidence::default() };
         let (reason, message) = named(&PollOutcome::Unanswered("ps".into()), &evidence);
         assert_eq!(reason, ConditionReason::Wedged);
-        assert!(message.contains("client 9") && message.ends_with("(kill -CONT) or end it"), "{message}");
+        assert!(message.contains("client 9") && message.ends_with("(`kill -CONT 9`) or end it"), "{message}");
         let replaced_later = DiagnosisEvidence { remedy: Remedy::WaitUntil(1), ..evidence };
         let (_, message) = named(&PollOutcome::Unanswered("ps".into()), &replaced_later);
         assert!(message.ends_with("when the daemon has been silent for 45 s"), "{message}");

@@ -44,7 +44,7 @@ const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, b
                        drain_poll_ms = 300, stream_heartbeat_ms = 500 }";
 
 /// The longest pause between two questions.
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks again and again until there is an answer.
 pub(crate) fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {

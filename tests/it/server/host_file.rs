@@ -186,6 +186,40 @@ tenants:
 }
 
 #[test]
+fn changed_step_is_applied_with_recreate() {
+    let host = InProcess::ready();
+    host.api().succeeds(&put(&host, FILE, "?prune=true"));
+    let text = FILE.replace("partition: big, chunks: 7", "partition: big, chunks: 9");
+    let problem = put(&host, &text, "").problem(409, "host-file-refused");
+    assert!(pointers(&problem).iter().all(|pointer| *pointer == "/bindings/gpu1"), "{problem}");
+    let detail = problem["errors"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("apply the file with `mps-manager apply --recreate`"), "{detail}");
+    let path = file(&host, &text);
+    assert_eq!(run(&host, "diff", &path, &[]).0, Some(2));
+    assert_eq!(run(&host, "diff", &path, &["--recreate"]).0, Some(1));
+    let (code, said) = run(&host, "apply", &path, &["--recreate"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(host.daemon("gpu1")["spec"]["layout"]["version"], 2);
+    assert_eq!(changes(&host, &text, "&prune=true"), Vec::<String>::new());
+}
+
+#[test]
+fn running_daemon_keeps_its_layout() {
+    let host = InProcess::ready();
+    host.api().succeeds(&put(&host, FILE, "?prune=true"));
+    let (unbound, _) = FILE.split_once("bindings:").expect("bindings");
+    let problem = put(&host, unbound, "?prune=true").problem(409, "host-file-refused");
+    assert!(problem["detail"].as_str().unwrap().contains("or keep `bindings.gpu1` in the file"), "{problem}");
+    // In the other mode it has no use for it.
+    let shared = unbound.replace(", mode: static", "");
+    let problem = put(&host, &shared, "").problem(409, "host-file-refused");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("needs mode static: leave `bindings.gpu1` out of the file"), "{detail}");
+    host.api().succeeds(&put(&host, &shared, "?prune=true"));
+    assert_eq!(host.daemon("gpu1")["spec"]["layout"], Value::Null);
+}
+
+#[test]
 fn pruned_daemon_and_its_layout_go() {
     let host = InProcess::ready();
     host.api().succeeds(&put(&host, FILE, "?prune=true"));
@@ -305,6 +339,15 @@ fn commands_compare_apply_and_export() {
     let (code, text) = run(&host, "apply", &path, &[]);
     assert!(code == Some(2) && text.contains("there is no GPU 7"), "{code:?} {text}");
     assert!(text.contains("(at /daemons/gpu1/gpus)"), "{text}");
+    // Several faults are counted first, whoever finds them.
+    let elsewhere =
+        FILE.replace("gpus: [1]", "gpus: [7]").replace("daemon: gpu0, dev", "daemon: nowhere, dev");
+    let (code, text) = run(&host, "apply", &file(&host, &elsewhere), &[]);
+    assert!(code == Some(2) && text.contains(": 2 faults\n  /daemons/gpu1/gpus: "), "{code:?} {text}");
+    let layout = "layout: {name: prod, version: 1}";
+    let misplaced = FILE.replace("multi_user: true", layout).replace("mode: static", layout);
+    let (code, text) = run(&host, "diff", &file(&host, &misplaced), &[]);
+    assert!(code == Some(2) && text.contains(": 2 faults\n  /daemons/gpu0/layout: "), "{code:?} {text}");
 }
 
 #[test]

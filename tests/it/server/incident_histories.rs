@@ -1,6 +1,7 @@
 //! Random histories of faults, deaths and drifts: each incident's affected clients are those that the history says, none missing and none
 //! twice.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
@@ -8,7 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::incidents::affected;
-use crate::harness::{Client, Host, eventually, heavy, setting, signal};
+use crate::harness::{Client, Host, LONGEST_PAUSE, eventually, heavy, setting, signal};
+use crate::host::eventually_within;
 
 const LOSSES: [&str; 5] = ["gpu_fault", "server_died", "daemon_died", "daemon_wedged", "crash_loop"];
 
@@ -40,6 +42,10 @@ fn reach(tenant: usize, present: &BTreeSet<usize>) -> BTreeSet<usize> {
         }
         hit = next;
     }
+}
+
+fn all_affected(losses: &[Value]) -> Vec<BTreeSet<u64>> {
+    losses.iter().map(|one| affected(one).into_iter().collect()).collect()
 }
 
 /// A host with one daemon on both GPUs.
@@ -80,13 +86,14 @@ impl Struck {
         losses
     }
 
-    /// Whether the last incident is the last of these once more, and no other.
-    fn has_happened_again(&self, before: &[Value]) -> bool {
-        let times = |losses: &[Value]| losses.last().and_then(|last| last["occurrences"].as_u64());
+    /// Where the crash loop is among these losses that one more death went into; `None` if it has an incident of its own.
+    fn loop_that_goes_on(&self, before: &[Value]) -> Option<usize> {
+        let place = before.iter().rposition(|one| one["kind"] == "crash_loop")?;
+        let times = |losses: &[Value]| losses[place]["occurrences"].as_u64();
         eventually("the death is in an incident", || {
             let losses = self.losses();
             let is_other = losses.len() > before.len();
-            (is_other || times(&losses) > times(before)).then_some(!is_other)
+            (is_other || times(&losses) > times(before)).then_some((!is_other).then_some(place))
         })
     }
 
@@ -120,12 +127,10 @@ impl Struck {
             Strike::KillDaemon => {
                 // One more death of a crash loop belongs to it.
                 let before = self.losses();
-                let is_loop = before.last().is_some_and(|last| last["kind"] == "crash_loop");
                 signal(self.host.daemon_pid("pair"), Signal::KILL);
                 let killed: BTreeSet<u64> = everyone(&clients);
-                let opened_again = is_loop && self.has_happened_again(&before);
-                match self.expected.last_mut().filter(|_| opened_again) {
-                    Some(last) => last.extend(&killed),
+                match self.loop_that_goes_on(&before) {
+                    Some(place) => self.expected[place].extend(&killed),
                     None => self.expected.push(killed),
                 }
             }
@@ -136,12 +141,22 @@ impl Struck {
                 self.drifts += 1;
             }
         }
-        let wanted = (self.expected.len(), self.expected.last().cloned());
-        eventually(&format!("history {number} ({strike:?}) has its incident: {wanted:?}"), || {
+        let found = Cell::new(Vec::new());
+        let has_its_incident = || {
             let losses = self.losses();
             let is_over = losses.iter().all(|one| one["state"] == "recovered");
-            let last: Option<BTreeSet<u64>> = losses.last().map(|one| affected(one).into_iter().collect());
-            (is_over && losses.len() == wanted.0 && last == wanted.1).then_some(())
+            let is_it = is_over && all_affected(&losses) == self.expected;
+            found.set(losses);
+            is_it.then_some(())
+        };
+        eventually_within(LONGEST_PAUSE, has_its_incident, || {
+            let summaries =
+                found.take().into_iter().map(|one| (one["state"].clone(), one["summary"].clone()));
+            let summaries: Vec<_> = summaries.collect();
+            format!(
+                "history {number} ({strike:?}) has incidents of {:?} and not {summaries:#?}",
+                self.expected
+            )
         });
         drop(clients);
         self.await_listed(&[]);
@@ -151,8 +166,7 @@ impl Struck {
     /// Compares all that the host lists with what was done to it; gives how many incidents had affected clients.
     fn check(&self, seed: u64) -> usize {
         let losses = self.losses();
-        let found: Vec<BTreeSet<u64>> =
-            losses.iter().map(|one| affected(one).into_iter().collect()).collect();
+        let found = all_affected(&losses);
         assert_eq!(found, self.expected, "seed {seed}");
         // By process, which a number alone is not.
         let mut times: BTreeMap<String, usize> = BTreeMap::new();

@@ -73,9 +73,19 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     culprit.ended();
     let shown = host.cli(&["incident", "get", &fault["id"].to_string()]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    for part in ["reported by MPS, not certain", "Affected:", "Recovered:", "What to do:"] {
+    for part in ["reported by MPS, not certain", "Affected:", "Recovered:", "What to do:", "GPU 0 (GPU-"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    let beginning = format!(" {}: gpu0 had a fatal GPU error", fault["id"]);
+    let names_it = |words: &[&str]| {
+        let shown = String::from_utf8_lossy(&host.cli(words).stdout).into_owned();
+        let mut lines = shown.lines().filter(|line| line.starts_with("Incident:"));
+        lines.any(|line| line.contains(&beginning) && line.ends_with(" (recovered)"))
+    };
+    for words in [["daemon", "get", "gpu0"], ["tenant", "get", "batch"], ["gpu", "get", "0"]] {
+        assert!(names_it(&words), "{words:?}");
+    }
+    assert!(!names_it(&["gpu", "get", "1"]));
     let status = host.cli(&["status"]);
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(text.contains("Incidents") && text.contains("fatal GPU error"), "{text}");
@@ -87,6 +97,7 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     let acknowledged = host.cli(&["incident", "acknowledge", &fault["id"].to_string(), "--note", "seen"]);
     assert!(acknowledged.status.success(), "{}", stderr_of(&acknowledged));
     assert!(!page(&host, "/").contains("View incident"), "it recovered, and somebody took note of it");
+    assert!(!names_it(&["daemon", "get", "gpu0"]));
 }
 
 #[test]
@@ -271,10 +282,18 @@ fn several_incidents_are_acknowledged_at_once() {
     let first = incident(&host, "drift", recovered)["id"].to_string();
     signal(host.daemon_pid("gpu1"), Signal::KILL);
     let second = incident(&host, "daemon_died", recovered)["id"].to_string();
-    let done = host.cli(&["incident", "acknowledge", &first, &second, "--note", "seen"]);
-    assert!(done.status.success(), "{}", stderr_of(&done));
+    // One that is refused does not keep the others from it.
+    let done = host.cli(&["incident", "acknowledge", "999", &first, &second, "--note", "seen"]);
+    assert_eq!(done.status.code(), Some(2), "{}", stderr_of(&done));
+    assert!(stderr_of(&done).contains("incident 999 was not acknowledged: "), "{}", stderr_of(&done));
     let left = host.api().get("/api/v1/incidents?acknowledged=false").ok();
     assert_eq!(left["items"], json!([]), "{left}");
+    let again = host.cli(&["incident", "acknowledge", &first, &second]);
+    assert_eq!(again.status.code(), Some(1), "{}", stderr_of(&again));
+    for id in [&first, &second] {
+        let complaint = format!("incident {id} was not acknowledged: ");
+        assert!(stderr_of(&again).contains(&complaint), "{}", stderr_of(&again));
+    }
 }
 
 #[test]

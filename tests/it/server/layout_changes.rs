@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::layouts::{add, apply, in_static_mode, matches, partitions, post, trapped_host, uuid, write};
+use super::layouts::{
+    add, apply, host, in_static_mode, matches, partitions, post, trapped_host, uuid, write,
+};
 use crate::harness::{InProcess, Served, Spring, Trap};
 
 fn spec_of(host: &Served, daemon: &str) -> Value {
@@ -53,6 +55,26 @@ fn daemon_changes_are_refused_during_layout_apply() {
     host.api().succeeds(&applying);
     assert!(matches(&host, "new"));
     assert_eq!(host.api().delete("/api/v1/layouts/old").status, 204);
+}
+
+#[test]
+fn mode_is_refused_while_layout_needs_another() {
+    let host: InProcess = host();
+    write(&host, "prod", &[add("web", 7)]);
+    apply(&host, "prod", &json!({}));
+    let mut spec = spec_of(&host, "gpu1");
+    spec["mode"] = json!("shared");
+    let refused = host.api().put("/api/v1/daemons/gpu1", &spec).problem(409, "conflict");
+    let detail = refused["detail"].as_str().unwrap();
+    let remedy = "mps-manager daemon set gpu1 --mode shared --unset layout";
+    assert!(
+        detail.contains("layout prod of daemon gpu1 needs mode static") && detail.contains(remedy),
+        "{detail}"
+    );
+    let words: Vec<&str> = remedy.split(' ').skip(1).collect();
+    let output = host.cli(&words);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(spec_of(&host, "gpu1")["layout"], Value::Null);
 }
 
 #[test]

@@ -120,6 +120,14 @@ fn weights_divide_a_gpu() {
     );
     assert_eq!((sms(&host.client("heavy")), sms(&host.client("light"))), (&json!(98), &json!(32)));
 
+    let printed = |words: &[&str]| String::from_utf8_lossy(&host.cli(words).stdout).into_owned();
+    let shown = printed(&["daemon", "get", "gpu1"]);
+    for share in ["heavy: weight 3, 75.0 %, 98 SMs\n", "light: weight 1, 25.0 %, 32 SMs\n"] {
+        assert!(shown.contains(share), "{shown}");
+    }
+    let listed = printed(&["tenant", "list", "--daemon", "gpu1", "-o", "wide"]);
+    assert!(listed.lines().next().is_some_and(|headings| headings.contains("WEIGHT")), "{listed}");
+
     // A share of its own is taken off first.
     let own = json!({"daemon": "gpu1", "active_thread_percentage": 20});
     assert_eq!(host.api().tenant("own", &own).status, 201);

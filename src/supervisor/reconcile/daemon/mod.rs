@@ -248,6 +248,7 @@ impl DaemonReconciler {
         self.forget_process();
         self.restart = false;
         self.failures.clear();
+        self.last_failure = None;
         self.retry_at = 0;
     }
 

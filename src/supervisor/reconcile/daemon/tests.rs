@@ -214,6 +214,8 @@ fn first_restart_is_immediate_then_backs_off() {
     now += FAILURE_WINDOW_MS;
     state.failed(gone(), now);
     assert_eq!(state.decide(&desired, 0, now), ReconcileStep::Start, "a minute later all is forgiven");
+    state.stopped();
+    assert_eq!(state.last_failure, None, "a daemon that is stopped on request has no failure");
 }
 
 #[test]

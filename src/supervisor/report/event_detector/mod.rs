@@ -268,6 +268,7 @@ impl EventDetector {
                 reason: refusal.reason,
                 pid: refusal.pid,
                 tenant: None,
+                has_ended: false,
                 logged_at: refusal.at,
             }));
         }

@@ -1,9 +1,9 @@
 //! Output formats, colour, and the man pages.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{json_of, ok};
-use crate::harness::InProcess;
+use crate::harness::{InProcess, stderr_of};
 
 #[test]
 fn every_list_has_every_format() {
@@ -33,6 +33,38 @@ fn every_list_has_every_format() {
         assert!(!ok(&host, &[list, "list"]).contains(&uuid), "{list}");
         assert!(ok(&host, &[list, "list", "-o", "wide"]).contains(&uuid), "{list}");
     }
+}
+
+#[test]
+fn terminated_clients_are_one_document() {
+    let host = InProcess::ready();
+    let terminate = ["client", "terminate", "--tenant", "demo"];
+    assert_eq!(json_of(&host, &terminate), json!([]));
+    let _client = host.run_client("demo");
+    let ended = json_of(&host, &terminate);
+    assert_eq!(ended.as_array().map(Vec::len), Some(1), "{ended}");
+    assert_eq!(ended[0]["state"], "succeeded", "{ended}");
+}
+
+#[test]
+fn binary_file_is_no_document() {
+    let host = InProcess::new("");
+    let file = host.dir().join("binary");
+    std::fs::write(&file, [0xff, 0xfe, 0]).expect("written");
+    let output = host.cli(&["diff", "-f", file.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr_of(&output).contains("binary is not a text in UTF-8: "), "{}", stderr_of(&output));
+}
+
+#[test]
+fn wrong_line_is_shown_with_its_file() {
+    let host = InProcess::new("");
+    let file = host.dir().join("h2.yaml");
+    std::fs::write(&file, "version: v1\ntenants:\n  a: {daemon: gpu0, uid: nobody}\n").expect("written");
+    let output = host.cli(&["diff", "-f", file.to_str().expect("text")]);
+    let words = stderr_of(&output);
+    assert!(words.contains(&format!("--> {}:3:26", file.display())), "{words}");
+    assert!(words.contains("cannot be read: line 3 column 26: a whole number from 0 to "), "{words}");
 }
 
 #[test]

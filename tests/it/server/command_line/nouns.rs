@@ -59,17 +59,17 @@ fn daemon_is_created_changed_and_deleted() {
     let host = InProcess::ready();
     assert!(ok(&host, &["daemon", "delete", "gpu1"]).starts_with("daemon gpu1 was deleted ("));
     let first = ok(&host, &["daemon", "set", "second", "--gpu", "1", "--mode", "static"]);
-    assert!(first.starts_with("daemon second was created: GPUs GPU-"), "{first}");
+    assert!(first.starts_with("daemon second was created: GPUs GPU 1 (GPU-"), "{first}");
     assert!(first.ends_with(", mode static; it is ready\n"), "{first}");
     let changed = ok(&host, &["daemon", "set", "second", "--memory-limit", "8G", "--drift-policy", "report"]);
-    for words in
-        ["default memory limit (default) -> 8 GiB", "drift policy repair -> report", "; it is ready\n"]
-    {
+    for words in ["default memory limit none -> 8 GiB", "drift policy repair -> report", "; it is ready\n"] {
         assert!(changed.starts_with("daemon second was changed: ") && changed.contains(words), "{changed}");
     }
     let spec = host.daemon("second")["spec"].clone();
     assert_eq!(spec["defaults"]["device_memory_limit"], 8_u64 << 30);
     assert_eq!((&spec["mode"], &spec["drift_policy"]), (&json!("static"), &json!("report")));
+    let on_one = ok(&host, &["daemon", "set", "second", "--memory-limit", "1=4G"]);
+    assert!(on_one.contains("default memory limit 8 GiB -> GPU 1 (GPU-"), "{on_one}");
     ok(&host, &["daemon", "set", "second", "--unset", "memory-limit"]);
     assert_eq!(host.daemon("second")["spec"]["defaults"].get("device_memory_limit"), None);
     let listed = json_of(&host, &["daemon", "list"]);
@@ -153,10 +153,14 @@ fn clients_are_terminated_by_pid_and_by_tenant() {
 #[test]
 fn maintenance_begins_and_ends() {
     let host = InProcess::ready();
+    ok(&host, &["daemon", "cordon", "gpu1"]);
     let begun = ok(&host, &["maintenance", "begin", "--gpu", "1", "--timeout", "10s"]);
     assert!(begun.starts_with("maintenance has begun: the driver is released ("), "{begun}");
     assert!(ok(&host, &["maintenance", "status"]).starts_with("Maintenance:  active\n"));
-    ok(&host, &["maintenance", "end"]);
+    let ended = ok(&host, &["maintenance", "end"]);
+    assert!(ended.contains("gpu1 is still cordoned: `mps-manager daemon uncordon gpu1` lets clients in"));
+    let restarted = ok(&host, &["daemon", "restart", "gpu1", "--grace", "1"]);
+    assert!(restarted.contains("is ready, and still cordoned: "), "{restarted}");
     assert_eq!(json_of(&host, &["maintenance", "status"])["state"], json!(null));
 }
 

@@ -43,6 +43,11 @@ fn exit_codes_hold_for_every_command() {
         // Wrong values.
         (&["tenant", "set", "web"], 2, "this host has several daemons: name one with --daemon (gpu0, gpu1)"),
         (&["tenant", "set", "web", "--daemon", "gpu0", "--memory-limit", "banana"], 2, "banana"),
+        (&["tenant", "set", "demo", "--memory-limit", "-1"], 2, "memory limit"),
+        (&["tenant", "set", "demo", "--weight", "-1"], 2, "\"-1\" is not accepted here: give a whole number"),
+        (&["tenant", "set", "demo", "--thread-percentage", "lots"], 2, "\"lots\" is not a thread percentage"),
+        (&["daemon", "set", "gpu0", "--memory-overcommit", "nan"], 2, "NaN is not an over-commit ratio"),
+        (&["incident", "acknowledge", "abc"], 2, "\"abc\" is not an incident's ID"),
         (&["tenant", "set", "web", "--daemon", "nobody"], 2, "nobody"),
         (&["tenant", "set", "demo", "--sms", "8", "--thread-percentage", "5"], 2, "cannot be used with"),
         (&["tenant", "set", "demo", "--label", "team"], 2, "KEY=VALUE"),

@@ -1,0 +1,75 @@
+//! Values of options, refused in words that say what to give.
+
+use crate::domain::InvalidValue;
+use crate::domain::daemon::OvercommitRatio;
+use crate::domain::percentage::ThreadPercentage;
+use crate::host::user::number_of_user;
+
+/// The number of an incident.
+pub(super) fn incident_id(text: &str) -> Result<i64, InvalidValue> {
+    text.parse().map_err(|_| {
+        InvalidValue(format!(
+            "{text:?} is not an incident's ID: give its number, as `mps-manager incident list` shows it"
+        ))
+    })
+}
+
+/// A whole number, which the server judges.
+pub(super) fn whole_number(text: &str) -> Result<u32, InvalidValue> {
+    text.parse().map_err(|_| {
+        InvalidValue(format!("{text:?} is not accepted here: give a whole number from 1, as in 8"))
+    })
+}
+
+/// A thread percentage, with or without a percent sign.
+pub(super) fn thread_percentage(text: &str) -> Result<f64, InvalidValue> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let percentage = match number.parse() {
+        Ok(number) => ThreadPercentage::from_f64(number)?,
+        Err(_) => ThreadPercentage::parse(number)?,
+    };
+    Ok(f64::from(percentage.tenths()) / 10.0)
+}
+
+/// How many times memory may be reserved.
+pub(super) fn overcommit_ratio(text: &str) -> Result<f64, InvalidValue> {
+    let ratio: f64 = text.parse().map_err(|_| {
+        InvalidValue(format!("{text:?} is not an over-commit ratio: give a number from 1, as in 1.5"))
+    })?;
+    OvercommitRatio::try_from(ratio).map(f64::from)
+}
+
+/// A user by name or number.
+pub(super) fn user(text: &str) -> Result<u32, String> {
+    text.parse().or_else(|_| number_of_user(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_values_are_named_with_a_remedy() {
+        let refusals = [
+            ("abc", "incident list", incident_id("abc").map(drop)),
+            ("1.5", "a whole number from 1", whole_number("1.5").map(drop)),
+            ("-1", "a whole number from 1", whole_number("-1").map(drop)),
+            ("a quarter", "up to 100", thread_percentage("a quarter").map(drop)),
+            ("-5", "up to 100", thread_percentage("-5").map(drop)),
+            ("NaN", "up to 100", thread_percentage("nan").map(drop)),
+            ("NaN", "a number from 1", overcommit_ratio("nan").map(drop)),
+            ("twice", "a number from 1", overcommit_ratio("twice").map(drop)),
+        ];
+        for (value, remedy, refused) in refusals {
+            let words = refused.expect_err(value).to_string();
+            assert!(words.contains(value) && words.contains(remedy), "{words}");
+        }
+    }
+
+    #[test]
+    fn percent_sign_may_be_given() {
+        assert_eq!(thread_percentage("25%"), thread_percentage("25"));
+        assert_eq!(thread_percentage("33.3"), Ok(33.3));
+        assert!(thread_percentage("25%%").is_err() && thread_percentage("%").is_err());
+    }
+}
