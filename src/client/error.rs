@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use crate::domain::count::counted;
 use crate::http::problem::Problem;
 
 /// Why a call failed.
@@ -54,7 +53,7 @@ fn describe(problem: &Problem) -> String {
     let errors = &problem.errors;
     // Where the detail is only the first of several faults, none of them stands out.
     let is_list = errors.len() > 1 && errors.iter().any(|error| error.detail == problem.detail);
-    let detail = if is_list { counted(errors.len(), "fault") } else { problem.detail.clone() };
+    let detail = if is_list { format!("{} faults", errors.len()) } else { problem.detail.clone() };
     let mut text = format!("{}: {detail}", problem.title);
     for error in errors {
         if error.detail != detail {
