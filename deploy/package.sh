@@ -21,36 +21,17 @@ sed -e '1s|.*|# The unit of the package; `systemctl edit mps-manager` changes it
     -e 's|/usr/local/bin/mps-manager serve|/usr/bin/mps-manager serve --config /etc/mps-manager/config.toml|' \
     -e 's|/usr/local/share/doc|/usr/share/doc|' deploy/mps-manager.service >"$staged/mps-manager.service"
 
-# has WORD...: whether the program has such a command.
-has() { "$binary" "$@" --help >/dev/null 2>&1; }
-
-if has man; then
-    "$binary" man "$staged/man"
-else
-    # Older programs print no manual pages of their own.
-    "$binary" --help | awk '
-        BEGIN { print ".TH MPS-MANAGER 1\n.SH NAME\nmps-manager \\- owner of the NVIDIA MPS control daemons of a GPU host\n.SH DESCRIPTION\n.nf" }
-        { gsub(/\\/, "\\e"); gsub(/-/, "\\-"); sub(/^\./, "\\\\\\&."); print }
-        END { print ".fi" }' >"$staged/man/mps-manager.1"
-fi
+"$binary" man "$staged/man"
 # Reproducible, and as Debian wants manual pages.
 gzip -9 --no-name --force "$staged"/man/*
 
 for shell in bash zsh fish; do
-    file=$staged/completions/mps-manager.$shell
-    if has completions; then
-        "$binary" completions "$shell" >"$file"
-    elif [ "$shell" = bash ]; then
-        # Older programs print no completions: the first word, from the program's own list.
-        printf 'complete -W "%s" mps-manager\n' "$("$binary" --help | sed -n 's/^  \([a-z][a-z-]*\)  .*/\1/p' | tr '\n' ' ')" >"$file"
-    else
-        echo "# mps-manager $("$binary" --version | cut -d' ' -f2) has no completions for this shell" >"$file"
-    fi
+    "$binary" completions "$shell" >"$staged/completions/mps-manager.$shell"
 done
 install -m 0755 "$binary" "$staged/mps-manager"
 strip "$staged/mps-manager"
 
 # cargo-deb looks for the libraries of what lies in the folder of a profile.
-cargo deb --no-build --no-strip --compress-type gzip "$@"
+cargo deb --no-build --no-strip "$@"
 cargo generate-rpm --auto-req disabled --payload-compress gzip
 ls -l "$target"/debian/*.deb target/generate-rpm/*.rpm
