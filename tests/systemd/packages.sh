@@ -41,7 +41,8 @@ for call in "post 1" "post 2" "preun 0" "preun 1" "postun 0"; do
     unshare --mount sh -c "mount -t tmpfs t /run && sh -e '$work/$script' $times" || fail "$script $times fails on a host without systemd"
 done
 mkdir "$work/unpacked"
-(cd "$work/unpacked" && rpm2cpio "$work/mps-manager.rpm" | cpio -id --quiet)
+# rpm2cpio exits 1 where the header states no size of the payload, as cargo-generate-rpm's does not.
+(cd "$work/unpacked" && { rpm2cpio "$work/mps-manager.rpm" || true; } | cpio -id --quiet)
 "$work/unpacked/usr/bin/mps-manager" --version >/dev/null || fail "the program in the .rpm does not run"
 "$work/unpacked/usr/bin/mps-manager" config check --config "$work/unpacked/etc/mps-manager/config.toml" >/dev/null || fail "the .rpm's configuration is refused"
 say "ok: contents and scripts of the .rpm"

@@ -219,6 +219,7 @@ become_systemd() {
     ln -s pts/ptmx "$root/dev/ptmx"
     mount -t tmpfs tmpfs "$root/dev/shm"
 
+    local units=/etc/mps-units:/run/systemd/system.control:/run/systemd/transient:/run/systemd/system
     mkdir -p "$root/etc/mps-units"
     install -D -m 755 "$repository/tests/systemd/run.sh" "$root/usr/local/bin/mps-systemd-test"
     if [ -n "${SCENARIO:-}" ]; then
@@ -229,6 +230,8 @@ become_systemd() {
         # Program and unit come with a package, which may start its service.
         rm -rf "$root/usr/local/bin/mps-manager" "$root/etc/mps-manager" "$root/usr/sbin/policy-rc.d"
         ln -s /usr/lib/systemd/system/mps-manager.service "$root/etc/mps-units/mps-manager.service"
+        # Where it is enabled, and masked while it is removed.
+        units=/etc/systemd/system:$units
     else
         install -D -m 755 "$binary" "$root/usr/local/bin/mps-manager"
         install -m 644 "$repository/deploy/mps-manager.service" "$root/etc/mps-units/mps-manager.service"
@@ -242,7 +245,6 @@ become_systemd() {
     mkdir -p old
     pivot_root . old
     umount -l /old
-    local units=/etc/mps-units:/run/systemd/system.control:/run/systemd/transient:/run/systemd/system
     exec env -i container=mps-test PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin SYSTEMD_UNIT_PATH=$units \
         /lib/systemd/systemd --system --unit=basic.target --log-target=console --log-level=warning --show-status=0
 }
