@@ -16,7 +16,6 @@ use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::host_file::{HostChange, HostChangeAction, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
-use crate::domain::operation::Operation;
 use crate::http::api::host_schema::host_file_schema;
 use crate::http::api::host_spec::HostFileDiff;
 
@@ -141,9 +140,9 @@ pub(super) fn apply(ApplyArgs { file, dry_run, wait, confirm, call }: ApplyArgs)
         }
         // What was shown is what is applied.
         let path = format!("{SPEC}?{}", file.query());
-        let put: Result<(_, Value, _), ClientError> =
+        let put: Result<(_, HostFileDiff, _), ClientError> =
             client.put_text(&path, "application/yaml", text, tag.as_deref()).await;
-        let (status, answer, _) = match put {
+        let (_, HostFileDiff { operation, .. }, _) = match put {
             // Like any other conflict with what the host is by now.
             Err(ClientError::Refused(problem))
                 if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() =>
@@ -153,11 +152,7 @@ pub(super) fn apply(ApplyArgs { file, dry_run, wait, confirm, call }: ApplyArgs)
             }
             put => put?,
         };
-        if status != StatusCode::ACCEPTED {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let operation: Operation =
-            serde_json::from_value(answer).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+        let Some(operation) = operation else { return Ok(ExitCode::SUCCESS) };
         let words = OperationWords {
             doing: "applying the host file",
             done: &format!("applied: {}", counted(changes.len(), "change")),
@@ -187,7 +182,7 @@ async fn compare(
     file: &FileArgs,
 ) -> Result<(Vec<HostChange>, Option<String>), ClientError> {
     let path = format!("{SPEC}?dry_run=true&{}", file.query());
-    let (_, HostFileDiff { changes }, tag) =
+    let (_, HostFileDiff { changes, .. }, tag) =
         client.put_text(&path, "application/yaml", text.to_owned(), None).await?;
     Ok((changes, tag))
 }

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
-use super::accepted;
+use super::accepted_as;
 use super::described::{IfMatch, NotAcceptable};
 use crate::domain::host_file::{HostChange, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
@@ -21,10 +21,12 @@ const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
 
 /// What a host file changes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostFileDiff {
     /// The changes, in the order in which they are made; none where the host is what the file says.
     pub changes: Vec<HostChange>,
+    /// The operation that makes them; `null` for a dry run, and where there are none.
+    pub operation: Option<Operation>,
 }
 
 /// How a host file is applied.
@@ -78,7 +80,7 @@ pub(super) async fn get(
     request_body(description = "The host file", content((HostFile = "application/json"), (HostFile = "application/yaml"))),
     responses(
         (status = 200, description = "A dry run, or nothing to change: the changes.", body = HostFileDiff, headers(("ETag" = String))),
-        (status = 202, description = "The operation that does it; read it until it has ended.", body = Operation)
+        (status = 202, description = "The changes, with the operation that makes them; read it until it has ended.", body = HostFileDiff)
     ))]
 pub(super) async fn put(
     State(app): State<AppState>,
@@ -104,9 +106,10 @@ pub(super) async fn put(
     let extent = HostFileOptions { prune, recreate };
     let AppliedHostFile { changes, operation, tag } =
         app.service.put_host_spec(&ctx, file, extent, options).await?;
-    match operation {
-        Some(operation) => Ok(accepted(&operation, false)),
-        None => Ok(tagged(&tag, axum::Json(HostFileDiff { changes }).into_response())),
+    let diff = HostFileDiff { changes, operation };
+    match &diff.operation {
+        Some(operation) => Ok(accepted_as(operation, &diff, false)),
+        None => Ok(tagged(&tag, axum::Json(diff).into_response())),
     }
 }
 

@@ -34,6 +34,19 @@ fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
     })
 }
 
+/// Generators for typed languages give an operation one type of success.
+#[test]
+fn successes_of_an_operation_have_one_schema() {
+    for (name, operation) in operations(&document()) {
+        let responses = operation["responses"].as_object().expect("responses").iter();
+        let successes = responses.filter(|(status, _)| status.starts_with('2'));
+        let schemas =
+            successes.map(|(_, response)| response["content"]["application/json"]["schema"].to_string());
+        let schemas: BTreeSet<String> = schemas.collect();
+        assert!(schemas.len() <= 1, "{name}: {schemas:?}");
+    }
+}
+
 fn references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => found.extend(text.strip_prefix(SCHEMAS).map(str::to_owned)),
