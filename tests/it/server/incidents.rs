@@ -64,8 +64,12 @@ fn killed_daemon_is_one_incident_with_its_clients() {
 fn fault_incident_names_suspect_affected_and_unaffected() {
     let host = Host::ready();
     let victim = host.client("batch");
+    // The server is in fault until this one is gone, so a poll sees it.
+    victim.signal(Signal::STOP);
     let mut culprit = Client::start(host.client_command("demo", &["--spin", "600", "--fault-after", "1"]));
     host.listed(culprit.pid());
+    incident(&host, "gpu_fault", |one| one["state"] == "open");
+    victim.signal(Signal::CONT);
     let fault = incident(&host, "gpu_fault", |one| recovered(one) && one["affected"][0].is_object());
     assert_eq!(affected(&fault), sorted(&[&victim, &culprit]), "{fault}");
     assert_eq!((&fault["unaffected"], &fault["severity"]), (&json!(0), &json!("error")), "{fault}");
