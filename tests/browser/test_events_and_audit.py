@@ -115,7 +115,7 @@ def test_audit_shows_changed_fields(host, visitor):
 
 def test_audit_is_refused_to_viewers(host, visitor):
     visit = visitor(host)
-    page = visit.log_in(host.token_for("operator", "operating"))
+    page = visit.log_in(host.token_for("operator"))
     for path in ["/audit", "/tokens", "/tokens/new"]:
         assert page.goto(path).status == 403
         expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()

@@ -213,7 +213,7 @@ def test_unused_layout_is_deleted(host, visitor):
 
 def test_viewer_gets_no_layout_changes(host, visitor):
     write(host, "watched", add("web", 7))
-    token = host.token_for("viewer", "watcher")
+    token = host.token_for("viewer")
     page = visitor(host).log_in(token=token, to="/layouts/watched")
     expect(page.get_by_role("link", name="Plan", exact=True)).to_be_visible()
     for offered in ["Edit", "Delete", "Replay"]:

@@ -61,11 +61,11 @@ def test_error_page_offers_a_way_back(host, visitor):
 
 def test_tenant_token_sees_no_host_pages(host, visitor):
     visit = visitor(host)
-    page = visit.log_in(host.token_for("viewer", "looker"))
+    page = visit.log_in(host.token_for("viewer"))
     expect(page.get_by_role("navigation")).to_contain_text("GPUs")
     expect(page.get_by_role("navigation")).not_to_contain_text("Audit")
     other = visitor(host)
-    page = other.log_in(host.token_for("tenant:demo", "worker"), to="/gpus")
+    page = other.log_in(host.token_for("tenant:demo"), to="/gpus")
     expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
     expect(page.get_by_role("navigation")).not_to_contain_text("GPUs")
 

@@ -281,7 +281,7 @@ def test_forbidden_forms_are_not_shown(host, visitor):
     for path in of_operators + of_admins:
         assert page.goto(path).status == 403, path
         expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
-    page = visitor(host).log_in(host.token_for("operator", "operating"))
+    page = visitor(host).log_in(host.token_for("operator"))
     for path in of_admins:
         assert page.goto(path).status == 403, path
     for path in of_operators:
