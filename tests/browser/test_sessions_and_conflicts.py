@@ -272,12 +272,13 @@ def test_form_sent_twice_makes_one_token(host, visitor, scripted):
 
 def test_forbidden_forms_are_not_shown(host, visitor):
     host.api("PUT", "/layouts/spare", {"layout": {"steps": []}})
+    viewer = host.token_for("viewer")
     token = host.api("GET", "/tokens")["items"][0]["id"]
     of_operators = ["/settings/maintenance", "/layouts/-/new", "/layouts/-/import", "/layouts/spare/edit", "/layouts/spare/delete",
                     "/replays/new", "/daemons/gpu0/stop", "/daemons/gpu0/restart", "/daemons/gpu0/drain"]
     of_admins = ["/tenants/-/new", "/tenants/demo/edit", "/tenants/demo/delete", "/daemons/-/new", "/daemons/gpu0/edit",
                  "/daemons/gpu0/delete", "/daemons/gpu0/release", "/tokens/new", f"/tokens/{token}/revoke"]
-    page = visitor(host).log_in(host.token_for("viewer"))
+    page = visitor(host).log_in(viewer)
     for path in of_operators + of_admins:
         assert page.goto(path).status == 403, path
         expect(page.get_by_role("heading", name="Forbidden")).to_be_visible()
