@@ -128,7 +128,8 @@ async fn get(call: &CallArgs, gpu: &str) -> Result<ExitCode, ClientError> {
         details =
             details.row("Process", format!("{}  {}  {memory}  {command}", process.pid, word(process.kind)));
     }
-    let details = with_current(details, &client, &[("gpu", Some(gpu.uuid.to_string()))]).await?;
+    let filters = [("gpu", Some(gpu.uuid.to_string()))];
+    let details = with_current(details, call.format(), &client, &filters).await?;
     details.print(call.format(), gpu.uuid.to_string().as_str(), &gpu);
     Ok(ExitCode::SUCCESS)
 }

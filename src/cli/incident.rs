@@ -7,7 +7,9 @@ use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
 use super::fetch::{GpuNames, all, filtered, require_daemon, require_tenant};
-use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, TableCell, age, complain, word};
+use super::output::{
+    DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, complain, word,
+};
 use super::server::{CallArgs, ask, exit_code};
 use super::values::incident_id;
 use crate::client::{Client, ClientError};
@@ -145,12 +147,17 @@ pub(super) fn has_open(incidents: &[IncidentView]) -> bool {
     incidents.iter().any(|incident| incident.state == IncidentState::Open)
 }
 
-/// Adds a line for each incident that is open, or that recovered within the last hour and nobody acknowledged.
+/// Adds a line for each incident that is open, or that recovered within the last hour and nobody acknowledged; other formats than
+/// tables do not show it, and ask for none.
 pub(super) async fn with_current(
     details: DetailsTable,
+    format: OutputFormat,
     client: &Client,
     filters: &[(&str, Option<String>)],
 ) -> Result<DetailsTable, ClientError> {
+    if !matches!(format, OutputFormat::Table | OutputFormat::Wide) {
+        return Ok(details);
+    }
     let incidents: Vec<IncidentView> =
         all(client, &filtered(&format!("{INCIDENTS}?current=true"), filters)).await?;
     let line = |one: &IncidentView| format!("{}: {} ({})", one.id, one.summary, word(one.state));

@@ -93,7 +93,7 @@ fn given_up(wait: Duration, error: &ClientError) -> String {
         ClientError::Refused(problem) if problem.is("at-capacity") => {
             let reason = problem.detail.strip_suffix(KEEPS_TURN).unwrap_or(&problem.detail);
             let reason = reason.trim_end_matches([':', ' ']);
-            // A full GPU has no limit that somebody could raise.
+            // A full GPU has no limit to raise.
             let raise = if reason.contains("max_clients") { " or raise max_clients" } else { "" };
             format!("gave up after {seconds} s: {reason}; wait longer (--wait){raise}")
         }

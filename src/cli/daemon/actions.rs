@@ -42,7 +42,7 @@ async fn followed(
     follow(client, operation, args.wait, args.call.format(), words).await
 }
 
-/// What a sentence about a daemon that is ready goes on with where it admits no clients.
+/// The rest of a sentence about a daemon that is ready: whether it admits no clients.
 async fn still_cordoned(client: &Client, name: &DaemonName) -> Result<String, ClientError> {
     let daemon: DaemonView = client.get(&format!("{DAEMONS}/{name}")).await?;
     Ok(if daemon.spec.schedulable {

@@ -288,8 +288,8 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
     details = details.row("Age", age(daemon.created_at)).conditions(&conditions);
     // Not those of an earlier daemon of that name.
     let since = Some(rfc3339::format(daemon.created_at));
-    let details =
-        with_current(details, &client, &[("daemon", Some(name.to_string())), ("since", since)]).await?;
+    let filters = [("daemon", Some(name.to_string())), ("since", since)];
+    let details = with_current(details, call.format(), &client, &filters).await?;
     details.print(call.format(), name.as_str(), &daemon);
     Ok(ExitCode::SUCCESS)
 }

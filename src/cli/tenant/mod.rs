@@ -212,8 +212,8 @@ async fn get(call: &CallArgs, name: &TenantName) -> Result<ExitCode, ClientError
     let details = details(&tenant, &GpuNames::read(&client).await);
     // Not those of an earlier tenant of that name.
     let since = Some(rfc3339::format(tenant.created_at));
-    let details =
-        with_current(details, &client, &[("tenant", Some(name.to_string())), ("since", since)]).await?;
+    let filters = [("tenant", Some(name.to_string())), ("since", since)];
+    let details = with_current(details, call.format(), &client, &filters).await?;
     details.print(call.format(), name.as_str(), &tenant);
     Ok(ExitCode::SUCCESS)
 }

@@ -339,7 +339,7 @@ fn commands_compare_apply_and_export() {
     let (code, text) = run(&host, "apply", &path, &[]);
     assert!(code == Some(2) && text.contains("there is no GPU 7"), "{code:?} {text}");
     assert!(text.contains("(at /daemons/gpu1/gpus)"), "{text}");
-    // Several faults are counted first, whoever finds them.
+    // Several faults are counted first, by the command and by the server.
     let elsewhere =
         FILE.replace("gpus: [1]", "gpus: [7]").replace("daemon: gpu0, dev", "daemon: nowhere, dev");
     let (code, text) = run(&host, "apply", &file(&host, &elsewhere), &[]);

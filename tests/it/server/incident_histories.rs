@@ -86,8 +86,8 @@ impl Struck {
         losses
     }
 
-    /// Where the crash loop is among these losses that one more death went into; `None` if it has an incident of its own.
-    fn loop_that_goes_on(&self, before: &[Value]) -> Option<usize> {
+    /// The index of the crash loop among these losses that one more death belongs to; `None` if it has an incident of its own.
+    fn continued_loop(&self, before: &[Value]) -> Option<usize> {
         let place = before.iter().rposition(|one| one["kind"] == "crash_loop")?;
         let times = |losses: &[Value]| losses[place]["occurrences"].as_u64();
         eventually("the death is in an incident", || {
@@ -129,7 +129,7 @@ impl Struck {
                 let before = self.losses();
                 signal(self.host.daemon_pid("pair"), Signal::KILL);
                 let killed: BTreeSet<u64> = everyone(&clients);
-                match self.loop_that_goes_on(&before) {
+                match self.continued_loop(&before) {
                     Some(place) => self.expected[place].extend(&killed),
                     None => self.expected.push(killed),
                 }
