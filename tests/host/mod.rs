@@ -22,6 +22,8 @@ pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks again and again until there is an answer, with pauses of at most this long.
+///
+/// The last question begins after the deadline: one that took until then, or a machine that stood still, says nothing.
 pub(crate) fn eventually_within<T>(
     longest_pause: Duration,
     mut ask: impl FnMut() -> Option<T>,
@@ -30,11 +32,18 @@ pub(crate) fn eventually_within<T>(
     let deadline = Instant::now() + TIMEOUT;
     // Each question costs the host something, and most are answered soon or after one of its pauses.
     let mut pause = longest_pause.min(Duration::from_millis(5));
+    let (mut questions, mut longest) = (0, Duration::ZERO);
     loop {
+        let began = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "never happened: {}", what());
+        (questions, longest) = (questions + 1, longest.max(began.elapsed()));
+        assert!(
+            began < deadline,
+            "never happened: {} ({questions} questions, of which the longest took {longest:?})",
+            what()
+        );
         std::thread::sleep(pause);
         pause = (pause * 3 / 2).min(longest_pause);
     }

@@ -71,6 +71,16 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     fields(pid).is_some_and(|fields| fields[0] != "Z" && fields[0] != "X")
 }
 
+/// What runs on a host: PID, state, parent, group, session and command line of each process, one in a line.
+pub(super) fn listing(directory: &Path) -> String {
+    let line = |pid: u32| {
+        of_directory(pid, directory)?;
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+        Some(format!("{pid} {} {}\n", fields(pid)?.join(" "), command.replace('\0', " ")))
+    };
+    all().filter_map(line).collect()
+}
+
 /// One variable of a process's environment.
 pub(crate) fn environment(pid: u32, name: &str) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;

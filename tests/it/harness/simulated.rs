@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Child;
 
 use super::in_process::ThisProcess;
+use super::process::listing;
 use super::{Api, MANAGER, Served, TIMINGS, eventually, signal, simulated_directory, speed_up};
 use crate::host;
 
@@ -120,6 +121,7 @@ impl<M: Manager> Drop for Simulated<M> {
             let log = self.manager_log();
             let from = log.len().saturating_sub(6000);
             eprintln!("--- the manager's log ---\n{}", log.get(from..).unwrap_or(&log));
+            eprintln!("--- what runs on the host ---\n{}", listing(self.dir()));
         }
         self.manager.end();
         host::process::end_all(self.dir());
