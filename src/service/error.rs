@@ -162,7 +162,7 @@ impl From<FreshError> for ServiceError {
         let redacted = format!("the daemon could not be read{word}: try again, or ask the host's operator");
         let kind = match error {
             FreshError::Late(..) => Self::TimedOut,
-            FreshError::Failed(_) | FreshError::Gone => Self::Unavailable,
+            FreshError::Failed(..) | FreshError::Gone(_) => Self::Unavailable,
         };
         Self::for_audience(kind(error.to_string()), kind(redacted))
     }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::driver::terminate_client::{TerminateError, Terminating, Termination, unmanaged};
 use super::observed::Observed;
 use super::report::diagnosis::Diagnosis;
+use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{DaemonStatus, Phase};
@@ -36,22 +37,22 @@ pub(super) enum DriverRequest {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FreshError {
     /// The poll failed.
-    #[error("the daemon could not be read: {0}")]
-    Failed(Diagnosis),
+    #[error("daemon {0} could not be read: {1}")]
+    Failed(DaemonName, Diagnosis),
     /// No poll ended in time; the one before may have said why.
-    #[error("the daemon was not read within {}{}", seconds(*.0), .1.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
-    Late(Duration, Option<Diagnosis>),
+    #[error("daemon {0} was not read within {}{}", seconds(*.1), .2.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Late(DaemonName, Duration, Option<Diagnosis>),
     /// The driver has ended.
-    #[error("the daemon is no longer managed")]
-    Gone,
+    #[error("daemon {0} is no longer managed")]
+    Gone(DaemonName),
 }
 
 impl FreshError {
     /// Its reason, which names no process or user.
     pub fn reason(&self) -> Option<ConditionReason> {
         match self {
-            Self::Failed(why) | Self::Late(_, Some(why)) => Some(why.reason),
-            Self::Late(_, None) | Self::Gone => None,
+            Self::Failed(_, why) | Self::Late(_, _, Some(why)) => Some(why.reason),
+            Self::Late(_, _, None) | Self::Gone(_) => None,
         }
     }
 }
@@ -80,6 +81,15 @@ impl Handle {
     /// The current desired generation.
     pub fn generation(&self) -> i64 {
         self.link.desired.borrow().generation
+    }
+
+    /// The daemon.
+    fn name(&self) -> DaemonName {
+        self.link.desired.borrow().name.clone()
+    }
+
+    fn gone(&self) -> FreshError {
+        FreshError::Gone(self.name())
     }
 
     /// The current desired value.
@@ -113,11 +123,11 @@ impl Handle {
         let seen =
             tokio::time::timeout(timeout, observed.wait_for(|observed| observed.served >= wanted)).await;
         let seen = match seen {
-            Ok(seen) => seen.map_err(|_| FreshError::Gone)?.clone(),
-            Err(_) => return Err(FreshError::Late(timeout, self.observed().failed)),
+            Ok(seen) => seen.map_err(|_| self.gone())?.clone(),
+            Err(_) => return Err(FreshError::Late(self.name(), timeout, self.observed().failed)),
         };
         match seen.failed {
-            Some(why) => Err(FreshError::Failed(why)),
+            Some(why) => Err(FreshError::Failed(self.name(), why)),
             None => Ok(seen),
         }
     }
@@ -200,14 +210,14 @@ impl Handle {
 
     /// Stops the daemon once; it is started again since its desired value says so.
     pub async fn restart(&self) -> Result<(), FreshError> {
-        self.link.jobs.send(DriverRequest::Restart).await.map_err(|_| FreshError::Gone)
+        self.link.jobs.send(DriverRequest::Restart).await.map_err(|_| self.gone())
     }
 
     /// Has the driver try at once what was blocked; gives the number by which [`Observed::blocker`] shows what came of it.
     pub async fn try_again(&self) -> Result<u64, FreshError> {
         let (answer, answered) = oneshot::channel();
-        self.link.jobs.send(DriverRequest::TryAgain(answer)).await.map_err(|_| FreshError::Gone)?;
-        answered.await.map_err(|_| FreshError::Gone)
+        self.link.jobs.send(DriverRequest::TryAgain(answer)).await.map_err(|_| self.gone())?;
+        answered.await.map_err(|_| self.gone())
     }
 
     /// Has the driver apply its layout again: after a failure, and whatever drifted under a policy that only reports.
@@ -217,8 +227,8 @@ impl Handle {
     pub async fn reconcile_layout(&self, generation: i64) -> Result<u64, FreshError> {
         let (answer, answered) = oneshot::channel();
         let job = DriverRequest::ReconcileLayout(generation, answer);
-        self.link.jobs.send(job).await.map_err(|_| FreshError::Gone)?;
-        answered.await.map_err(|_| FreshError::Gone)
+        self.link.jobs.send(job).await.map_err(|_| self.gone())?;
+        answered.await.map_err(|_| self.gone())
     }
 
     /// Ends a client in the safe order.

@@ -401,6 +401,7 @@ impl ServerFault {
             affected: self.affected.clone(),
             clients: self.clients.clone(),
             known_from: self.known_from,
+            logged_at: self.logged_at,
         }
     }
 }

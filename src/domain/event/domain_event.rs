@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{AffectedClient, EventTrigger, KnownFrom, Predecessor};
 use crate::domain::access::Grant;
-use crate::domain::attribution::AttributedBy;
+use crate::domain::attribution::{AttributedBy, Signs};
 use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientId, LeaseKind};
 use crate::domain::condition::ConditionReason;
@@ -150,6 +150,7 @@ pub struct ServerFault {
     pub affected: Vec<u32>,
     pub clients: Vec<AffectedClient>,
     pub known_from: KnownFrom,
+    pub logged_at: Option<i64>,
 }
 
 /// A client that MPS refused.
@@ -165,10 +166,17 @@ pub struct ClientRefusal {
     pub pid: Option<u32>,
     /// Its tenant, where that is known.
     pub tenant: Option<TenantName>,
-    /// Whether the process had ended before it was looked at.
-    pub has_ended: bool,
+    /// What was read of the process while it lived, by which its tenant is found; it is not stored.
+    pub process: Option<Signs>,
     /// When, by server.log, in unix milliseconds.
     pub logged_at: Option<i64>,
+}
+
+impl ClientRefusal {
+    /// Whether the process had ended before anything was read of it.
+    pub fn has_ended(&self) -> bool {
+        self.pid.is_some() && self.process.is_none()
+    }
 }
 
 /// A client and the memory that it holds on a GPU.

@@ -72,6 +72,10 @@ impl DomainEvent {
                     "server {server} of daemon {daemon} had a fatal GPU error: the clients it affects have lost their work, and \
                      no other is accepted until they are gone"
                 ),
+                KnownFrom::ServerLogAndPoll => format!(
+                    "server {server} of daemon {daemon} had a fatal GPU error, which was over before the next poll: the clients it \
+                     affected have lost their work"
+                ),
                 KnownFrom::ServerLog => format!(
                     "server.log reports a fatal GPU error of server {server} of daemon {daemon}, of which nothing else was seen"
                 ),

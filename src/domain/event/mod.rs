@@ -164,6 +164,9 @@ pub enum KnownFrom {
     /// server.log alone, for what came and went between two polls: a hint, since anybody who reaches the daemon's pipe
     /// directory may write there.
     ServerLog,
+    /// server.log, and a poll that agrees: of a fault that was over before the next poll, the affected clients had been listed and
+    /// are gone.
+    ServerLogAndPoll,
 }
 
 /// How the manager before this one ended.
@@ -304,6 +307,10 @@ pub enum Details {
         clients: Vec<AffectedClient>,
         /// How it became known.
         known_from: KnownFrom,
+        /// When it began, by server.log.
+        #[serde(default, with = "crate::domain::rfc3339::option")]
+        #[schema(value_type = Option<String>, format = DateTime)]
+        logged_at: Option<i64>,
     },
     /// A spec that was written.
     Changed {

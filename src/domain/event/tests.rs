@@ -71,6 +71,7 @@ fn examples() -> Vec<DomainEvent> {
         affected: vec![7],
         clients: vec![],
         known_from: KnownFrom::Poll,
+        logged_at: None,
     };
     let breach = || MemoryBreach {
         daemon: daemon(),
@@ -170,7 +171,7 @@ fn examples() -> Vec<DomainEvent> {
             reason: "full".into(),
             pid: Some(7),
             tenant: None,
-            has_ended: false,
+            process: None,
             logged_at: None,
         }),
         DomainEvent::BreachDetected(breach()),

@@ -18,6 +18,9 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 /// For how long after its end an incident is considered: it may open again, and its clients are known to have lost their work.
 pub const MEMORY_MS: i64 = 5 * 60 * 1000;
 
+/// How long before it is noticed a fault can have begun by the time that server.log gives.
+const LOGGED_MS: i64 = 5 * 60 * 1000;
+
 /// For how long after a daemon runs again a crash loop lasts: a death within it is one more of the loop.
 pub(super) const CRASH_LOOP_MS: i64 = 60 * 1000;
 
@@ -297,12 +300,13 @@ impl Grouping<'_> {
             suspects: suspects.collect(),
             clients: fault.clients.clone(),
             is_hint: fault.known_from == KnownFrom::ServerLog,
+            began: fault.logged_at.filter(|_| fault.known_from != KnownFrom::ServerLog),
             ..IncidentReport::of(IncidentKind::GpuFault, topic.clone())
         };
         let same = |known: &Incident| {
             known.topic == topic && matches!(known.kind, IncidentKind::GpuFault | IncidentKind::ServerDied)
         };
-        if !report.is_hint {
+        if fault.known_from == KnownFrom::Poll {
             return self.report(report, |open| open.kind == IncidentKind::GpuFault && same(open));
         }
         // A server that recovers can have another one, which has other clients: those of the first are gone.
@@ -313,7 +317,8 @@ impl Grouping<'_> {
                 || known.suspects.iter().any(|suspect| named.contains(&suspect.pid));
             known.is_open() || named.is_empty() || is_any_named || known.kind == IncidentKind::ServerDied
         };
-        self.report_over(report, |known| same(known) && is_of(known));
+        let is_hint = report.is_hint;
+        self.report_over(report, |known| same(known) && is_of(known) && (is_hint || !known.is_hint));
     }
 
     /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
@@ -352,7 +357,7 @@ impl Grouping<'_> {
             client: None,
             tenant: refusal.tenant.clone(),
             program: None,
-            has_ended: refusal.has_ended,
+            has_ended: refusal.has_ended(),
         });
         let report = IncidentReport {
             suspects: suspects.into_iter().collect(),
@@ -413,13 +418,15 @@ impl Grouping<'_> {
     }
 
     fn opened(&self, report: IncidentReport) -> Incident {
+        // Another zone's clock, or a log that was read long after: when it was noticed is nearer.
+        let began = report.began.filter(|at| (self.seen.at - LOGGED_MS..=self.seen.at).contains(at));
         let mut incident = Incident {
             kind: report.kind,
             daemon: self.daemon.clone(),
             gpus: Vec::new(),
             topic: report.topic.clone(),
             is_hint: report.is_hint,
-            opened_at: self.seen.at,
+            opened_at: began.unwrap_or(self.seen.at),
             reopened_at: None,
             recovered_at: None,
             ended_by: None,

@@ -13,6 +13,8 @@ pub(super) struct IncidentReport {
     pub(super) clients: Vec<AffectedClient>,
     pub(super) is_uncertain: bool,
     pub(super) is_hint: bool,
+    /// When it began, where that is known better than by when it was noticed.
+    pub(super) began: Option<i64>,
     pub(super) detail: Option<String>,
 }
 
@@ -27,6 +29,7 @@ impl IncidentReport {
             clients: Vec::new(),
             is_uncertain: false,
             is_hint: false,
+            began: None,
             detail: None,
         }
     }

@@ -7,11 +7,11 @@ use tokio::time::sleep;
 
 use crate::clock::Clock;
 use crate::domain::attribution::{AttributedBy, Signs, attribute};
-use crate::domain::client::{ClientFacts, ClientId, Lease};
+use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
-use crate::domain::environment::TENANT_HINT;
 use crate::domain::event::{
-    ComputeModeChange, DomainEvent, EventTrigger, EventType, LostEvents, ObservedClient, Predecessor,
+    ComputeModeChange, DomainEvent, EventTrigger, EventType, KnownFrom, LostEvents, ObservedClient,
+    Predecessor, ServerFault,
 };
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -202,6 +202,9 @@ async fn name_tenants(
             | DomainEvent::BypassChanged { .. }
             | DomainEvent::ClientRefused(_)
     );
+    // Whoever wrote a fault into the log may have named processes that live.
+    let is_logged =
+        matches!(event, DomainEvent::ServerFault(ServerFault { known_from, .. }) if *known_from != KnownFrom::Poll);
     let affected = event.affected_clients_mut();
     // Some clients were lost before they were ever listed.
     let leases = if names_others || affected.iter().any(|affected| affected.client.is_none()) {
@@ -212,6 +215,7 @@ async fn name_tenants(
     for affected in affected {
         affected.tenant = match affected.client {
             Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
+            None if is_logged && host::process::identify(affected.pid).is_some() => None,
             None => tenant_by_lease(&leases, affected.pid),
         };
     }
@@ -228,9 +232,8 @@ async fn name_tenants(
         }
         DomainEvent::ClientRefused(refusal) => {
             let candidates = candidates(db, daemon).await?;
-            let signs = refusal.pid.and_then(living_signs);
-            refusal.has_ended = refusal.pid.is_some() && signs.is_none();
-            let by_process = signs.and_then(|signs| attribute(&signs, daemon, &leases, &candidates).0);
+            let signs = refusal.process.as_ref();
+            let by_process = signs.and_then(|signs| attribute(signs, daemon, &leases, &candidates).0);
             let by_lease = || refusal.pid.and_then(|pid| tenant_by_lease(&leases, pid));
             refusal.tenant = by_process.or_else(by_lease).or_else(|| match candidates.as_slice() {
                 // The clients of a daemon with one tenant are that tenant's.
@@ -241,22 +244,6 @@ async fn name_tenants(
         _ => {}
     }
     Ok(())
-}
-
-/// Whose a process may be, while it lives: what CUDA refuses mostly reports it and ends within milliseconds.
-fn living_signs(pid: u32) -> Option<Signs> {
-    let identity = host::process::identify(pid)?;
-    let hint = host::process::variable(pid, TENANT_HINT);
-    let signs = Signs {
-        id: identity.into(),
-        ancestors: host::process::ancestors(pid)
-            .filter_map(host::process::identify)
-            .map(ClientId::from)
-            .collect(),
-        uid: host::process::uid(pid),
-        hint: hint.and_then(|hint| hint.into_string().ok()),
-    };
-    host::process::is_alive(identity).then_some(signs)
 }
 
 fn connected(
@@ -428,33 +415,5 @@ impl Backend {
                 })
             })
             .await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn living_process_says_whose_it_is() {
-        let mut child = Command::new("cat")
-            .env(TENANT_HINT, "web")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("cat is installed");
-        // Until a program runs, `/proc` may show it without an environment.
-        child.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("it reads");
-        child.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("it runs");
-        let signs = living_signs(child.id()).expect("it lives");
-        assert_eq!((signs.id.pid, signs.hint.as_deref()), (child.id(), Some("web")));
-        assert_eq!(signs.uid, Some(rustix::process::geteuid().as_raw()));
-        assert_eq!(signs.ancestors.first().map(|parent| parent.pid), Some(std::process::id()));
-        child.kill().expect("it lives");
-        child.wait().expect("it ends");
-        assert_eq!(living_signs(child.id()), None);
     }
 }

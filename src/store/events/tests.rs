@@ -240,8 +240,8 @@ async fn fault_from_log_alone_names_no_tenant() {
     let fault = |known_from: KnownFrom| {
         let clients = vec![AffectedClient { pid: 7, client: None, tenant: Some(tenant.clone()) }];
         let (reported, affected) = (vec![7], vec![7]);
-        let fault =
-            ServerFault { daemon: daemon("gpu0"), server: 5, reported, affected, clients, known_from };
+        let (daemon, logged_at) = (daemon("gpu0"), None);
+        let fault = ServerFault { daemon, server: 5, reported, affected, clients, known_from, logged_at };
         (DomainEvent::ServerFault(fault).into(), 1)
     };
     let written =

@@ -9,12 +9,14 @@ use tokio::time::Instant;
 
 use super::evidence::LogEvidence;
 use super::log_state::{LogState, PendingClient};
+use super::signs::living_signs;
 use crate::domain::FilePlace;
+use crate::domain::attribution::Signs;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
 use crate::domain::gpu::GpuUuid;
 use crate::host::{self, Watch, process};
-use crate::mps::log::{self, Follow, Gained};
+use crate::mps::log::{self, Follow, Gained, LogRecord};
 use crate::supervisor::report::server_log_events::ServerLogEvents;
 
 /// Size at which a log is emptied: every poll adds some lines, and nothing else would ever remove them. What is kept
@@ -144,7 +146,7 @@ impl Logs {
             self.server_log_events.missed();
         }
         for record in &unread.records {
-            self.server_log_events.read_record(record);
+            note_server_record(&mut self.server_log_events, record);
         }
         for record in &control.records {
             self.woken |= self.state.control(record);
@@ -176,7 +178,7 @@ impl Logs {
                         self.woken |= if name == "control.log" {
                             self.state.control(record)
                         } else {
-                            self.server_log_events.read_record(record);
+                            note_server_record(&mut self.server_log_events, record);
                             self.state.server(record, gpus)
                         };
                     }
@@ -313,6 +315,17 @@ impl Logs {
     }
 }
 
+/// Reads a message of server.log, and whose the process is that it reports as refused: now, since it may end at any moment.
+fn note_server_record(events: &mut ServerLogEvents, record: &LogRecord) {
+    let Some(refusal) = events.read_record(record) else { return };
+    let boot_time = host::boot_time().unwrap_or_default();
+    // Its number may be another process's by now.
+    let was_there = |signs: &Signs| {
+        refusal.at.is_none_or(|at| process::started_at(signs.id.into(), boot_time) <= at + CLOCKS)
+    };
+    refusal.process = refusal.pid.and_then(living_signs).filter(was_there);
+}
+
 /// Those who wait, by user; in order of arrival.
 fn by_user(mut waits: Vec<(u32, WaitingClient)>, behind: &ServedUser) -> Vec<Waiting> {
     waits.sort_by_key(|(_, client)| (client.since, client.pid));
@@ -331,6 +344,29 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    #[test]
+    fn refused_process_is_read_when_its_line_is() {
+        let this = std::process::id();
+        let started = process::identify(this).expect("alive");
+        let started = process::started_at(started, host::boot_time().expect("btime"));
+        let refused = |pid: u32, at: i64| {
+            let mut events = ServerLogEvents::default();
+            let at = jiff::Timestamp::from_millisecond(at).expect("a time").to_zoned(TimeZone::system());
+            let at = at.strftime("%Y-%m-%d %H:%M:%S%.3f");
+            let message = format!("Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807");
+            let line = format!("[{at} Server  1115] {message}\n");
+            for record in &log::read(line.as_bytes()) {
+                note_server_record(&mut events, record);
+            }
+            let refused = events.take_refused();
+            assert_eq!(refused.len(), 1, "{line}");
+            refused[0].process.as_ref().map(|signs| signs.id.pid)
+        };
+        assert_eq!(refused(this, started), Some(this));
+        assert_eq!(refused(1 << 23, started), None, "no process has this number");
+        assert_eq!(refused(this, started - 60_000), None, "its number was another's");
+    }
 
     #[test]
     fn client_that_died_waiting_is_a_hint() {

@@ -15,3 +15,4 @@ pub(crate) mod log_tail;
 pub(crate) mod poll;
 pub(crate) mod poll_outcome;
 pub(crate) mod reachability;
+mod signs;

@@ -9,6 +9,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::event_queue::UnobservedClient;
+use crate::domain::attribution::Signs;
 use crate::mps::log::{LogEvent, LogRecord};
 
 /// The most that is kept of each kind: the log is anybody's to write, and memory is not.
@@ -54,6 +55,8 @@ pub(crate) struct LoggedRefusal {
     /// The process, where the log leaves no doubt.
     pub(crate) pid: Option<u32>,
     pub(crate) at: Option<i64>,
+    /// What was read of the process while it lived: most end within milliseconds.
+    pub(crate) process: Option<Signs>,
 }
 
 /// A fatal GPU error.
@@ -65,6 +68,15 @@ pub(crate) struct LoggedFault {
     pub(crate) affected: BTreeSet<u32>,
     /// Whether the list of those has come to its last part, which names each of them.
     pub(crate) is_complete: bool,
+    /// When it began.
+    pub(crate) at: Option<i64>,
+}
+
+impl LoggedFault {
+    /// Whether it is about this process.
+    pub(crate) fn names(&self, pid: u32) -> bool {
+        self.affected.contains(&pid) || self.reported.contains(&pid)
+    }
 }
 
 /// When a message was written, in unix milliseconds.
@@ -78,11 +90,11 @@ impl ServerLogEvents {
         Self { since: Some(now), ..Self::default() }
     }
 
-    /// Reads a message of server.log.
-    pub(crate) fn read_record(&mut self, record: &LogRecord) {
+    /// Reads a message of server.log; gives the refusal that it reports.
+    pub(crate) fn read_record(&mut self, record: &LogRecord) -> Option<&mut LoggedRefusal> {
         let at = logged_at(record.at);
         if self.since.is_some_and(|since| at.is_none_or(|at| at < since)) {
-            return;
+            return None;
         }
         let server = record.pid;
         match &record.event {
@@ -109,12 +121,16 @@ impl ServerLogEvents {
             LogEvent::ClientRefused { reason } => {
                 let (reason, pid) =
                     (reason.chars().take(300).collect(), self.refused_process(server, reason));
-                let refusal = LoggedRefusal { server, reason, pid, at };
-                push(&mut self.refused, refusal, &mut self.missed);
+                if self.refused.len() < KEPT {
+                    self.refused.push(LoggedRefusal { server, reason, pid, at, process: None });
+                    return self.refused.last_mut();
+                }
+                self.missed = true;
             }
             LogEvent::FatalError(client) => {
                 if let Some(fault) = self.fault(server) {
                     fault.reported.insert(client.pid);
+                    fault.at = fault.at.or(at);
                 }
             }
             LogEvent::TornDownOnDevice { client, .. } | LogEvent::TornDownWithProcess { client, .. } => {
@@ -129,6 +145,7 @@ impl ServerLogEvents {
             }
             _ => {}
         }
+        None
     }
 
     /// Whom a server refused: the process that it names, or the only one that has connected and got no context yet.
@@ -218,11 +235,9 @@ impl ServerLogEvents {
         self.faults.remove(&server)
     }
 
-    /// All faults that the log reports, but those of servers that are handled in another way.
-    pub(crate) fn take_faults_but(&mut self, other: impl Fn(u32) -> bool) -> BTreeMap<u32, LoggedFault> {
-        let (kept, taken) = std::mem::take(&mut self.faults).into_iter().partition(|(pid, _)| other(*pid));
-        self.faults = kept;
-        taken
+    /// The servers of which the log reports a fault.
+    pub(crate) fn faulty_servers(&self) -> Vec<u32> {
+        self.faults.keys().copied().collect()
     }
 
     /// Whether something is missing; it is said once.
@@ -321,6 +336,6 @@ mod tests {
         );
         let fault = server_log.take_fault(1115).expect("a fault");
         assert_eq!((fault.reported, fault.affected), (BTreeSet::from([668]), BTreeSet::from([669, 670])));
-        assert!(!fault.is_complete && server_log.take_faults_but(|_| false).is_empty());
+        assert!(!fault.is_complete && fault.at.is_some() && server_log.faulty_servers().is_empty());
     }
 }

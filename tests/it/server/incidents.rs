@@ -105,6 +105,20 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
 }
 
 #[test]
+fn fault_hits_its_tenants_whether_a_poll_sees_it_or_not() {
+    let host = InProcess::ready();
+    let victim = host.client("batch");
+    let culprit = Client::start(host.client_command("demo", &["--spin", "600", "--fault-after", "1"]));
+    host.listed(culprit.pid());
+    let fault = incident(&host, "gpu_fault", |one| recovered(one) && one["affected"][1].is_object());
+    assert_eq!(affected(&fault), sorted(&[&victim, &culprit]), "{fault}");
+    assert_eq!(fault["tenants"], json!(["batch", "demo"]), "{fault}");
+    assert!(fault["time_to_recovery_ms"].as_i64().is_some_and(|ms| ms < 30_000), "{fault}");
+    let of_batch = host.api().with_token(Some(&create(&host, "b", "tenant:batch")));
+    assert_eq!(of_batch.get("/api/v1/incidents").ok()["items"][0]["id"], fault["id"]);
+}
+
+#[test]
 fn killed_server_and_drift_are_incidents_that_recover() {
     let host = InProcess::ready();
     let client = host.client("demo");

@@ -65,6 +65,8 @@ pub(crate) struct EventDetector {
     killed: BTreeSet<u32>,
     /// Servers whose fault has no event yet, and whether that waits for the rest of what server.log says of it.
     faulty: BTreeMap<u32, bool>,
+    /// Servers whose fault was over before a poll could see it, if there was one: the next poll decides.
+    doubtful: BTreeSet<u32>,
     /// The processes that the fault of a server affects, as its event says; empty where that is not known.
     affected: BTreeMap<u32, BTreeSet<u32>>,
     drift: DriftStatus,
@@ -268,7 +270,7 @@ impl EventDetector {
                 reason: refusal.reason,
                 pid: refusal.pid,
                 tenant: None,
-                has_ended: false,
+                process: refusal.process,
                 logged_at: refusal.at,
             }));
         }

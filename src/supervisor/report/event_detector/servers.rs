@@ -84,15 +84,43 @@ impl EventDetector {
             self.detect_server(seen, server_log, server, &mut server_ends);
         }
         if seen.polled {
-            // Over before the next poll, or forged.
-            for (pid, fault) in server_log.take_faults_but(|pid| self.faulty.contains_key(&pid)) {
-                self.fault(seen, pid, &fault, KnownFrom::ServerLog);
-                server_ends.insert(pid, ServerEnd::Fault(fault.affected));
-            }
+            self.detect_logged_faults(seen, server_log, &mut server_ends);
         }
         self.found &= seen.status.effective.is_none();
         self.servers = now;
         server_ends
+    }
+
+    /// Tells of faults that no poll saw: over before it, or forged.
+    ///
+    /// A server accepts clients again once all those are gone that a fault affects (recording 04). So it was one if they had been
+    /// listed and none of them is any longer; if one still is, the poll may have listed it just before the fault, and the next decides.
+    fn detect_logged_faults(
+        &mut self,
+        seen: &Snapshot<'_>,
+        server_log: &mut ServerLogEvents,
+        server_ends: &mut BTreeMap<u32, ServerEnd>,
+    ) {
+        let mut doubtful = std::mem::take(&mut self.doubtful);
+        for server in server_log.faulty_servers() {
+            let Some(fault) = server_log.fault_so_far(server).filter(|_| !self.faulty.contains_key(&server))
+            else {
+                continue;
+            };
+            let here = |of: Option<u32>| of.is_none_or(|of| of == server);
+            let were_listed =
+                self.clients.iter().any(|(client, of)| here(*of) && fault.names(client.pid));
+            let is_listed = seen.clients.iter().any(|client| fault.names(client.id.pid));
+            if is_listed && !doubtful.remove(&server) {
+                self.doubtful.insert(server);
+                continue;
+            }
+            let Some(fault) = server_log.take_fault(server) else { continue };
+            let is_confirmed = were_listed && !is_listed;
+            let known_from = if is_confirmed { KnownFrom::ServerLogAndPoll } else { KnownFrom::ServerLog };
+            self.fault(seen, server, &fault, known_from);
+            server_ends.insert(server, ServerEnd::Fault(fault.affected));
+        }
     }
 
     /// Tells that a server is gone: with the clients that were connected to it, whether they are still listed or not, as long
@@ -210,6 +238,7 @@ impl EventDetector {
             affected: fault.affected.iter().copied().collect(),
             clients,
             known_from,
+            logged_at: fault.at,
         }));
     }
 }

@@ -503,6 +503,49 @@ fn fault_event_names_its_source() {
 }
 
 #[test]
+fn logged_fault_is_confirmed_by_its_clients_being_gone() {
+    let serves = ready(&[(20, "ACTIVE")]);
+    let connected = || {
+        let mut event_detector = EventDetector::default();
+        reported(&mut event_detector, &serves, &[client(5), client(6)]);
+        let mut server_log = ServerLogEvents::default();
+        read_record(&mut server_log, &[FAULT, STICKY, "5", "6"]);
+        (event_detector, server_log)
+    };
+    let fault = |observations: &[Observation]| match observations.first() {
+        Some(Observation::Event(event)) => match &event.event {
+            DomainEvent::ServerFault(fault) => {
+                let known = fault.clients.iter().all(|client| client.client.is_some());
+                Some((fault.known_from, known, fault.logged_at.is_some()))
+            }
+            other => panic!("{other:?}"),
+        },
+        _ => None,
+    };
+    let (mut event_detector, mut server_log) = connected();
+    let seen = detect(&mut event_detector, &serves, &[], &mut server_log);
+    assert_eq!(short(&seen), ["server.fault", "-5 after server.fault", "-6 after server.fault"]);
+    assert_eq!(fault(&seen), Some((KnownFrom::ServerLogAndPoll, true, true)));
+    // The poll listed them just before the fault.
+    let (mut event_detector, mut server_log) = connected();
+    let first = detect(&mut event_detector, &serves, &[client(5), client(6)], &mut server_log);
+    assert!(first.is_empty(), "{:?}", short(&first));
+    let second = detect(&mut event_detector, &serves, &[], &mut server_log);
+    assert_eq!(fault(&second), Some((KnownFrom::ServerLogAndPoll, true, true)));
+    // Forged: one that it names goes on.
+    let (mut event_detector, mut server_log) = connected();
+    assert!(detect(&mut event_detector, &serves, &[client(6)], &mut server_log).len() < 2);
+    let second = detect(&mut event_detector, &serves, &[client(6)], &mut server_log);
+    assert_eq!(fault(&second), Some((KnownFrom::ServerLog, true, true)));
+    // The next poll sees the server in it.
+    let (mut event_detector, mut server_log) = connected();
+    detect(&mut event_detector, &serves, &[client(5), client(6)], &mut server_log);
+    let faulty = ready(&[(20, "FAULT")]);
+    let seen = detect(&mut event_detector, &faulty, &[client(5), client(6)], &mut server_log);
+    assert_eq!(fault(&seen), Some((KnownFrom::Poll, true, true)));
+}
+
+#[test]
 fn drift_event_names_the_external_command() {
     let mut event_detector = EventDetector::default();
     reported(&mut event_detector, &ready(&[]), &[]);

@@ -1,5 +1,7 @@
 //! Incidents from sequences of events.
 
+mod faults;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -51,6 +53,7 @@ fn fault(server: u32, reported: &[u32], affected: &[u32], known_from: KnownFrom)
         affected: affected.to_vec(),
         clients: clients(affected),
         known_from,
+        logged_at: None,
     })
 }
 
@@ -177,32 +180,6 @@ fn pids(incident: &Incident) -> Vec<u32> {
 }
 
 #[test]
-fn fault_and_its_server_death_are_one_incident() {
-    let mut journal = Journal { connected: vec![id(2), id(3), id(8)], ..Journal::default() };
-    journal.write(&fault(5, &[3], &[2, 3], KnownFrom::Poll));
-    let open = journal.only();
-    assert_eq!(
-        open.summary(),
-        "gpu0 has a fatal GPU error, which MPS attributes to process 3 of web, and accepts no new clients; 2 clients of demo and web \
-         lost their work; 1 other client kept its work"
-    );
-    assert!(open.remedy().contains("While the fault is open"));
-    journal.at = 2_100;
-    journal.write(&server_died(5, &[2, 3, 8]));
-    journal.write(&server_started(6));
-    let over = journal.only();
-    assert_eq!((over.kind, pids(over)), (IncidentKind::GpuFault, vec![2, 3, 8]));
-    assert_eq!((over.unaffected, over.time_to_recovery_ms()), (Some(0), Some(2_100)));
-    assert_eq!(over.remedy(), "Restart the affected work.");
-    assert_eq!(over.events, [1, 2, 3]);
-    assert_eq!((journal.opened, journal.ended), (1, 1));
-    assert_eq!(over.tenants(), [tenant("demo"), tenant("web")]);
-    journal.at = 9_000;
-    journal.write(&fault(5, &[3], &[2, 3], KnownFrom::ServerLog));
-    assert_eq!(journal.only().recovered_at, Some(2_100), "its log is read later");
-}
-
-#[test]
 fn daemon_death_includes_its_server_in_either_order() {
     for server_first in [false, true] {
         let mut journal = Journal::default();
@@ -313,42 +290,6 @@ fn repeated_drift_reopens_until_acknowledged() {
 }
 
 #[test]
-fn fault_of_the_log_alone_hits_no_tenant() {
-    let mut journal = Journal::default();
-    journal.write(&fault(5, &[3], &[2, 3], KnownFrom::ServerLog));
-    journal.write(&fault(5, &[3], &[2, 3], KnownFrom::ServerLog));
-    let hint = journal.only().clone();
-    assert!(!hint.is_open() && hint.is_hint && hint.tenants().is_empty());
-    assert_eq!((hint.occurrences, journal.opened, journal.ended), (2, 1, 1));
-    // A forged line hides no real loss.
-    journal.write(&server_died(9, &[2, 3]));
-    assert_eq!(pids(&journal.incidents[1].incident), [2, 3]);
-}
-
-#[test]
-fn next_fault_of_a_server_is_another_incident() {
-    for known_from in [KnownFrom::Poll, KnownFrom::ServerLog] {
-        let mut journal = Journal::default();
-        journal.write(&fault(5, &[3], &[2, 3], known_from));
-        journal.write(&DomainEvent::ServerRecovered { daemon: daemon("gpu0"), pid: 5 });
-        journal.write(&fault(5, &[6], &[6, 7], KnownFrom::ServerLog));
-        let affected: Vec<_> = journal.incidents.iter().map(|one| pids(&one.incident)).collect();
-        assert_eq!(affected, [[2, 3], [6, 7]], "{known_from:?}");
-    }
-}
-
-#[test]
-fn fault_without_names_takes_those_who_leave() {
-    let mut journal = Journal::default();
-    journal.write(&fault(5, &[], &[], KnownFrom::Poll));
-    assert!(journal.only().summary().ends_with("which clients lost their work is not known"));
-    journal.write(&DomainEvent::ServerRecovered { daemon: daemon("gpu0"), pid: 5 });
-    journal.write_because(&DomainEvent::ClientLeft(left(4)), Some(EventType::ServerFault));
-    journal.write_because(&DomainEvent::ClientLeft(left(6)), None);
-    assert_eq!((pids(journal.only()), journal.only().unaffected), (vec![4], None));
-}
-
-#[test]
 fn stopped_and_deleted_daemons_have_no_open_incidents() {
     let stopped = DomainEvent::DaemonStopped { daemon: daemon("gpu0"), pid: 1 };
     let deleted = DomainEvent::DaemonDeleted { daemon: daemon("gpu0"), gpus: vec![], operation: None };
@@ -370,7 +311,7 @@ fn refusals_name_the_tenant_and_are_over() {
             reason: reason.into(),
             pid: Some(9),
             tenant: Some(tenant("web")),
-            has_ended: true,
+            process: None,
             logged_at: None,
         })
     };
