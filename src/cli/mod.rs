@@ -3,6 +3,7 @@
 mod adopt_ours;
 mod audit;
 mod backup;
+mod bootstrap;
 mod change;
 mod clients;
 mod completion;
@@ -13,6 +14,7 @@ mod doctor;
 mod environment;
 mod events;
 mod fetch;
+mod fleet;
 mod foreign;
 mod gpu;
 mod host;
@@ -242,6 +244,8 @@ enum CliCommand {
   mps-manager doctor
   mps-manager doctor --sim h200x2")]
     Doctor(doctor::Doctor),
+    /// Make a service with a host file of a fresh host: a daemon and a tenant for each GPU
+    Bootstrap(bootstrap::BootstrapArgs),
     /// Copy the database to a file, also while the manager is running
     #[command(after_help = "Examples:
   mps-manager backup /var/backups/mps-manager.db")]
@@ -374,6 +378,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
         CliCommand::Context { command } => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Bootstrap(args) => bootstrap::run(&args),
         CliCommand::Backup(args) => backup::backup(args),
         CliCommand::Restore(args) => backup::restore(args),
         CliCommand::Serve(args) => serve::run(args),

@@ -142,7 +142,7 @@ pub(super) async fn ended(
 ) -> Result<Operation, ClientError> {
     let id = operation.id;
     tokio::select! {
-        ended = polled_to_its_end(client, operation, doing) => ended,
+        ended = polled_to_its_end(client, operation, doing, &ProgressLine::new(doing)) => ended,
         _ = tokio::signal::ctrl_c() => {
             remark(&format!("\noperation {id} goes on without this command: `mps-manager operation wait {id}`"));
             std::process::exit(INTERRUPTED.into());
@@ -150,15 +150,23 @@ pub(super) async fn ended(
     }
 }
 
+/// The same as one of several hosts, whose caller shows how many have ended.
+pub(super) async fn ended_among_others(
+    client: &Client,
+    operation: Operation,
+) -> Result<Operation, ClientError> {
+    polled_to_its_end(client, operation, "", &ProgressLine(None)).await
+}
+
 async fn polled_to_its_end(
     client: &Client,
     mut operation: Operation,
     doing: &str,
+    progress: &ProgressLine,
 ) -> Result<Operation, ClientError> {
-    let progress = ProgressLine::new(doing);
     while !operation.state.is_final() {
         tokio::time::sleep(POLL).await;
-        operation = read_again(client, operation.id, doing, &progress).await?;
+        operation = read_again(client, operation.id, doing, progress).await?;
         let step = operation.steps.last().map(|step| match &step.outcome {
             Some(outcome) => format!("{doing}: {} ({outcome})", step.name),
             None => format!("{doing}: {}", step.name),

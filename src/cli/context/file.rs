@@ -19,7 +19,7 @@ pub(in crate::cli) struct SavedContexts {
     pub(super) current: Option<String>,
     /// Each by its name.
     #[serde(default)]
-    pub(super) contexts: BTreeMap<String, SavedContext>,
+    pub(in crate::cli) contexts: BTreeMap<String, SavedContext>,
 }
 
 /// How to reach a server.

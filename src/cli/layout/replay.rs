@@ -2,22 +2,21 @@
 //!
 //! This program fetches the document once: no manager fetches anything from another.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use futures_util::future::join_all;
 use reqwest::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::super::fleet::{FleetArgs, HostAddress, HostResults};
 use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
 use super::super::server::{CallArgs, ask};
-use super::super::wait::ended;
+use super::super::wait::{ended, ended_among_others};
 use super::arguments::{Gpus, read as read_file};
 use super::verbs::{LAYOUTS, entry, exported, read};
 use crate::client::{Client, ClientError};
-use crate::config::{self, Config};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::record::ExecutedStep;
@@ -33,13 +32,10 @@ pub(in crate::cli) struct ReplayArgs {
     name: LayoutName,
     /// The host that has it: a name or address, a URL, or the runtime directory of a manager on this machine
     #[arg(long, value_name = "HOST", conflicts_with = "file")]
-    from: Option<Host>,
+    from: Option<HostAddress>,
     /// Read the recorded layout from this document, or - for standard input
     #[arg(short, long, required_unless_present = "from")]
     file: Option<PathBuf>,
-    /// The hosts to replay it on, separated by commas; by default this one
-    #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
-    to: Vec<Host>,
     /// The daemon, on every host; by default the one in the document
     #[arg(long)]
     daemon: Option<DaemonName>,
@@ -48,59 +44,10 @@ pub(in crate::cli) struct ReplayArgs {
     /// Continue if only versions differ from those of the document
     #[arg(long)]
     force: bool,
-    /// The file with the token of a host, for example host-b=/etc/mps-manager/host-b.token; by default `MPS_MANAGER_TOKEN`
-    #[arg(long = "token-file", value_name = "HOST=FILE", value_parser = token_file)]
-    token_files: Vec<(String, PathBuf)>,
+    #[command(flatten)]
+    fleet: FleetArgs,
     #[command(flatten)]
     call: CallArgs,
-}
-
-/// A manager as named on the command line.
-#[derive(Debug, Clone)]
-struct Host(String);
-
-impl std::str::FromStr for Host {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.is_empty() { Err("a host has no name".into()) } else { Ok(Self(text.to_owned())) }
-    }
-}
-
-impl Host {
-    /// A name or address without a scheme is contacted over TLS if the caller gives certificates.
-    fn client(
-        &self,
-        token_files: &[(String, PathBuf)],
-        ca_file: Option<&Path>,
-    ) -> Result<Client, ClientError> {
-        if self.0.starts_with('/') || self.0.starts_with('.') {
-            let trusted = config::trusted_managers().map_err(ClientError::Address)?;
-            return Client::over_socket(&config::socket_in(Path::new(&self.0)), trusted);
-        }
-        let scheme = if ca_file.is_some() { "https" } else { "http" };
-        let url = if self.0.contains("://") {
-            self.0.clone()
-        } else if self.0.contains(':') {
-            format!("{scheme}://{}", self.0)
-        } else {
-            format!("{scheme}://{}:{}", self.0, Config::default().listen.port())
-        };
-        let token = match token_files.iter().find(|(host, _)| *host == self.0) {
-            Some((_, file)) => {
-                let text = std::fs::read_to_string(file)
-                    .map_err(|error| ClientError::Address(format!("{}: {error}", file.display())))?;
-                Some(text.trim().to_owned())
-            }
-            None => std::env::var("MPS_MANAGER_TOKEN").ok(),
-        };
-        Client::over_url(&url, token, ca_file)
-    }
-}
-
-fn token_file(text: &str) -> Result<(String, PathBuf), String> {
-    let (host, file) = text.rsplit_once('=').ok_or("give HOST=FILE")?;
-    Ok((host.to_owned(), file.into()))
 }
 
 pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
@@ -109,18 +56,16 @@ pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
 }
 
 async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
-    let named = |host: &str| args.from.iter().chain(&args.to).any(|known| known.0 == host);
-    if let Some((stray, _)) = args.token_files.iter().find(|(host, _)| !named(host)) {
-        return Err(ClientError::Address(format!(
-            "there is a --token-file for {stray}, which is neither in --from nor in --to: write the host as given there"
-        )));
+    let beside: Vec<&HostAddress> = args.from.iter().collect();
+    if !args.fleet.is_given() {
+        args.fleet.refuse_alone(&beside)?;
     }
     let ca_file = args.call.server.ca_file();
     let ca_file = ca_file.as_deref();
     let text = match (&args.from, file) {
         (Some(from), _) => {
             exported(
-                &from.client(&args.token_files, ca_file)?,
+                &args.fleet.client_of(from, ca_file)?,
                 &args.name,
                 args.daemon.as_ref(),
                 text::LayoutFormat::Json,
@@ -147,22 +92,13 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
         "gpu_map": args.gpus.map(),
         "force": args.force,
     });
-    let hosts: Vec<(String, Result<Client, ClientError>)> = if args.to.is_empty() {
-        vec![("this host".into(), args.call.server.client())]
-    } else {
-        args.to.iter().map(|host| (host.0.clone(), host.client(&args.token_files, ca_file))).collect()
-    };
-    let results = join_all(hosts.into_iter().map(|(name, client)| {
+    let results = if args.fleet.is_given() {
         let (request, document) = (&request, &document);
-        async move {
-            let result = match client {
-                Ok(client) => on_host(&client, request, document).await,
-                Err(error) => Err(error),
-            };
-            (name, result)
-        }
-    }))
-    .await;
+        let replay = |_, client: Client| async move { on_host(&client, request, document, false).await };
+        args.fleet.ask_each(&args.call.server, &beside, "replaying", replay).await?
+    } else {
+        vec![("this host".into(), on_host(&args.call.client()?, &request, &document, true).await)]
+    };
     Ok(print_results(&results, args.call.format()))
 }
 
@@ -174,12 +110,21 @@ enum HostResult {
     Already(usize),
 }
 
-async fn on_host(client: &Client, request: &Value, document: &Document) -> Result<HostResult, ClientError> {
+async fn on_host(
+    client: &Client,
+    request: &Value,
+    document: &Document,
+    is_alone: bool,
+) -> Result<HostResult, ClientError> {
     if let Some(ids) = already_there(client, request, document).await {
         return Ok(HostResult::Already(ids));
     }
     let accepted: ReplayAccepted = client.post("/api/v1/replays", request).await?;
-    ended(client, accepted.operation, "replaying").await?;
+    if is_alone {
+        ended(client, accepted.operation, "replaying").await?;
+    } else {
+        ended_among_others(client, accepted.operation).await?;
+    }
     let replay = client.get(&format!("/api/v1/replays/{}", accepted.replay)).await?;
     Ok(HostResult::Replayed(Box::new(replay)))
 }
@@ -252,7 +197,7 @@ fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
 
 /// Prints the result of each host, and returns the exit code: 0 if all gave the recorded IDs, 1 if one did not, 2 if one
 /// could not be reached or did not finish.
-fn print_results(results: &[(String, Result<HostResult, ClientError>)], format: OutputFormat) -> ExitCode {
+fn print_results(results: &HostResults<HostResult>, format: OutputFormat) -> ExitCode {
     let mut rows = Vec::new();
     let mut remarks = Vec::new();
     for (host, result) in results {

@@ -1,0 +1,277 @@
+//! `mps-manager bootstrap`: a fresh host from nothing to a service with a host file.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use super::change::memory_limit;
+use super::output::{line, remark};
+use super::values::{thread_percentage, user};
+use crate::domain::DeviceMemoryLimit;
+use crate::domain::count::counted;
+use crate::domain::host_file::text;
+use crate::domain::layout::text::LayoutFormat;
+use crate::gpu::Inventory as _;
+use crate::gpu::nvml::NvmlInventory;
+
+/// The unit of a host without the package.
+const UNIT: &str = include_str!("../../deploy/mps-manager.service");
+/// Where that unit expects this program.
+const EXPECTED: &str = "/usr/local/bin/mps-manager";
+/// Where a package or an administrator puts units.
+const UNITS: [&str; 3] = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
+const SERVICE: &str = "mps-manager.service";
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager bootstrap --concurrency 4
+  mps-manager bootstrap --concurrency 8 --pinned-memory-limit 0=8G,1=16G --uid 1000
+  mps-manager bootstrap --concurrency 4 --gpus 0,1 --root /mnt/image")]
+pub(super) struct BootstrapArgs {
+    /// How many processes share each GPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60))]
+    concurrency: u32,
+    /// The share of the threads of a GPU that each process gets; by default 100 divided by the concurrency
+    #[arg(long, value_name = "PERCENT", value_parser = thread_percentage)]
+    active_thread_percentage: Option<f64>,
+    /// The memory that each process gets: one size, or one for each GPU
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    pinned_memory_limit: Option<String>,
+    /// The GPUs, by index; by default all that the driver lists and that are not in MIG mode
+    #[arg(long, value_name = "INDEX,INDEX", value_delimiter = ',')]
+    gpus: Vec<u32>,
+    /// The user of the processes, by name or number
+    #[arg(long, value_name = "USER", default_value = "0", value_parser = user)]
+    uid: u32,
+    /// The host file that is written
+    #[arg(long, value_name = "FILE", default_value = "/etc/mps-manager/host.yaml")]
+    host_file: PathBuf,
+    /// Replace a host file that says otherwise
+    #[arg(long)]
+    force: bool,
+    /// Write the files below this directory, as for an image; starts nothing
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Enable the service without starting it
+    #[arg(long)]
+    no_start: bool,
+}
+
+pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
+    let gpus = if args.gpus.is_empty() { listed_gpus()? } else { args.gpus.clone() };
+    let written = host_file(args, &gpus)?;
+    let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    if !args.host_file.is_absolute() {
+        return Err(format!("{} is no absolute path: the service reads the host file", args.host_file.display()));
+    }
+    let place = below(&args.host_file);
+    match fs::read_to_string(&place) {
+        Ok(before) if before != written && !args.force => {
+            return Err(format!(
+                "{} exists and says otherwise, so nothing was written: compare them (mps-manager diff), or replace it with --force",
+                place.display()
+            ));
+        }
+        _ => write(&place, &written)?,
+    }
+    let program = std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let installed = UNITS.iter().map(|units| root.join(units).join(SERVICE)).find(|unit| unit.exists());
+    let unit = match installed {
+        Some(unit) => unit,
+        None => {
+            let unit = root.join(UNITS[0]).join(SERVICE);
+            write(&unit, &UNIT.replace(EXPECTED, &program.display().to_string()))?;
+            unit
+        }
+    };
+    let text = fs::read_to_string(&unit).map_err(|error| format!("{}: {error}", unit.display()))?;
+    let drop_in = root.join(UNITS[0]).join(format!("{SERVICE}.d/50-host-file.conf"));
+    let starts = with_host_file(&text, &args.host_file)
+        .ok_or_else(|| format!("{} has no ExecStart= that serves: write one yourself", unit.display()))?;
+    write(&drop_in, &format!("# Written by mps-manager bootstrap.\n[Service]\nExecStart=\nExecStart={starts}\n"))?;
+    enable(args, &unit)?;
+    report(args, &gpus, &place);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The GPUs that can be managed.
+fn listed_gpus() -> Result<Vec<u32>, String> {
+    let open = NvmlInventory::open().and_then(|inventory| inventory.gpus());
+    let gpus = open.map_err(|error| format!("{error}\nOn a machine without GPUs, name them: --gpus 0,1"))?;
+    let usable: Vec<u32> = gpus.iter().filter(|gpu| !gpu.mig_enabled).map(|gpu| gpu.index).collect();
+    if usable.is_empty() {
+        return Err("the driver lists no GPU that is not in MIG mode".into());
+    }
+    Ok(usable)
+}
+
+/// The file of a host on which each GPU has a daemon and a tenant; it is read back as `apply` reads it.
+fn host_file(args: &BootstrapArgs, gpus: &[u32]) -> Result<String, String> {
+    let percentage = args.active_thread_percentage.unwrap_or_else(|| share(args.concurrency));
+    let limits = args.pinned_memory_limit.as_deref().map(per_gpu).transpose()?;
+    if let Some(DeviceMemoryLimit::PerGpu(named)) = &limits {
+        let is_there = |name: &String| gpus.iter().any(|gpu| gpu.to_string() == *name);
+        if let Some((stray, _)) = named.iter().find(|(name, _)| !is_there(name)) {
+            return Err(format!("--pinned-memory-limit names GPU {stray}, which is not among the GPUs {gpus:?}"));
+        }
+    }
+    let mut daemons = String::new();
+    let mut tenants = String::new();
+    for gpu in gpus {
+        let _ = writeln!(daemons, "  gpu{gpu}: {{gpus: [{gpu}]}}");
+        let limit = match &limits {
+            Some(DeviceMemoryLimit::Same(limit)) => Some(*limit),
+            Some(DeviceMemoryLimit::PerGpu(named)) => {
+                named.iter().find(|(name, _)| *name == gpu.to_string()).map(|(_, limit)| *limit)
+            }
+            None => None,
+        };
+        let limit = limit.map(|limit| format!(", device_memory_limit: {}", limit.as_mps())).unwrap_or_default();
+        let _ = writeln!(
+            tenants,
+            "  gpu{gpu}: {{daemon: gpu{gpu}, uid: {}, active_thread_percentage: {percentage}, max_clients: {}{limit}}}",
+            args.uid, args.concurrency
+        );
+    }
+    let written = format!(
+        "# Written by mps-manager bootstrap; `mps-manager diff -f` compares it with the host.\nversion: v1\ndaemons:\n{daemons}tenants:\n{tenants}"
+    );
+    match text::read(&written, LayoutFormat::Yaml) {
+        Ok(_) => Ok(written),
+        Err(errors) => Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+/// An equal share of 100 percent, in tenths.
+fn share(concurrency: u32) -> f64 {
+    f64::from(1000 / concurrency) / 10.0
+}
+
+fn per_gpu(text: &str) -> Result<DeviceMemoryLimit<String>, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|error| error.to_string())
+}
+
+/// The command of a unit that serves, with the host file instead of the one it may have.
+fn with_host_file(unit: &str, host_file: &Path) -> Option<String> {
+    let command = unit.lines().rev().find_map(|line| line.strip_prefix("ExecStart="))?.trim();
+    let mut words: Vec<&str> = command.split_whitespace().collect();
+    words.contains(&"serve").then_some(())?;
+    if let Some(at) = words.iter().position(|word| *word == "--apply") {
+        words.drain(at..(at + 2).min(words.len()));
+    }
+    Some(format!("{} --apply {}", words.join(" "), host_file.display()))
+}
+
+/// Writes a file with its directories, whole or not at all.
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let refused = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory).map_err(refused)?;
+    let new = path.with_extension("new");
+    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(refused)
+}
+
+/// Enables the service, and starts it on a running host.
+fn enable(args: &BootstrapArgs, unit: &Path) -> Result<(), String> {
+    if let Some(root) = &args.root {
+        // As `systemctl enable` does it; an image may be made on a machine without systemd.
+        let wanted = root.join(UNITS[0]).join("multi-user.target.wants");
+        let link = wanted.join(SERVICE);
+        let target = Path::new("/").join(unit.strip_prefix(root).unwrap_or(unit));
+        let linked = fs::create_dir_all(&wanted).and_then(|()| match fs::symlink_metadata(&link) {
+            Ok(_) => Ok(()),
+            Err(_) => symlink(&target, &link),
+        });
+        return linked.map_err(|error| format!("{} cannot be written: {error}", link.display()));
+    }
+    if !Path::new("/run/systemd/system").is_dir() {
+        remark("systemd does not run here, so the service was neither enabled nor started: run `mps-manager serve --apply` yourself");
+        return Ok(());
+    }
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["enable", SERVICE])?;
+    // A manager that runs takes the file at its next start; daemons and clients do not notice.
+    if args.no_start { Ok(()) } else { systemctl(&["restart", SERVICE]) }
+}
+
+fn systemctl(arguments: &[&str]) -> Result<(), String> {
+    let status = Command::new("systemctl").args(arguments).status();
+    let command = || format!("systemctl {}", arguments.join(" "));
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{}` failed ({status}): journalctl -u mps-manager says why", command())),
+        Err(error) => Err(format!("`{}` could not be run: {error}", command())),
+    }
+}
+
+/// Says what was made, and what processes need.
+fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
+    let percentage = args.active_thread_percentage.unwrap_or_else(|| share(args.concurrency));
+    let memory = args.pinned_memory_limit.as_deref().map(|limit| format!(" and {limit} of memory")).unwrap_or_default();
+    line!(
+        "{}: {} with {} each; each process gets {percentage} % of the threads{memory}",
+        place.display(),
+        counted(gpus.len(), "GPU"),
+        counted(args.concurrency as usize, "process")
+    );
+    for gpu in gpus {
+        line!("mps-manager run --tenant gpu{gpu} -- COMMAND");
+    }
+    line!("eval \"$(mps-manager env gpu{})\"   # the same for a shell of that user", gpus.first().copied().unwrap_or(0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(concurrency: u32) -> BootstrapArgs {
+        BootstrapArgs {
+            concurrency,
+            active_thread_percentage: None,
+            pinned_memory_limit: None,
+            gpus: Vec::new(),
+            uid: 0,
+            host_file: "/etc/mps-manager/host.yaml".into(),
+            force: false,
+            root: None,
+            no_start: false,
+        }
+    }
+
+    #[test]
+    fn each_gpu_has_a_tenant_with_an_equal_share() {
+        let limit = Some("0=2G,1=4096M".to_owned());
+        let written = host_file(&BootstrapArgs { pinned_memory_limit: limit, ..args(3) }, &[0, 1]);
+        let written = written.expect("a host file");
+        assert!(written.contains("active_thread_percentage: 33.3, max_clients: 3, device_memory_limit: 2048M"), "{written}");
+        assert!(written.contains("gpu1: {daemon: gpu1, uid: 0, "), "{written}");
+        let one = BootstrapArgs { active_thread_percentage: Some(50.0), ..args(4) };
+        assert!(host_file(&one, &[5]).expect("a host file").contains("active_thread_percentage: 50, max_clients: 4}"));
+    }
+
+    #[test]
+    fn limits_of_other_gpus_and_wrong_ones_are_refused() {
+        for (limit, words) in [("7=2G", "names GPU 7"), ("banana", "banana"), ("512K", "512K")] {
+            let args = BootstrapArgs { pinned_memory_limit: Some(limit.into()), ..args(2) };
+            let error = host_file(&args, &[0]).expect_err(limit);
+            assert!(error.contains(words), "{limit}: {error}");
+        }
+    }
+
+    #[test]
+    fn host_file_takes_the_place_of_an_earlier_one() {
+        let with = |unit: &str| with_host_file(unit, Path::new("/etc/h.yaml"));
+        assert_eq!(with("ExecStart=/usr/bin/mps-manager serve\n").as_deref(), Some("/usr/bin/mps-manager serve --apply /etc/h.yaml"));
+        assert_eq!(
+            with("ExecStart=/m serve --apply /old.yaml --listen 0.0.0.0:1\n").as_deref(),
+            Some("/m serve --listen 0.0.0.0:1 --apply /etc/h.yaml")
+        );
+        assert_eq!(with("ExecStart=/usr/bin/other\n"), None);
+        assert!(with(UNIT).is_some());
+    }
+}

@@ -1,0 +1,175 @@
+//! A host file on several hosts: one table, and one exit code.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use reqwest::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::super::confirm::ConfirmArgs;
+use super::super::fleet::{FleetArgs, HostResults};
+use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
+use super::super::server::CallArgs;
+use super::super::wait::{WaitArgs, ended_among_others};
+use super::comparison::{FileArgs, SPEC, compare, print, structured};
+use crate::client::{Client, ClientError};
+use crate::domain::count::counted;
+use crate::domain::host_file::{HostChange, HostChangeAction};
+use crate::domain::operation::{Operation, OperationState};
+use crate::http::api::host_spec::HostFileDiff;
+
+/// What a file would change on a host, with the entity tag of the host that it was compared with.
+type Comparison = (Vec<HostChange>, Option<String>);
+
+/// A line of the result.
+#[derive(Debug, Serialize)]
+struct HostRow {
+    host: String,
+    result: &'static str,
+    /// What the file would change, or changed.
+    changes: Value,
+    /// The operation that applies it.
+    operation: Option<String>,
+    detail: String,
+    #[serde(skip)]
+    code: u8,
+}
+
+const LAYOUT: ListLayout<HostRow> = ListLayout {
+    noun: "hosts",
+    name: |row| row.host.clone(),
+    columns: &[
+        ListColumn::new("HOST", |row| row.host.as_str().into()),
+        ListColumn::new("RESULT", |row| TableCell::state(row.result)),
+        ListColumn::new("CHANGES", |row| TableCell::optional(row.changes.as_array().map(Vec::len))),
+        ListColumn::wide("OPERATION", |row| TableCell::optional(row.operation.as_deref())),
+        ListColumn::ranked(1, ListColumn::cut("DETAIL", |row| row.detail.as_str().into())),
+    ],
+};
+
+impl HostRow {
+    fn new(host: &str, result: &'static str, changes: &[HostChange], code: u8) -> Self {
+        let changes = structured(changes);
+        Self { host: host.to_owned(), result, changes, operation: None, detail: String::new(), code }
+    }
+
+    /// A host of which there is no result.
+    fn failed(host: &str, error: &ClientError) -> Self {
+        let (result, code) = match error {
+            ClientError::Refused(problem) if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() => {
+                ("changed meanwhile", DIFFERS)
+            }
+            ClientError::Refused(_) => ("refused", ERROR),
+            ClientError::Unreachable { .. } => ("unreachable", ERROR),
+            _ => ("error", ERROR),
+        };
+        let detail = error.to_string().replace('\n', " ");
+        Self { host: host.to_owned(), result, changes: Value::Null, operation: None, detail, code }
+    }
+}
+
+/// Shows what the file would change on each host; gives 0 where that is nothing, 1 where it is something, and 2 where one host
+/// could not be compared.
+pub(super) async fn diff(
+    fleet: &FleetArgs,
+    call: &CallArgs,
+    text: &str,
+    file: &FileArgs,
+) -> Result<u8, ClientError> {
+    let compared = compare_all(fleet, call, text, file).await?;
+    let rows = compared.iter().map(|(host, result)| match result {
+        Ok((changes, _)) if changes.is_empty() => HostRow::new(host, "same", changes, 0),
+        Ok((changes, _)) => HostRow::new(host, "differs", changes, DIFFERS),
+        Err(error) => HostRow::failed(host, error),
+    });
+    let code = print_rows(&rows.collect::<Vec<_>>(), call.format());
+    if call.format() == OutputFormat::Wide {
+        for (host, (changes, _)) in compared.iter().filter_map(|(host, result)| Some((host, result.as_ref().ok()?))) {
+            line!("\n{host}");
+            print(changes, call.format());
+        }
+    }
+    Ok(code)
+}
+
+/// Applies the file to each host that it would change, after one question if anything would be deleted.
+pub(super) async fn apply(
+    fleet: &FleetArgs,
+    call: &CallArgs,
+    text: &str,
+    file: &FileArgs,
+    (wait, confirm): (WaitArgs, ConfirmArgs),
+) -> Result<ExitCode, ClientError> {
+    let compared = compare_all(fleet, call, text, file).await?;
+    let all = || compared.iter().filter_map(|(_, result)| result.as_ref().ok());
+    let deleted =
+        all().flat_map(|(changes, _)| changes).filter(|change| change.action == HostChangeAction::Delete).count();
+    if deleted > 0 {
+        let objects = counted(deleted, "object");
+        let hosts = counted(all().count(), "host");
+        confirm.ask(&format!("{objects} would be deleted. Apply the host file to {hosts}?"))?;
+    }
+    let shown: BTreeMap<&str, &Comparison> =
+        compared.iter().filter_map(|(host, result)| Some((host.as_str(), result.as_ref().ok()?))).collect();
+    let applied = fleet.ask_each(&call.server, &[], "applying the host file", |host, client| {
+        // What was shown is what is applied.
+        let tag = match shown.get(host.as_str()) {
+            Some((changes, tag)) if !changes.is_empty() => tag.as_deref(),
+            _ => return futures_util::future::Either::Left(async { Ok(None) }),
+        };
+        futures_util::future::Either::Right(put(client, text, file, tag, wait))
+    });
+    let applied = applied.await?;
+    let rows = compared.iter().zip(&applied).map(|((host, before), (_, after))| match (before, after) {
+        (Err(error), _) | (Ok(_), Err(error)) => HostRow::failed(host, error),
+        (Ok((changes, _)), Ok(None)) => HostRow::new(host, "same", changes, 0),
+        (Ok((changes, _)), Ok(Some(operation))) => applied_row(host, changes, operation),
+    });
+    Ok(ExitCode::from(print_rows(&rows.collect::<Vec<_>>(), call.format())))
+}
+
+fn applied_row(host: &str, changes: &[HostChange], operation: &Operation) -> HostRow {
+    let (result, code) = match operation.state {
+        OperationState::Succeeded => ("applied", 0),
+        state if state.is_final() => ("failed", DIFFERS),
+        _ => ("started", 0),
+    };
+    let detail = operation.error.as_deref().unwrap_or_default().replace('\n', " ");
+    HostRow { operation: Some(operation.id.to_string()), detail, ..HostRow::new(host, result, changes, code) }
+}
+
+async fn compare_all(
+    fleet: &FleetArgs,
+    call: &CallArgs,
+    text: &str,
+    file: &FileArgs,
+) -> Result<HostResults<Comparison>, ClientError> {
+    let compared = fleet.ask_each(&call.server, &[], "comparing the host file", |_, client| async move {
+        compare(&client, text, file).await
+    });
+    compared.await
+}
+
+/// Applies the file to one host; gives the operation, which has ended unless the caller does not wait.
+async fn put(
+    client: Client,
+    text: &str,
+    file: &FileArgs,
+    tag: Option<&str>,
+    wait: WaitArgs,
+) -> Result<Option<Operation>, ClientError> {
+    let path = format!("{SPEC}?{}", file.query());
+    let (_, HostFileDiff { operation, .. }, _) =
+        client.put_text(&path, "application/yaml", text.to_owned(), tag).await?;
+    match operation {
+        Some(operation) if !wait.no_wait => Ok(Some(ended_among_others(&client, operation).await?)),
+        operation => Ok(operation),
+    }
+}
+
+/// Prints the rows; gives the exit code, the worst of them.
+fn print_rows(rows: &[HostRow], format: OutputFormat) -> u8 {
+    LAYOUT.print(rows, format);
+    rows.iter().map(|row| row.code).max().unwrap_or(0)
+}

@@ -1,0 +1,65 @@
+//! `mps-manager bootstrap`: what it writes is what a manager applies.
+
+use std::fs;
+use std::path::Path;
+
+use crate::harness::{InProcess, stderr_of};
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn image_gets_unit_and_host_file_that_applies() {
+    let host = InProcess::stopped();
+    let root = host.dir().join("image");
+    let name = root.display().to_string();
+    let bootstrap = |more: &[&str]| {
+        let mut words = vec!["bootstrap", "--concurrency", "4", "--gpus", "0,1", "--root", &name];
+        words.extend(more);
+        host.cli(&words)
+    };
+    let made = bootstrap(&["--pinned-memory-limit", "0=2G,1=4G"]);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    let printed = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(printed.contains("each process gets 25 % of the threads"), "{printed}");
+    assert!(printed.contains("mps-manager run --tenant gpu1 -- COMMAND"), "{printed}");
+    let drop_in = text(&root.join("etc/systemd/system/mps-manager.service.d/50-host-file.conf"));
+    assert!(drop_in.contains("\nExecStart=\nExecStart=/") && drop_in.ends_with("serve --apply /etc/mps-manager/host.yaml\n"), "{drop_in}");
+    let unit = root.join("etc/systemd/system/mps-manager.service");
+    let wanted = root.join("etc/systemd/system/multi-user.target.wants/mps-manager.service");
+    assert_eq!(fs::read_link(wanted).expect("enabled"), Path::new("/etc/systemd/system/mps-manager.service"));
+    assert!(text(&unit).contains("Type=notify"));
+    let file = root.join("etc/mps-manager/host.yaml");
+    let applied = host.cli(&["diff", "-f", &file.display().to_string(), "-o", "name"]);
+    assert_eq!(applied.status.code(), Some(1), "{}", stderr_of(&applied));
+    let names = String::from_utf8_lossy(&applied.stdout).into_owned();
+    assert!(names.contains("tenant/gpu0") && names.contains("tenant/gpu1"), "{names}");
+
+    let before = text(&file);
+    let again = bootstrap(&["--pinned-memory-limit", "0=2G,1=4G"]);
+    assert!(again.status.success() && text(&file) == before, "{}", stderr_of(&again));
+    let other = bootstrap(&[]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(stderr_of(&other).contains("says otherwise, so nothing was written"), "{}", stderr_of(&other));
+    assert_eq!(text(&file), before);
+    let forced = bootstrap(&["--force"]);
+    assert!(forced.status.success() && text(&file) != before, "{}", stderr_of(&forced));
+}
+
+#[test]
+fn cloud_init_example_bootstraps() {
+    let host = InProcess::stopped();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/cloud-init.yaml");
+    let example: serde_json::Value = serde_saphyr::from_str(&text(&example)).expect("YAML");
+    let commands = example["runcmd"].as_array().expect("commands");
+    let words = |command: &serde_json::Value| -> Vec<String> {
+        command.as_array().expect("words").iter().map(|word| word.as_str().expect("text").to_owned()).collect()
+    };
+    let ours = commands.iter().map(words).find(|words| words[0] == "mps-manager").expect("a command of ours");
+    let image = host.dir().join("image").display().to_string();
+    let mut words: Vec<&str> = ours.iter().skip(1).map(String::as_str).collect();
+    words.extend(["--gpus", "0", "--root", &image]);
+    let made = host.cli(&words);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+}
