@@ -96,6 +96,10 @@ name! {
     LayoutName, "layout"
 }
 name! {
+    /// The name of a template of a host file.
+    TemplateName, "template"
+}
+name! {
     /// The name of a partition within its layout.
     PartitionName, "partition"
 }

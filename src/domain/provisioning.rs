@@ -231,6 +231,8 @@ pub struct ProvisioningStatus {
     pub clients: u64,
     /// Where that number comes from.
     pub clients_from: ClientCountSource,
+    /// Clients that all GPUs of the daemon are divided among: its GPUs × `expected_clients`; `null` where it states none.
+    pub capacity: Option<u64>,
     /// The percentage that tenants with a percentage or SMs of their own take off before the rest is divided: theirs × their
     /// `max_clients`, or once where they state none.
     pub taken_percentage: f64,

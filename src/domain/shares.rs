@@ -64,9 +64,14 @@ pub fn status<'t>(
         strategy: basis.strategy,
         clients: basis.clients,
         clients_from: basis.clients_from,
+        capacity: daemon.provisioning.expected_clients.map(|each| u64::from(each) * count_of(&daemon.gpus)),
         taken_percentage: basis.taken_percentage(),
         shares,
     })
+}
+
+fn count_of<T>(items: &[T]) -> u64 {
+    u64::try_from(items.len()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -91,6 +96,8 @@ mod tests {
     fn status_shows_percentages_and_sms() {
         let status = shares(r#"{"strategy":"uniform"}"#, &["", "", "", ""]);
         assert_eq!((status.clients, status.clients_from), (4, ClientCountSource::Tenants));
+        assert_eq!(status.capacity, None);
+        assert_eq!(shares(r#"{"strategy":"uniform","expected_clients":8}"#, &[]).capacity, Some(8));
         let [share, ..] = &status.shares[..] else { panic!("no share") };
         assert_eq!((share.active_thread_percentage.tenths(), share.stated), (250, false));
         assert_eq!((share.gpus[0].predicted_sms, share.gpus[0].below_minimum), (Some(32), false));

@@ -20,6 +20,7 @@ use super::incident::with_current;
 use super::output::{DetailsTable, ListColumn, ListLayout, TableCell, age, word};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
+use crate::domain::count::counted;
 use crate::domain::duration::parse_seconds;
 use crate::domain::provisioning::ProvisioningStatus;
 use crate::domain::{DaemonName, DeviceMemoryLimit, Priority, rfc3339};
@@ -268,6 +269,9 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
         .row("Default priority", TableCell::optional(daemon.spec.defaults.priority.map(Priority::as_str)))
         .row("Provisioning", provisioning_words(&daemon));
     let provisioning = status.and_then(|status| status.provisioning.as_ref());
+    if let Some(capacity) = provisioning.and_then(|provisioning| provisioning.capacity) {
+        details = details.row("Capacity", counted(usize::try_from(capacity).unwrap_or(usize::MAX), "client"));
+    }
     for share in provisioning.map(ProvisioningStatus::shares_in_words).unwrap_or_default() {
         details = details.row("Share", share);
     }

@@ -64,6 +64,10 @@ impl HostFile {
                 faults.add(format!("/daemons/{name}/layout"), reason);
             }
         }
+        for (pointer, reason) in self.check_templates() {
+            faults.add(pointer, reason);
+        }
+        namesakes(&mut faults, "template", self.templates.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "layout", self.layouts.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "daemon", self.daemons.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "tenant", self.tenants.keys().map(|name| (name.folded(), name.as_str())));
@@ -101,6 +105,7 @@ pub fn resolve(
     }
     for (name, daemon) in &file.daemons {
         let resolved = daemon.clone().resolve_gpus(gpus);
+        let resolved = resolved.and_then(|resolved| file.apply_template(name, resolved, gpus));
         match resolved.and_then(|resolved| resolved.check(gpus).map(|()| resolved)) {
             Ok(resolved) => {
                 spec.daemons.insert(name.clone(), resolved);

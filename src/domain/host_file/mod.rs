@@ -9,6 +9,7 @@ mod diff;
 mod export;
 #[cfg(test)]
 mod fuzz;
+mod template;
 #[cfg(test)]
 mod tests;
 pub mod text;
@@ -23,11 +24,12 @@ use super::layout::active::{ActiveLayout, PartitionPolicy};
 use super::layout::document::DocumentLayout;
 use super::layout::{Layout, Role, VersionRef};
 use super::tenant::TenantSpec;
-use super::{DaemonName, LayoutName, TenantName};
+use super::{DaemonName, LayoutName, TemplateName, TenantName};
 
 pub use check::{FileErrors, fits, resolve};
 pub use diff::{HostChange, HostChangeAction, HostFieldChange, HostObjectKind, changes};
 pub use export::{ExportedHost, export};
+pub use template::{DaemonTemplate, TemplateOverride};
 
 /// The version of a host file's shape.
 pub const VERSION: &str = "v1";
@@ -42,6 +44,9 @@ pub struct HostFile {
     /// Partition layouts, by name. One that differs from the newest version on the host becomes a new version.
     #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub layouts: BTreeMap<LayoutName, DocumentLayout>,
+    /// How the GPUs of daemons are divided, by name: it becomes the daemons' `provisioning` and default memory limit.
+    #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
+    pub templates: BTreeMap<TemplateName, DaemonTemplate>,
     /// Control daemons, by name. Their layouts stand in `bindings`.
     #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub daemons: BTreeMap<DaemonName, DaemonSpec<GpuRef>>,

@@ -235,6 +235,63 @@ fn tenants_fault_is_at_the_tenant() {
     assert!(errors[0].to_string().contains("limits GPU 1 (GPU-"), "{}", errors[0]);
 }
 
+const TEMPLATE: &str = "
+version: v1
+templates:
+  notebooks:
+    daemons: [gpu0, gpu1]
+    clients_per_gpu: 8
+    device_memory_limit: 16G
+    gpu_models:
+      NVIDIA H200: {clients_per_gpu: 4}
+daemons:
+  gpu0: {gpus: [0]}
+  gpu1: {gpus: [1, 2]}
+  gpu3: {gpus: [3]}
+";
+
+#[test]
+fn template_becomes_provisioning_by_the_model_of_the_gpus() {
+    let spec = resolve(&read(TEMPLATE), &StoredHost::default(), &gpus(), false).expect("a good file");
+    let given = |name: &str| {
+        let daemon = &spec.daemons[&DaemonName::parse(name).expect("a name")];
+        let limit = daemon.defaults.device_memory_limit.clone();
+        (daemon.provisioning.strategy.as_str(), daemon.provisioning.expected_clients, limit.is_some())
+    };
+    assert_eq!(given("gpu0"), ("uniform", Some(4), true));
+    assert_eq!(given("gpu1"), ("uniform", Some(4), true));
+    assert_eq!(given("gpu3"), ("none", None, false));
+    // Where it was applied it changes nothing.
+    let stored = applied(&spec, &StoredHost::default());
+    assert_eq!(on(TEMPLATE, &stored).expect("a good file"), []);
+}
+
+#[test]
+fn wrong_templates_are_refused_at_their_places() {
+    let refused = |from: &str, to: &str, pointer: &str, words: &str| {
+        let text = TEMPLATE.replace(from, to);
+        assert_ne!(text, TEMPLATE);
+        let errors = match text::read(&text, LayoutFormat::Yaml) {
+            Err(errors) => errors,
+            Ok(file) => resolve(&file, &StoredHost::default(), &gpus(), false).expect_err(words).errors,
+        };
+        assert!(errors.iter().any(|error| error.pointer == pointer && error.to_string().contains(words)), "{errors:?}");
+    };
+    let daemons = "/templates/notebooks/daemons";
+    refused("[gpu0, gpu1]", "[gpu0, gpu9]", daemons, "there is no daemon gpu9 in the file");
+    refused("[gpu0, gpu1]", "[]", daemons, "for no daemon");
+    refused("[gpu0, gpu1]", "[gpu0, gpu0]", daemons, "has template notebooks already");
+    refused("device_memory_limit", "strategy: none\n    device_memory_limit", "/templates/notebooks/strategy", "choose uniform");
+    let both = "gpu0: {gpus: [0], provisioning: {strategy: relaxed}}";
+    refused("gpu0: {gpus: [0]}", both, "/daemons/gpu0/provisioning", "take it out of one of them");
+    refused("clients_per_gpu: 4", "clients_per_gpu: 0", "/daemons/gpu0/provisioning/expected_clients", "give 1 to 1000");
+    let mut mixed = gpus();
+    mixed[2].name = "NVIDIA A100".to_owned();
+    let errors = resolve(&read(TEMPLATE), &StoredHost::default(), &mixed, false).expect_err("two models").errors;
+    assert_eq!(errors[0].pointer, "/daemons/gpu1/gpus");
+    assert!(errors[0].to_string().contains("give each model a daemon of its own"), "{errors:?}");
+}
+
 #[test]
 fn newer_file_is_refused_by_its_version() {
     let errors = text::read("version: v2\nfuture: 1\n", LayoutFormat::Yaml).expect_err("newer");

@@ -1,0 +1,144 @@
+//! Templates: what daemons of one kind have in common, and how many clients that makes.
+//!
+//! A template is read and written in host files alone: it becomes the provisioning and the defaults of the daemons that it names, by
+//! the model of their GPUs. So an export has none, and a file with one changes nothing where it was applied.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::HostFile;
+use crate::domain::daemon::DaemonSpec;
+use crate::domain::device_memory_limit::DeviceMemoryLimit;
+use crate::domain::gpu::Gpu;
+use crate::domain::provisioning::{Provisioning, ProvisioningStrategy};
+use crate::domain::{DaemonName, InvalidValue, MemoryLimit, TemplateName};
+
+/// How the GPUs of some daemons are divided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DaemonTemplate {
+    /// The daemons of this file that it is for.
+    #[schema(min_items = 1)]
+    pub daemons: Vec<DaemonName>,
+    /// Clients that each GPU is divided among.
+    #[schema(minimum = 1, maximum = 1000)]
+    pub clients_per_gpu: u32,
+    /// How its threads are divided among them.
+    #[serde(default = "uniform")]
+    pub strategy: ProvisioningStrategy,
+    /// The memory of each client; left out, tenants without a limit have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory_limit: Option<MemoryLimit>,
+    /// What is otherwise on GPUs of a model, by its product name, as `NVIDIA H200`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpu_models: BTreeMap<String, TemplateOverride>,
+}
+
+/// What a template says otherwise for a model of GPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TemplateOverride {
+    /// Clients that each GPU is divided among.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub clients_per_gpu: Option<u32>,
+    /// The memory of each client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory_limit: Option<MemoryLimit>,
+}
+
+fn uniform() -> ProvisioningStrategy {
+    ProvisioningStrategy::Uniform
+}
+
+impl DaemonTemplate {
+    /// The clients and the memory of each on a GPU.
+    fn on(&self, gpu: &Gpu) -> (u32, Option<MemoryLimit>) {
+        let other = self.gpu_models.get(&gpu.name).copied().unwrap_or_default();
+        (
+            other.clients_per_gpu.unwrap_or(self.clients_per_gpu),
+            other.device_memory_limit.or(self.device_memory_limit),
+        )
+    }
+
+    /// Gives a daemon what the template says for its GPUs, which have to agree.
+    fn give(&self, daemon: &mut DaemonSpec, gpus: &[Gpu]) -> Result<(), (&'static str, InvalidValue)> {
+        if daemon.provisioning != Provisioning::default() {
+            return Err(("provisioning", InvalidValue(stated("provisioning"))));
+        }
+        if daemon.defaults.device_memory_limit.is_some() && self.states_memory() {
+            let field = "defaults/device_memory_limit";
+            return Err((field, InvalidValue(stated("defaults.device_memory_limit"))));
+        }
+        let own: Vec<&Gpu> = gpus.iter().filter(|gpu| daemon.gpus.contains(&gpu.uuid)).collect();
+        let Some((first, rest)) = own.split_first() else { return Ok(()) };
+        let (clients, memory) = self.on(first);
+        if let Some(other) = rest.iter().find(|gpu| self.on(gpu) != (clients, memory)) {
+            return Err((
+                "gpus",
+                InvalidValue(format!(
+                    "its template divides {} (GPU {}) and {} (GPU {}) in different ways: give each model a daemon of its own",
+                    first.name, first.index, other.name, other.index
+                )),
+            ));
+        }
+        daemon.provisioning = Provisioning { strategy: self.strategy, expected_clients: Some(clients) };
+        if let Some(memory) = memory {
+            daemon.defaults.device_memory_limit = Some(DeviceMemoryLimit::Same(memory));
+        }
+        Ok(())
+    }
+
+    fn states_memory(&self) -> bool {
+        self.device_memory_limit.is_some()
+            || self.gpu_models.values().any(|model| model.device_memory_limit.is_some())
+    }
+}
+
+fn stated(what: &str) -> String {
+    format!("the daemon states {what}, and so does its template: take it out of one of them")
+}
+
+impl HostFile {
+    /// What is wrong with the templates on any host: each with its place.
+    pub(super) fn check_templates(&self) -> Vec<(String, String)> {
+        let mut faults = Vec::new();
+        let mut holders: BTreeMap<&DaemonName, &TemplateName> = BTreeMap::new();
+        for (name, template) in &self.templates {
+            let daemons = format!("/templates/{name}/daemons");
+            if template.daemons.is_empty() {
+                faults.push((daemons.clone(), "the template is for no daemon: name one, or take it out".to_owned()));
+            }
+            for daemon in &template.daemons {
+                if !self.daemons.contains_key(daemon) {
+                    let why = format!("there is no daemon {daemon} in the file: add it under daemons, or name another");
+                    faults.push((daemons.clone(), why));
+                } else if let Some(other) = holders.insert(daemon, name) {
+                    let why = format!("daemon {daemon} has template {other} already: name it in one of them");
+                    faults.push((daemons.clone(), why));
+                }
+            }
+            if template.strategy == ProvisioningStrategy::None {
+                faults.push((
+                    format!("/templates/{name}/strategy"),
+                    "strategy none divides nothing among clients: choose uniform, relaxed or weighted".to_owned(),
+                ));
+            }
+        }
+        faults
+    }
+
+    /// Gives a daemon what its template says, if it has one.
+    pub(super) fn apply_template(
+        &self,
+        name: &DaemonName,
+        mut daemon: DaemonSpec,
+        gpus: &[Gpu],
+    ) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
+        if let Some(template) = self.templates.values().find(|template| template.daemons.contains(name)) {
+            template.give(&mut daemon, gpus)?;
+        }
+        Ok(daemon)
+    }
+}
