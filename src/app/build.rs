@@ -339,6 +339,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
     let tasks = || Arc::clone(service.without_permit());
     vec![
         tokio::spawn(tasks().watch_gpus(every)),
+        tokio::spawn(tasks().collect_expired_tenants(every)),
         tokio::spawn(tasks().collect_tenant_directories(every)),
         tokio::spawn(tasks().write_uses()),
         tokio::spawn(tasks().prune_events(keep)),

@@ -13,9 +13,16 @@ use crate::domain::DeviceMemoryLimit;
 pub(super) struct SpecFields {
     set: Vec<(&'static [&'static str], Value)>,
     unset: Vec<&'static [&'static str]>,
+    /// Whether every other field gets its default.
+    is_exact: bool,
 }
 
 impl SpecFields {
+    /// All that a spec says: what is not set gets its default, whatever it was before.
+    pub(super) fn exactly() -> Self {
+        Self { is_exact: true, ..Self::default() }
+    }
+
     /// Sets a field if a value was given.
     pub(super) fn set(
         &mut self,
@@ -107,7 +114,7 @@ impl SpecAnswer {
 /// How often a change is tried again that another one preceded.
 const TRIES: u32 = 5;
 
-/// Changes these fields of what is at this path, or creates it from `new`.
+/// Changes these fields of what is at this path, or creates it from `new`; exact fields replace it by `new` with them.
 pub(super) async fn change(
     client: &Client,
     path: &str,
@@ -123,8 +130,8 @@ pub(super) async fn change(
             None => (None, None),
         };
         let mut spec = match &before {
-            Some(spec) => spec.clone(),
-            None => new().await?,
+            Some(spec) if !fields.is_exact => spec.clone(),
+            _ => new().await?,
         };
         fields.apply(&mut spec);
         let target = if dry_run { format!("{path}?dry_run=true") } else { path.to_owned() };

@@ -18,7 +18,8 @@ use crate::service::tenants::EnvironmentView;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   eval \"$(mps-manager env web)\"
-  docker run $(mps-manager env web --format docker) image")]
+  eval \"docker run $(mps-manager env web --format docker) image\"
+  mps-manager env web --format nomad")]
 pub(super) struct EnvironmentArgs {
     /// The tenant
     #[arg(add = ArgValueCandidates::new(completion::tenants))]
@@ -42,11 +43,17 @@ enum EnvFormat {
     /// Options of `docker run` or `podman run`
     Docker,
     /// A file for `--env-file`
-    EnvFile,
+    #[value(aliases = ["env-file", "envfile"])]
+    Dotenv,
     /// A service of a Compose file
     Compose,
     /// Lines for a systemd unit
     Systemd,
+    /// Lines for Slurm's task prolog
+    #[value(name = "taskprolog")]
+    TaskProlog,
+    /// Blocks for a task of a Nomad job
+    Nomad,
 }
 
 pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientError> {
@@ -68,11 +75,15 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
             &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
         ),
         EnvFormat::Docker => formats::as_container_options(&view.variables, container()?),
-        EnvFormat::EnvFile => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
+        EnvFormat::Dotenv => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
             ClientError::Address("a value has a line break, which an environment file cannot hold".into())
         })?,
         EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
         EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
+        EnvFormat::TaskProlog => formats::as_task_prolog(&view.variables, &view.unset).ok_or_else(|| {
+            ClientError::Address("a value has a line break, which a task prolog cannot set".into())
+        })?,
+        EnvFormat::Nomad => formats::as_nomad_task(&view.variables, container()?),
     };
     line!("{}", text.trim_end());
     Ok(ExitCode::SUCCESS)

@@ -102,6 +102,36 @@ pub(super) async fn daemon_or_only(
     }
 }
 
+/// The named daemon, or the one that has these GPUs, or the only one of the host.
+pub(super) async fn daemon_for(
+    client: &Client,
+    named: Option<&DaemonName>,
+    gpus: &[String],
+) -> Result<DaemonName, ClientError> {
+    let Some((first, others)) = gpus.split_first().filter(|_| named.is_none()) else {
+        return daemon_or_only(client, named).await;
+    };
+    let daemon = daemon_of(client, first).await?;
+    for gpu in others {
+        let other = daemon_of(client, gpu).await?;
+        if other != daemon {
+            return Err(ClientError::Address(format!(
+                "GPU {first} has daemon {daemon}, GPU {gpu} has daemon {other}, and a tenant has one: name GPUs of one daemon"
+            )));
+        }
+    }
+    Ok(daemon)
+}
+
+async fn daemon_of(client: &Client, gpu: &str) -> Result<DaemonName, ClientError> {
+    let view: GpuView = client.get(&format!("/api/v1/gpus/{}", encoded(gpu))).await?;
+    view.daemon.ok_or_else(|| {
+        ClientError::Address(format!(
+            "GPU {gpu} has no daemon: create one first (mps-manager daemon set NAME --gpu {gpu})"
+        ))
+    })
+}
+
 /// The GPUs of the host with their indices; none for users who may not see the host.
 pub(super) struct GpuNames(Vec<GpuView>);
 

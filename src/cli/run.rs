@@ -16,6 +16,7 @@ use super::output::complain;
 use super::server::ServerArgs;
 use super::values::user;
 use super::vet::{Answerer, check_environment, check_user};
+use super::wait::may_pass;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::duration::parse_duration;
@@ -72,17 +73,6 @@ async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<Le
             is_announced = true;
         }
         tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Whether a wait can end this refusal.
-fn may_pass(error: &ClientError) -> bool {
-    match error {
-        ClientError::Unreachable { .. } => true,
-        ClientError::Refused(problem) => ["at-capacity", "unavailable", "timed-out", "too-many-requests"]
-            .iter()
-            .any(|kind| problem.is(kind)),
-        _ => false,
     }
 }
 

@@ -6,6 +6,8 @@ use crate::domain::memory::Bytes;
 
 /// The field whose numbers are bytes.
 const MEMORY_LIMIT: &str = "device_memory_limit";
+/// The field without which a tenant stays.
+const EXPIRY: &str = "expires_at";
 
 /// A field with its value, as `memory limit 4 GiB`.
 pub(super) fn described(path: &[&str], value: &Value) -> String {
@@ -42,6 +44,7 @@ fn label(path: &[&str]) -> String {
         "sms" => "SMs".to_owned(),
         "active_thread_percentage" => "thread percentage".to_owned(),
         MEMORY_LIMIT => "memory limit".to_owned(),
+        EXPIRY => "expiry".to_owned(),
         other if other.starts_with("GPU-") => format!("on {other}"),
         other => other.replace('_', " "),
     };
@@ -51,7 +54,7 @@ fn label(path: &[&str]) -> String {
 fn shown(path: &[&str], value: &Value) -> String {
     let is_memory = path.contains(&MEMORY_LIMIT);
     match value {
-        Value::Null if path.contains(&"labels") => "(none)".to_owned(),
+        Value::Null if path.contains(&"labels") || path == [EXPIRY] => "(none)".to_owned(),
         Value::Null if path.first() == Some(&"defaults") => "none".to_owned(),
         Value::Null => "(default)".to_owned(),
         Value::Number(number) if is_memory => {
@@ -82,6 +85,7 @@ mod tests {
         });
         let after = json!({
             "gpus": ["GPU-1"], "device_memory_limit": {"GPU-1": 8_u64 << 30}, "max_clients": 2, "labels": {"team": "b"},
+            "expires_at": "2026-11-25T05:03:49.000Z",
             "defaults": {"device_memory_limit": 2_u64 << 30}
         });
         let mut found = differences(&before, &after);
@@ -91,6 +95,7 @@ mod tests {
             "SMs 32 -> (default)",
             "default memory limit 1 GiB -> 2 GiB",
             "default priority below_normal -> none",
+            "expiry (none) -> 2026-11-25T05:03:49.000Z",
             "label team a -> b",
             "max clients (default) -> 2",
             "memory limit 4 GiB -> GPU-1: 8 GiB",

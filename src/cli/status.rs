@@ -138,7 +138,10 @@ fn is_as_wanted(tenant: &TenantView) -> bool {
         ready.status
             || matches!(
                 ready.reason,
-                ConditionReason::DaemonNotReady | ConditionReason::Cordoned | ConditionReason::Maintenance
+                ConditionReason::DaemonNotReady
+                    | ConditionReason::Cordoned
+                    | ConditionReason::Maintenance
+                    | ConditionReason::Expired
             )
     })
 }

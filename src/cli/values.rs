@@ -1,7 +1,10 @@
 //! Values of options, refused in words that say what to give.
 
+use std::time::Duration;
+
 use crate::domain::InvalidValue;
 use crate::domain::daemon::OvercommitRatio;
+use crate::domain::duration::parse_duration;
 use crate::domain::percentage::ThreadPercentage;
 use crate::host::user::number_of_user;
 
@@ -39,6 +42,15 @@ pub(super) fn overcommit_ratio(text: &str) -> Result<f64, InvalidValue> {
     OvercommitRatio::try_from(ratio).map(f64::from)
 }
 
+/// How long something lives from now on.
+pub(super) fn time_to_live(text: &str) -> Result<Duration, InvalidValue> {
+    let ttl = parse_duration(text)?;
+    if ttl < Duration::from_secs(1) {
+        return Err(InvalidValue(format!("{text:?} is no time to live: give at least 1s, for example 48h")));
+    }
+    Ok(ttl)
+}
+
 /// A user by name or number.
 pub(super) fn user(text: &str) -> Result<u32, String> {
     text.parse().or_else(|_| number_of_user(text))
@@ -59,6 +71,10 @@ mod tests {
             ("NaN", "up to 100", thread_percentage("nan").map(drop)),
             ("NaN", "a number from 1", overcommit_ratio("nan").map(drop)),
             ("twice", "a number from 1", overcommit_ratio("twice").map(drop)),
+            ("0", "at least 1s", time_to_live("0").map(drop)),
+            ("0.5s", "at least 1s", time_to_live("0.5s").map(drop)),
+            ("-5s", "is not a duration", time_to_live("-5s").map(drop)),
+            ("1y", "is not a duration", time_to_live("1y").map(drop)),
         ];
         for (value, remedy, refused) in refusals {
             let words = refused.expect_err(value).to_string();

@@ -141,6 +141,8 @@ words! {
         DiskFull,
         /// What is known of a process does not agree, so nothing is touched.
         DoubtfulProcess,
+        /// The tenant has expired.
+        Expired,
         /// MPS gives no client fewer SMs.
         FewestSmsOfMps,
         /// A file of the database was removed.

@@ -10,7 +10,7 @@ use super::provisioning::{ProvisioningStatus, TenantWeight};
 use super::verification::Verification;
 use super::{
     DaemonName, DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority,
-    TenantDirectory, TenantName, ThreadPercentage,
+    TenantDirectory, TenantName, ThreadPercentage, rfc3339,
 };
 use crate::domain::condition::Condition;
 
@@ -55,6 +55,11 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default)]
     #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
+    /// When it expires: from then on it admits no process, and it is deleted once it has none. Left out, it stays until somebody
+    /// deletes it.
+    #[serde(default, with = "crate::domain::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<i64>,
 }
 
 fn none<T>() -> Option<T> {
@@ -98,6 +103,7 @@ impl TenantSpec<GpuRef> {
             weight,
             priority,
             labels,
+            expires_at,
             ..
         } = self;
         let limit = device_memory_limit.map(|limit| limit.resolve_gpus(known)).transpose();
@@ -119,6 +125,7 @@ impl TenantSpec<GpuRef> {
             weight,
             priority,
             labels,
+            expires_at,
         })
     }
 }
@@ -138,6 +145,25 @@ impl TenantSpec {
     /// Whether it states its share of the SMs by itself.
     pub fn states_share(&self) -> bool {
         self.sms.is_some() || self.active_thread_percentage.is_some()
+    }
+
+    /// Whether it has expired.
+    pub fn has_expired(&self, now: i64) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// Refuses an expiry that has passed already; `(field, reason)`.
+    pub fn check_expiry(&self, now: i64) -> Result<(), (&'static str, InvalidValue)> {
+        match self.expires_at.filter(|_| self.has_expired(now)) {
+            None => Ok(()),
+            Some(at) => {
+                let (at, now) = (rfc3339::format(at), rfc3339::format(now));
+                let text = format!(
+                    "{at} has passed, since it is {now}: give a later time, or leave expires_at out for a tenant that stays"
+                );
+                Err(("expires_at", InvalidValue(text)))
+            }
+        }
     }
 
     /// Refuses a spec that is wrong in itself; `(field, reason)`.
@@ -394,6 +420,32 @@ pub(crate) mod tests {
             ),
         ] {
             assert_eq!(spec(json).check().expect_err(json).0, field);
+        }
+    }
+
+    #[test]
+    fn past_expiry_is_refused_with_its_time() {
+        let stays = spec(r#"{"daemon":"gpu0"}"#);
+        assert!(stays.check_expiry(i64::MAX).is_ok() && !stays.has_expired(i64::MAX));
+        assert!(!serde_json::to_string(&stays).expect("JSON").contains("expires_at"), "it says nothing");
+        let text = r#"{"daemon":"gpu0","expires_at":"2025-11-25T06:03:49.120+01:00"}"#;
+        let (expires, at) = (spec(text), 1_764_047_029_120);
+        assert_eq!(expires.expires_at, Some(at));
+        // A clock that is set back makes it live on.
+        for (now, has_expired) in [(at - 1, false), (at, true), (at + 1, true), (at - 86_400_000, false)] {
+            assert_eq!(
+                (expires.has_expired(now), expires.check_expiry(now).is_err()),
+                (has_expired, has_expired)
+            );
+        }
+        let (field, reason) = expires.check_expiry(at).expect_err("it has passed");
+        assert_eq!(field, "expires_at");
+        assert!(reason.to_string().starts_with("2025-11-25T05:03:49.120Z has passed"), "{reason}");
+        let written = serde_json::to_value(&expires).expect("JSON");
+        assert_eq!(written["expires_at"], "2025-11-25T05:03:49.120Z");
+        for wrong in [r#""tomorrow""#, "1764047029120", r#""2025-11-25""#] {
+            let text = format!(r#"{{"daemon":"gpu0","expires_at":{wrong}}}"#);
+            assert!(serde_json::from_str::<TenantSpec>(&text).is_err(), "{wrong}");
         }
     }
 }

@@ -14,15 +14,17 @@ struct TenantRow {
     created_at: i64,
     updated_at: i64,
     directory: String,
+    expires_at: Option<i64>,
 }
 
 impl TryFrom<TenantRow> for Tenant {
     type Error = StoreError;
 
     fn try_from(row: TenantRow) -> Result<Self, StoreError> {
+        let spec: TenantSpec = from_json("a tenant's spec", &row.spec)?;
         Ok(Self {
             name: parsed("a tenant's name", TenantName::parse(&row.name))?,
-            spec: from_json("a tenant's spec", &row.spec)?,
+            spec: TenantSpec { expires_at: row.expires_at, ..spec },
             generation: row.generation,
             daemon_generation: row.daemon_generation,
             created_at: row.created_at,
@@ -37,7 +39,7 @@ pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<
     let name = name.as_str();
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
            FROM tenants WHERE name = ?"#,
         name
     )
@@ -68,7 +70,7 @@ pub async fn namesake(
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
            FROM tenants ORDER BY daemon, name"#
     )
     .fetch_all(db)
@@ -83,9 +85,24 @@ pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result
     let daemon = daemon.as_str();
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
            FROM tenants WHERE daemon = ? ORDER BY name"#,
         daemon
+    )
+    .fetch_all(db)
+    .await?
+    .into_iter()
+    .map(Tenant::try_from)
+    .collect()
+}
+
+/// The tenants that have expired at this time, the first to expire first.
+pub async fn expired(db: &mut SqliteConnection, now: i64) -> Result<Vec<Tenant>, StoreError> {
+    sqlx::query_as!(
+        TenantRow,
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
+           FROM tenants WHERE expires_at <= ? ORDER BY expires_at, name"#,
+        now
     )
     .fetch_all(db)
     .await?
@@ -131,7 +148,7 @@ pub async fn page(
     let daemon = daemon.map(DaemonName::as_str);
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
            FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
            ORDER BY name LIMIT ?4"#,
         after,
@@ -154,21 +171,25 @@ pub async fn put(
     daemon_generation: i64,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (name, daemon, json) = (name.as_str(), spec.daemon.as_str(), to_json(spec));
+    // The expiry has a column of its own.
+    let json = to_json(&TenantSpec { expires_at: None, ..spec.clone() });
+    let (name, daemon, expires_at) = (name.as_str(), spec.daemon.as_str(), spec.expires_at);
     sqlx::query!(
         "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, events_visible_from,
-                              directory)
+                              directory, expires_at)
          VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_counters WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
                  coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1,
-                 lower(hex(randomblob(5))))
+                 lower(hex(randomblob(5))), ?6)
          ON CONFLICT (name) DO UPDATE
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
-             daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at",
+             daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at,
+             expires_at = excluded.expires_at",
         name,
         daemon,
         json,
         daemon_generation,
-        now
+        now,
+        expires_at
     )
     .execute(db)
     .await?;
@@ -193,4 +214,48 @@ pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), 
     sqlx::query!("UPDATE operations SET tenant = NULL WHERE tenant = ?", name).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM tenants WHERE name = ?", name).execute(db).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fate, Store, daemons};
+    use super::*;
+    use crate::domain::daemon::DaemonSpec;
+    use crate::domain::tenant::tests::{h200, spec};
+
+    #[tokio::test]
+    async fn expiry_is_kept_found_and_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let written: Result<(), StoreError> = store
+            .write(|db| {
+                Box::pin(async move {
+                    let daemon = DaemonName::parse("gpu0").expect("a name");
+                    daemons::put(&mut *db, &daemon, &DaemonSpec::of(vec![h200(0).uuid]), 1).await?;
+                    let stays = spec(r#"{"daemon":"gpu0"}"#);
+                    let until = |at| TenantSpec { expires_at: Some(at), ..stays.clone() };
+                    let name = |text| TenantName::parse(text).expect("a name");
+                    for (text, spec) in
+                        [("late", until(200)), ("stays", stays.clone()), ("early", until(100))]
+                    {
+                        put(&mut *db, &name(text), &spec, 1, 1).await?;
+                    }
+                    let late = get(&mut *db, &name("late")).await?.expect("there");
+                    assert_eq!(late.spec, until(200));
+                    for (now, names) in [(99, &[][..]), (100, &["early"]), (i64::MAX, &["early", "late"])] {
+                        let found = expired(&mut *db, now).await?;
+                        let found: Vec<&str> = found.iter().map(|tenant| tenant.name.as_str()).collect();
+                        assert_eq!(found, names, "{now}");
+                    }
+                    put(&mut *db, &name("early"), &until(300), 1, 2).await?;
+                    put(&mut *db, &name("late"), &stays, 1, 2).await?;
+                    assert!(expired(&mut *db, 299).await?.is_empty());
+                    let late = get(&mut *db, &name("late")).await?.expect("there");
+                    assert_eq!((late.spec.expires_at, late.generation), (None, 2));
+                    Ok(((), Fate::Commit))
+                })
+            })
+            .await;
+        written.expect("written");
+    }
 }

@@ -273,7 +273,7 @@ def test_environment_is_copied_verbatim(host, visitor):
     if not visit.scripted:
         expect(page.get_by_role("button", name="Copy")).to_have_count(0)
         return
-    for name in ["Shell", "JSON", "docker run", "Compose", "--env-file", "systemd unit"]:
+    for name in ["Shell", "JSON", "docker run", "Compose", "Nomad", "--env-file", "systemd unit"]:
         part = page.locator("details.format").filter(has=page.locator("summary", has_text=name)).first
         if part.get_attribute("open") is None:
             part.locator("summary").click()

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
-use self::select::{CLIENTS, ClientSelector, resolve};
+pub(super) use self::select::CLIENTS;
+use self::select::{ClientSelector, resolve};
 pub(super) use self::terminate::{TerminateArgs, terminate};
 use super::completion;
 use super::fetch::all;

@@ -12,7 +12,7 @@ use crate::service::host::GpuView;
 use crate::service::tenants::clients::ClientView;
 
 /// Where clients are in the API.
-pub(super) const CLIENTS: &str = "/api/v1/clients";
+pub(in crate::cli) const CLIENTS: &str = "/api/v1/clients";
 
 /// Clients by what they belong to.
 #[derive(Debug, Clone, Args)]

@@ -1,28 +1,29 @@
 //! `mps-manager tenant`.
 
+mod delete;
+mod ensure;
+mod fields;
 mod set;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCandidates;
-use serde_json::json;
 
+use self::delete::TenantDeleteArgs;
+use self::ensure::TenantEnsureArgs;
 use self::set::{TENANTS, TenantSetArgs};
 use super::completion;
-use super::confirm::{ConfirmArgs, owners};
 use super::fetch::{GpuNames, all, filtered, require_daemon};
 use super::incident::with_current;
 use super::output::{DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, remark};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
 use crate::domain::condition::{ConditionReason, ready};
-use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
 use crate::domain::tenant::{EffectiveMemory, EnforcedBy, TenantEffective};
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::service::tenants::TenantView;
-use crate::service::tenants::clients::ClientView;
 
 /// Commands on tenants.
 #[derive(Debug, Subcommand)]
@@ -56,22 +57,17 @@ pub(super) enum TenantCommand {
   mps-manager tenant set web --priority below_normal  changes nothing else
   mps-manager tenant set web --unset sms --dry-run")]
     Set(Box<TenantSetArgs>),
+    /// Create a tenant with exactly these settings, or replace it, and wait until it is ready; exit 1 if it is not
+    #[command(after_help = "Examples:
+  mps-manager tenant ensure job-17 --daemon gpu0 --memory-limit 4G --ttl 48h
+  mps-manager tenant ensure job-17 --gpu 0 --uid 1000 --thread-percentage 25 --ttl 48h --timeout 20s")]
+    Ensure(Box<TenantEnsureArgs>),
     /// Delete a tenant; exit 1 if it still has clients
     #[command(after_help = "Examples:
   mps-manager tenant delete web --dry-run
-  mps-manager tenant delete web --yes")]
-    Delete {
-        /// The tenant
-        #[arg(add = ArgValueCandidates::new(completion::tenants))]
-        name: TenantName,
-        /// Say what would be done, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        confirm: ConfirmArgs,
-        #[command(flatten)]
-        call: CallArgs,
-    },
+  mps-manager tenant delete web --yes
+  mps-manager tenant delete job-17 --drain 30s --force")]
+    Delete(TenantDeleteArgs),
 }
 
 /// How tenants are listed, also by `status`.
@@ -104,6 +100,9 @@ pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
         }),
         ListColumn::wide("LABELS", |tenant| {
             TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}")))
+        }),
+        ListColumn::wide("EXPIRES", |tenant| {
+            TableCell::optional(tenant.spec.expires_at.map(rfc3339::format))
         }),
         ListColumn::wide("GPUS", |tenant| TableCell::joined(&tenant.status.gpus)),
     ],
@@ -187,9 +186,8 @@ pub(super) fn run(command: TenantCommand) -> Result<ExitCode, String> {
             TenantCommand::List { daemon, call } => list(&call, daemon.as_ref()).await,
             TenantCommand::Get { name, call } => get(&call, &name).await,
             TenantCommand::Set(args) => set::set(&args).await,
-            TenantCommand::Delete { name, dry_run, confirm, call } => {
-                delete(&call, &name, dry_run, confirm).await
-            }
+            TenantCommand::Ensure(args) => ensure::ensure(&args).await,
+            TenantCommand::Delete(args) => delete::delete(&args).await,
         }
     })
 }
@@ -243,6 +241,9 @@ fn details(tenant: &TenantView, names: &GpuNames) -> DetailsTable {
             TableCell::joined(tenant.spec.labels.iter().map(|(key, value)| format!("{key}={value}"))),
         )
         .row("Age", age(tenant.created_at));
+    if let Some(at) = tenant.spec.expires_at {
+        details = details.row("Expires", rfc3339::format(at));
+    }
     if let Some(words) = effective.and_then(TenantEffective::other_limits) {
         details = details.row("Older clients", words);
     }
@@ -250,35 +251,4 @@ fn details(tenant: &TenantView, names: &GpuNames) -> DetailsTable {
         details = details.row("Share", words);
     }
     details.conditions(&tenant.status.conditions)
-}
-
-async fn delete(
-    call: &CallArgs,
-    name: &TenantName,
-    dry_run: bool,
-    confirm: ConfirmArgs,
-) -> Result<ExitCode, ClientError> {
-    let client = call.client()?;
-    let path = format!("{TENANTS}/{name}");
-    if !dry_run {
-        let clients: Vec<ClientView> = all(&client, &format!("{path}/clients")).await?;
-        let question = if clients.is_empty() {
-            format!("Delete tenant {name}?")
-        } else {
-            format!(
-                "Tenant {name} has {} ({}). Delete it?",
-                counted(clients.len(), "client"),
-                owners(&clients)
-            )
-        };
-        confirm.ask(&question)?;
-    }
-    client.delete(&filtered(&path, &[("dry_run", dry_run.then(|| "true".into()))])).await?;
-    let words = if dry_run { "would be deleted" } else { "was deleted" };
-    if matches!(call.format(), OutputFormat::Json | OutputFormat::Yaml) {
-        call.format().print_value(&json!({ "name": name, "deleted": !dry_run }));
-    } else {
-        call.format().announce(&format!("tenant {name} {words}"), name.as_str(), &());
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -4,22 +4,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 
-use super::super::change::{SpecAnswer, SpecChange, SpecFields, change, memory_limit, some_list};
-use super::super::completion;
-use super::super::fetch::{GpuNames, daemon_or_only};
+use super::super::change::{SpecAnswer, SpecChange, SpecFields, change};
+use super::super::fetch::GpuNames;
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
-use super::super::values::{thread_percentage, user, whole_number};
 use super::super::wait::{POLL, ProgressLine, WaitArgs};
+use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
+use crate::domain::TenantName;
 use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::enumerated;
 use crate::domain::daemon::Phase;
 use crate::domain::tenant::TenantEffective;
-use crate::domain::{DaemonName, TenantName};
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 
@@ -30,43 +28,11 @@ const IN_FORCE: Duration = Duration::from_secs(15);
 /// How long something has to keep a tenant from being ready until it is not waited for: a layout may just be read back.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// A tenant and the fields of its spec.
+/// A tenant, what is to change, and how.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantSetArgs {
-    /// The tenant
-    #[arg(add = ArgValueCandidates::new(completion::tenants))]
-    name: TenantName,
-    /// The daemon that serves it; for a new tenant, by default the only one of the host
-    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
-    daemon: Option<DaemonName>,
-    /// The user that its processes run as, by name or number; for a new tenant, by default you
-    #[arg(long, value_name = "USER", value_parser = user)]
-    uid: Option<u32>,
-    /// A GPU of the daemon that it sees, by index or UUID; may be repeated; by default all
-    #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
-    gpus: Vec<String>,
-    /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = memory_limit)]
-    memory_limit: Option<String>,
-    /// How many of its processes may be connected at once
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
-    max_clients: Option<u32>,
-    /// SMs that each of its processes sees
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number,
-        conflicts_with = "thread_percentage")]
-    sms: Option<u32>,
-    /// Share of the threads of a GPU instead of SMs, in percent
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = thread_percentage)]
-    thread_percentage: Option<f64>,
-    /// Its share beside others where the daemon's provisioning is weighted
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
-    weight: Option<u32>,
-    /// Its priority: normal or `below_normal`
-    #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
-    priority: Option<String>,
-    /// A label; may be repeated
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
-    labels: Vec<(String, String)>,
+    #[command(flatten)]
+    tenant: TenantFieldArgs,
     /// Fields to leave out, so that their defaults hold
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     unset: Vec<UnsetTenantField>,
@@ -90,6 +56,7 @@ enum UnsetTenantField {
     Weight,
     Priority,
     Labels,
+    Ttl,
 }
 
 impl UnsetTenantField {
@@ -103,20 +70,9 @@ impl UnsetTenantField {
             Self::Weight => &["weight"],
             Self::Priority => &["priority"],
             Self::Labels => &["labels"],
+            Self::Ttl => &["expires_at"],
         }
     }
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE, for example team=search")?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
-/// Who runs this command, also through sudo.
-fn caller() -> u32 {
-    let own = rustix::process::geteuid().as_raw();
-    let before_sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-    if own == 0 { before_sudo.unwrap_or(own) } else { own }
 }
 
 impl TenantSetArgs {
@@ -125,46 +81,27 @@ impl TenantSetArgs {
         for field in &self.unset {
             fields.unset(field.path());
         }
-        // Each replaces the other.
-        if self.sms.is_some() {
-            fields.unset(&["active_thread_percentage"]);
-        }
-        if self.thread_percentage.is_some() {
-            fields.unset(&["sms"]);
-        }
-        fields
-            .set(&["daemon"], self.daemon.as_ref().map(DaemonName::as_str))
-            .set(&["uid"], self.uid)
-            .set(&["gpus"], some_list(&self.gpus))
-            .set(&["device_memory_limit"], self.memory_limit.as_deref())
-            .set(&["max_clients"], self.max_clients)
-            .set(&["sms"], self.sms)
-            .set(&["active_thread_percentage"], self.thread_percentage)
-            .set(&["weight"], self.weight)
-            .set(&["priority"], self.priority.as_deref());
+        self.tenant.add_to(&mut fields);
         fields
     }
 }
 
 pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
-    let path = format!("{TENANTS}/{}", args.name);
+    let path = format!("{TENANTS}/{}", args.tenant.name);
     let mut fields = args.fields();
-    if !args.labels.is_empty() {
+    if !args.tenant.labels.is_empty() {
         // Labels that are not named stay.
         let now: Option<(Value, String)> = client.get_tagged(&path).await?;
         let mut labels = now.map_or_else(|| json!({}), |(tenant, _)| tenant["spec"]["labels"].clone());
-        for (key, value) in &args.labels {
+        for (key, value) in &args.tenant.labels {
             labels[key] = json!(value);
         }
         fields.set(&["labels"], Some(labels));
     }
-    let new = async || {
-        let daemon = daemon_or_only(&client, args.daemon.as_ref()).await?;
-        Ok(json!({ "daemon": daemon, "uid": args.uid.unwrap_or_else(caller) }))
-    };
+    let new = async || args.tenant.new_spec(&client).await;
     let answer = change(&client, &path, &fields, new, args.dry_run).await?;
-    let (name, format) = (args.name.as_str(), args.call.format());
+    let (name, format) = (args.tenant.name.as_str(), args.call.format());
     let made = answer.made;
     let (sentence, written) = announced(&client, args, answer).await?;
     let provisioning = written.status.provisioning.as_ref().filter(|_| made != SpecChange::Unchanged);
@@ -196,10 +133,10 @@ async fn announced(
     args: &TenantSetArgs,
     answer: SpecAnswer,
 ) -> Result<(String, TenantView), ClientError> {
-    let mut parts = vec![format!("tenant {} {}", args.name, answer.words(args.dry_run))];
+    let mut parts = vec![format!("tenant {} {}", args.tenant.name, answer.words(args.dry_run))];
     let written: TenantView =
         serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-    if answer.made == SpecChange::Created && args.uid.is_none() {
+    if answer.made == SpecChange::Created && args.tenant.uid.is_none() {
         parts.push(format!("its processes run as uid {}", written.spec.uid));
     }
     if !written.status.weakens.is_empty() {

@@ -15,6 +15,9 @@ use super::rfc3339;
 /// What stands in the place of the hash before the first row.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
+/// The action of the manager that deletes a tenant because it has expired.
+pub const EXPIRE: &str = "expire";
+
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

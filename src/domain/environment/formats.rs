@@ -76,6 +76,53 @@ pub fn as_compose(variables: &BTreeMap<String, String>, container: &ContainerAcc
     lines
 }
 
+/// What Slurm's `TaskProlog` prints to change the environment of a task: it takes all behind the first `=` as it stands, up to the end
+/// of the line. `None` where a value has a line break.
+pub fn as_task_prolog(variables: &BTreeMap<String, String>, unset: &[String]) -> Option<String> {
+    let whole = variables.values().all(|value| !value.contains(['\n', '\r']));
+    let unset = unset.iter().map(|name| format!("unset {name}\n"));
+    let set = variables.iter().map(|(name, value)| format!("export {name}={value}\n"));
+    whole.then(|| unset.chain(set).collect())
+}
+
+/// Blocks for a task of a Nomad job, with the driver `docker` or `podman`. Nomad gives GPUs by the task's `device` block, which is not
+/// among them: which GPU that is, a comment says.
+pub fn as_nomad_task(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
+    let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
+    let devices = gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ");
+    let mut lines =
+        format!("# The task needs, by its device block: {devices}\nuser = \"{uid}\"\nconfig {{\n");
+    if *host_ipc {
+        lines.push_str("  ipc_mode = \"host\"\n");
+    }
+    let _ = writeln!(lines, "  volumes = [{}]\n}}\nenv {{", in_hcl(&format!("{mount}:{mount}:ro")));
+    for (name, value) in of_container(variables, container) {
+        let _ = writeln!(lines, "  {name} = {}", in_hcl(value));
+    }
+    lines.push_str("}\n");
+    lines
+}
+
+/// A quoted string of HCL, in which `${` and `%{` begin a template unless their first letter is written twice.
+fn in_hcl(value: &str) -> String {
+    let mut text = String::from('"');
+    for letter in value.chars() {
+        match letter {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            letter if letter.is_control() => {
+                let _ = write!(text, "\\u{:04x}", u32::from(letter));
+            }
+            letter => text.push(letter),
+        }
+    }
+    text.push('"');
+    text.replace("${", "$${").replace("%{", "%%{")
+}
+
 /// Lines for the `[Service]` section of a unit.
 pub fn as_unit(variables: &BTreeMap<String, String>, unset: &[String]) -> String {
     let mut lines = String::new();
@@ -170,6 +217,45 @@ mod tests {
         let text = as_unit(&one("50% of \"it\" \\ $HOME"), &["Y".to_owned(), "Z".to_owned()]);
         assert_eq!(text, "UnsetEnvironment=Y Z\nEnvironment=\"X=50%% of \\\"it\\\" \\\\ $HOME\"\n");
         assert_eq!(as_unit(&one("1"), &[]), "Environment=\"X=1\"\n");
+    }
+
+    #[test]
+    fn task_prolog_prints_one_variable_a_line() {
+        let set =
+            BTreeMap::from([("X".to_owned(), "it's $HOME = \"1\"".to_owned()), ("Y".into(), String::new())]);
+        let text = as_task_prolog(&set, &["A".to_owned(), "B".to_owned()]);
+        assert_eq!(text.as_deref(), Some("unset A\nunset B\nexport X=it's $HOME = \"1\"\nexport Y=\n"));
+        for value in ["a\nb", "a\rb"] {
+            assert_eq!(as_task_prolog(&one(value), &[]), None, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn nomad_task_mounts_the_tenants_directory_only() {
+        let text = as_nomad_task(&one("a \"b\" \\ ${HOME} %{if}\n\u{7}"), &container());
+        let expected = "# The task needs, by its device block: GPU-514466a0-8e68-f857-9f73-e438010e48cb\n\
+                        user = \"7\"\n\
+                        config {\n  volumes = [\"/run/tenants/0123456789:/run/tenants/0123456789:ro\"]\n}\n\
+                        env {\n  X = \"a \\\"b\\\" \\\\ $${HOME} %%{if}\\n\\u0007\"\n  Y = \"100\"\n}\n";
+        assert_eq!(text, expected);
+        let shared = as_nomad_task(&one("1"), &ContainerAccess { host_ipc: true, ..container() });
+        assert!(shared.contains("config {\n  ipc_mode = \"host\"\n  volumes = ["), "{shared}");
+    }
+
+    #[test]
+    fn other_texts_are_exactly_these() {
+        let docker = as_container_options(&one("1"), &container());
+        let expected = "--gpus '\"device=GPU-514466a0-8e68-f857-9f73-e438010e48cb\"' \\\n\
+                        --mount type=bind,source=/run/tenants/0123456789,target=/run/tenants/0123456789,readonly \\\n\
+                        --user 7 \\\n--env X=1 \\\n--env Y=100\n";
+        assert_eq!(docker, expected);
+        let compose = as_compose(&one("1"), &container());
+        let expected = "services:\n  client:\n    user: \"7\"\n    volumes:\n      \
+                        - {type: bind, source: \"/run/tenants/0123456789\", target: \"/run/tenants/0123456789\", read_only: true}\n    \
+                        deploy:\n      resources:\n        reservations:\n          devices:\n            \
+                        - {driver: nvidia, device_ids: [\"GPU-514466a0-8e68-f857-9f73-e438010e48cb\"], capabilities: [gpu]}\n    \
+                        environment:\n      X: \"1\"\n      Y: \"100\"\n";
+        assert_eq!(compose, expected);
     }
 
     #[test]

@@ -137,11 +137,13 @@ impl DomainEvent {
                 let gpu = processes.first().map(|bypass| bypass.gpu.clone());
                 EventSubject { gpu, ..EventSubject::daemon(daemon) }
             }
-            Self::TenantCreated { tenant, daemon } | Self::TenantDeleted { tenant, daemon } => EventSubject {
-                tenant: Some(tenant.clone()),
-                daemon: daemon.clone(),
-                ..EventSubject::default()
-            },
+            Self::TenantCreated { tenant, daemon } | Self::TenantDeleted { tenant, daemon, .. } => {
+                EventSubject {
+                    tenant: Some(tenant.clone()),
+                    daemon: daemon.clone(),
+                    ..EventSubject::default()
+                }
+            }
             Self::TenantChanged(ChangedTenant { tenant, daemon, gpu, .. }) => EventSubject {
                 tenant: Some(tenant.clone()),
                 daemon: daemon.clone(),

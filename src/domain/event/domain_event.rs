@@ -65,7 +65,7 @@ pub enum DomainEvent {
     BreachEnded(MemoryBreach),
     TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },
     TenantChanged(ChangedTenant),
-    TenantDeleted { tenant: TenantName, daemon: Option<DaemonName> },
+    TenantDeleted { tenant: TenantName, daemon: Option<DaemonName>, expired_at: Option<i64> },
     TenantVerified { tenant: TenantName, daemon: DaemonName },
     TenantVerificationFailed { tenant: TenantName, daemon: DaemonName, failure: VerificationFailure },
     LeaseGranted(GrantedLease),

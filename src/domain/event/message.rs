@@ -12,6 +12,7 @@ use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
 use crate::domain::maintenance::Maintenance;
 use crate::domain::memory::Bytes;
+use crate::domain::rfc3339;
 use crate::domain::verification::VerifiedSetting;
 
 impl DomainEvent {
@@ -133,7 +134,10 @@ impl DomainEvent {
             }
             Self::TenantCreated { tenant, .. } => format!("tenant {tenant} was created"),
             Self::TenantChanged(ChangedTenant { tenant, .. }) => format!("tenant {tenant} was changed"),
-            Self::TenantDeleted { tenant, .. } => format!("tenant {tenant} was deleted"),
+            Self::TenantDeleted { tenant, expired_at: None, .. } => format!("tenant {tenant} was deleted"),
+            Self::TenantDeleted { tenant, expired_at: Some(at), .. } => {
+                format!("tenant {tenant} expired at {} and was deleted", rfc3339::format(*at))
+            }
             Self::TenantVerified { tenant, .. } => {
                 format!("tenant {tenant} was verified: a CUDA client saw what is configured")
             }

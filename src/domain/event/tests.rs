@@ -194,7 +194,8 @@ fn examples() -> Vec<DomainEvent> {
             gpu: None,
             fields: vec![],
         }),
-        DomainEvent::TenantDeleted { tenant: tenant(), daemon: None },
+        DomainEvent::TenantDeleted { tenant: tenant(), daemon: None, expired_at: None },
+        DomainEvent::TenantDeleted { tenant: tenant(), daemon: Some(daemon()), expired_at: Some(5) },
         DomainEvent::TenantVerified { tenant: tenant(), daemon: daemon() },
         DomainEvent::TenantVerificationFailed {
             tenant: tenant(),

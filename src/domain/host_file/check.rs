@@ -68,6 +68,15 @@ impl HostFile {
             faults.add(pointer, reason);
         }
         namesakes(&mut faults, "template", self.templates.keys().map(|name| (name.folded(), name.as_str())));
+        for (name, tenant) in &self.tenants {
+            if tenant.expires_at.is_some() {
+                let reason = format!(
+                    "a host file says what stays, and a tenant that expires does not: take expires_at out, or create the tenant with \
+                     mps-manager tenant ensure {name} --ttl 48h"
+                );
+                faults.add(format!("/tenants/{name}/expires_at"), reason);
+            }
+        }
         namesakes(&mut faults, "layout", self.layouts.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "daemon", self.daemons.keys().map(|name| (name.folded(), name.as_str())));
         namesakes(&mut faults, "tenant", self.tenants.keys().map(|name| (name.folded(), name.as_str())));

@@ -11,6 +11,7 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
+use crate::domain::tenant::TenantSpec;
 
 /// One change of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -181,8 +182,12 @@ pub fn changes(wanted: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool
                 && !wanted.bindings.contains_key(*name)
         });
         found.extend(unbound.map(|(name, _)| deleted(HostObjectKind::Binding, name)));
-        let tenants = stored.tenants.keys().filter(|name| !wanted.tenants.contains_key(*name));
-        found.extend(tenants.map(|name| deleted(HostObjectKind::Tenant, name)));
+        // A tenant that expires goes by itself, and is in no file; it goes now if its daemon does.
+        let stays =
+            |spec: &TenantSpec| spec.expires_at.is_some() && wanted.daemons.contains_key(&spec.daemon);
+        let tenants = stored.tenants.iter();
+        let tenants = tenants.filter(|(name, spec)| !wanted.tenants.contains_key(*name) && !stays(spec));
+        found.extend(tenants.map(|(name, _)| deleted(HostObjectKind::Tenant, name)));
         let daemons = stored.daemons.keys().filter(|name| !wanted.daemons.contains_key(*name));
         found.extend(daemons.map(|name| deleted(HostObjectKind::Daemon, name)));
         let layouts = stored.layouts.keys().filter(|name| !wanted.layouts.contains_key(*name));

@@ -45,9 +45,11 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
             .iter()
             .map(|(name, spec)| (name.clone(), daemon_fields(spec, gpus)))
             .collect(),
+        // One that expires is not what is wanted of the host for good, and would be refused once it has.
         tenants: stored
             .tenants
             .iter()
+            .filter(|(_, spec)| spec.expires_at.is_none())
             .map(|(name, spec)| (name.clone(), tenant_fields(spec, gpus)))
             .collect(),
         bindings: bindings.collect(),

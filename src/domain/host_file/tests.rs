@@ -166,6 +166,41 @@ fn changes_are_listed_field_by_field() {
 }
 
 #[test]
+fn tenants_that_expire_are_in_no_file() {
+    let expires =
+        FILE.replace("web: {daemon: gpu0", "web: {daemon: gpu0, expires_at: '2099-01-01T00:00:00Z'");
+    let errors = text::read(&expires, LayoutFormat::Yaml).expect_err("a file says what stays");
+    assert_eq!(errors[0].pointer, "/tenants/web/expires_at");
+    assert!(errors[0].to_string().contains("mps-manager tenant ensure web --ttl 48h"), "{}", errors[0]);
+
+    let mut stored = stored();
+    let permanent = text::write(&export(&stored, &gpus()), LayoutFormat::Yaml);
+    let mut job = stored.tenants[&TenantName::parse("web").unwrap()].clone();
+    job.expires_at = Some(4_070_908_800_000);
+    stored.tenants.insert(TenantName::parse("job-1").unwrap(), job.clone());
+    assert_eq!(text::write(&export(&stored, &gpus()), LayoutFormat::Yaml), permanent);
+    // Pruning leaves it, unless its daemon goes.
+    let pruned = |text: &str, stored: &StoredHost| {
+        let spec = resolve(&read(text), stored, &gpus(), true).expect("a good file");
+        shown(&changes(&spec, stored, &gpus(), true))
+    };
+    assert_eq!(pruned(FILE, &stored), [""; 0]);
+    assert_eq!(
+        pruned("version: v1\ndaemons: {gpu0: {gpus: [0]}}", &stored),
+        ["- tenant web", "- daemon gpu1", "- layout halves"]
+    );
+    let gone = pruned("version: v1\ndaemons: {gpu1: {gpus: [1], mode: static}}", &stored);
+    assert_eq!(
+        gone,
+        ["- binding gpu1", "- tenant job-1", "- tenant web", "- daemon gpu0", "- layout halves"]
+    );
+    // In the file it stays from now on.
+    stored.tenants.insert(TenantName::parse("web").unwrap(), job);
+    let kept = pruned(FILE, &stored);
+    assert_eq!(kept, ["~ tenant web|    ~ expires_at: \"2099-01-01T00:00:00.000Z\" -> (default)"]);
+}
+
+#[test]
 fn default_gpu_map_is_no_change() {
     let text = FILE
         .replace("gpu0: {gpus: [0]}", "gpu0: {gpus: [0], mode: static}")

@@ -6,10 +6,11 @@ use futures_util::future::BoxFuture;
 
 use crate::domain::DaemonName;
 use crate::domain::TenantName;
-use crate::domain::audit::{AttemptedAction, Target};
+use crate::domain::audit::{AttemptedAction, EXPIRE, Target};
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
+use crate::domain::rfc3339;
 use crate::service::access::context::Permit;
 use crate::service::{Backend, ServiceError};
 use crate::store::audit::AuditResult;
@@ -211,7 +212,7 @@ fn change_event(
 ) -> Option<NewEvent> {
     let event = match &attempt.target {
         Target::Daemon(name) => daemon_event(name.clone(), attempt.adoption, before, after),
-        Target::Tenant(name) => tenant_event(name.clone(), before, after),
+        Target::Tenant(name) => tenant_event(name.clone(), attempt.action == EXPIRE, before, after),
         // The event of a version is written with the version itself, which happens elsewhere too.
         Target::Layout(_) if after.is_some() => None,
         Target::Layout(name) => before.map(|spec| {
@@ -246,6 +247,7 @@ fn daemon_event(
 
 fn tenant_event(
     tenant: TenantName,
+    has_expired: bool,
     before: Option<&serde_json::Value>,
     after: Option<&serde_json::Value>,
 ) -> Option<DomainEvent> {
@@ -256,7 +258,11 @@ fn tenant_event(
             let fields = changed_fields(before, after);
             DomainEvent::TenantChanged(ChangedTenant { tenant, daemon, gpu: None, fields })
         }
-        (Some(_), None) => DomainEvent::TenantDeleted { tenant, daemon },
+        (Some(spec), None) => {
+            let expiry = spec["expires_at"].as_str().filter(|_| has_expired);
+            let expired_at = expiry.and_then(|at| rfc3339::parse(at).ok());
+            DomainEvent::TenantDeleted { tenant, daemon, expired_at }
+        }
         _ => return None,
     })
 }
@@ -292,6 +298,20 @@ mod tests {
         assert!(event(Some(&small), Some(&small)).is_none());
         assert_eq!(event(Some(&small), None).expect("an event").event.kind(), EventType::TenantDeleted);
         assert!(super::change_event(&attempt_of("host", "POST"), EventCause::Manager, None, None).is_none());
+    }
+
+    #[test]
+    fn deletion_names_an_expiry_only_if_it_is_the_reason() {
+        let spec = serde_json::json!({ "daemon": "gpu0", "expires_at": "2025-11-25T05:03:49.120Z" });
+        let expired_at = |action: &str| {
+            let attempt = attempt_of("tenants/web", action);
+            match change_event(&attempt, EventCause::Manager, Some(&spec), None).expect("an event").event {
+                DomainEvent::TenantDeleted { expired_at, .. } => expired_at,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(expired_at(EXPIRE), Some(1_764_047_029_120));
+        assert_eq!(expired_at("DELETE /api/v1/tenants/{name}"), None);
     }
 
     #[test]

@@ -145,7 +145,8 @@ impl Writing {
             revoked.extend(tokens);
             let daemon = tenant.spec.daemon;
             self.touched.insert(daemon.clone());
-            self.event(db, DomainEvent::TenantDeleted { tenant: name, daemon: Some(daemon) }).await?;
+            let deleted = DomainEvent::TenantDeleted { tenant: name, daemon: Some(daemon), expired_at: None };
+            self.event(db, deleted).await?;
         }
         Ok(revoked)
     }

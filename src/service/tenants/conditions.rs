@@ -8,7 +8,8 @@ use crate::domain::percentage::FEWEST_SMS;
 use crate::domain::provisioning::{ClientCountSource, ProvisioningStatus, TenantShare};
 use crate::domain::resolution::{Resolved, below_context, context_bytes};
 use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours};
+use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours, rfc3339};
+use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
 use crate::supervisor::Blocker;
@@ -34,6 +35,22 @@ pub(super) fn not_applied(
         _ => ConditionReason::DaemonNotReady,
     };
     (reason, message)
+}
+
+/// Refuses new processes of a tenant that has expired.
+pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<(), ServiceError> {
+    let Some(at) = tenant.spec.expires_at.filter(|_| tenant.spec.has_expired(now)) else { return Ok(()) };
+    let (name, at) = (&tenant.name, rfc3339::format(at));
+    let text = format!(
+        "tenant {name} expired at {at}: it admits no processes, and is deleted once it has none; to keep it, give it a later expiry \
+         (mps-manager tenant set {name} --ttl 24h)"
+    );
+    Err(ServiceError::Conflict(text).visible_to_tenants())
+}
+
+/// The same as the reason for which a tenant is not ready.
+pub(super) fn expiry_refusal(tenant: &Tenant, now: i64) -> Option<(ConditionReason, ServiceError)> {
+    refuse_expired(tenant, now).err().map(|error| (ConditionReason::Expired, error))
 }
 
 /// Why the socket cannot be given to a tenant's processes.

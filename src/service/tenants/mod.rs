@@ -1,9 +1,10 @@
-//! Tenants: created, read, deleted; and their environment.
+//! Tenants: created and read; and their environment.
 
 pub(super) mod cache;
 pub mod clients;
 mod committed;
 mod conditions;
+mod deletion;
 mod directories;
 mod history;
 pub mod leases;
@@ -34,11 +35,13 @@ use crate::domain::{DaemonName, InvalidValue, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
-use crate::service::tenants::conditions::{not_applied, socket_problem, too_small_for_a_context, weakened};
+use crate::service::tenants::conditions::{
+    expiry_refusal, not_applied, refuse_expired, socket_problem, too_small_for_a_context, weakened,
+};
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, fate};
 use crate::store;
 use crate::supervisor::{ClientDirectory, Observed};
 
@@ -118,6 +121,7 @@ impl Service {
         };
         let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
         spec.check().map_err(refused)?;
+        spec.check_expiry(ctx.clock.unix_ms()).map_err(refused)?;
         backend.refuse_move_with_clients(&name, &spec.daemon).await?;
         let multi_user = backend.is_multi_user(&spec.daemon).await?;
         let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
@@ -154,47 +158,6 @@ impl Service {
             backend.publish(desired.into_iter().flatten());
         }
         Ok(Written { value: backend.tenant_view(ctx, tenant, &present, Some(&of_daemon)).await?, created })
-    }
-
-    /// Deletes a tenant; refused while its processes are connected.
-    pub async fn delete_tenant(
-        &self,
-        ctx: &RequestContext,
-        name: TenantName,
-        options: WriteOptions,
-    ) -> Result<(), ServiceError> {
-        let permit = ctx.require(Right::Administer)?;
-        let backend = self.with(&permit);
-        backend.refuse_read_only().await?;
-        backend.refuse_with_processes(&name).await?;
-        let gpus = backend.gpus().await?;
-        let (manager_uid, dry_run) = (backend.parts.manager_uid, options.dry_run);
-        let service = backend.clone();
-        let (by, clock) = (ctx.cause(), ctx.clock);
-        let forgotten = name.clone();
-        let (desired, revoked) = backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let tenant =
-                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                    check_precondition(&options, Some(tenant.generation))?;
-                    let revoked = service.remove_tenant(&mut *db, &tenant, &by, clock).await?;
-                    // A dry run notifies no one.
-                    let desired = if dry_run {
-                        None
-                    } else {
-                        store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
-                    };
-                    Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
-                })
-            })
-            .await?;
-        if !dry_run {
-            backend.parts.access.end(&revoked).await;
-            backend.history.forget(&forgotten);
-            backend.publish(desired);
-        }
-        Ok(())
     }
 
     /// One tenant; with `fresh`, after a new poll of its daemon.
@@ -286,6 +249,7 @@ impl Service {
     ) -> Result<EnvironmentView, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let tenant = backend.stored_tenant(name).await?;
+        refuse_expired(&tenant, ctx.clock.unix_ms())?;
         let daemon = backend.followed_daemon(&tenant).await?;
         let gpus = backend.held_gpus().await?;
         let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
@@ -467,7 +431,8 @@ impl Backend {
                         blockers.refusal(&tenant, &stored, &placement)
                     }
                 };
-                let refused = refused.filter(|_| applied);
+                let refused =
+                    expiry_refusal(&tenant, self.parts.clock.unix_ms()).or(refused.filter(|_| applied));
                 let is_handed_out = refused.is_none() && unlinked.is_none();
                 let (reason, message) = match (refused, ready) {
                     (Some((reason, error)), _) => (reason, error.for_actor(&ctx.actor).to_string()),

@@ -70,6 +70,8 @@ impl Service {
         let multi_user = daemon.spec.multi_user;
         let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         refusals.extend(reachable.err().map(|detail| AdmissionError { field: "uid", detail }));
+        let expired = spec.check_expiry(ctx.clock.unix_ms()).err();
+        refusals.extend(expired.map(|(field, reason)| AdmissionError { field, detail: reason.to_string() }));
         let unnamed =
             TenantName::parse("new_tenant").map_err(|InvalidValue(error)| ServiceError::Internal(error))?;
         let ceiling = context.capability.client_ceiling();

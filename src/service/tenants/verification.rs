@@ -27,6 +27,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::idempotency::once;
+use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, fate};
 use crate::store::{self, Fate, StoreError};
@@ -268,6 +269,7 @@ impl Backend {
             .await
             .map_err(because(BlockerCode::Cordoned))?;
         drop(reader);
+        refuse_expired(tenant, self.parts.clock.unix_ms()).map_err(because(BlockerCode::NoEnvironment))?;
         let (uid, own) = (tenant.spec.uid, self.parts.manager_uid);
         if own != 0 && uid != own {
             let why = format!(

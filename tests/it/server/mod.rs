@@ -23,6 +23,7 @@ mod documentation;
 mod drain;
 mod drift;
 mod driver_silent;
+mod ephemeral;
 mod event_stream;
 mod events;
 mod fleet;

@@ -13,7 +13,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 
 /// Fields that an answer leaves out where there is nothing to say, by the name of their schema in the document. A test holds this
 /// to the code.
-pub(super) const LEFT_OUT: [(&str, &str); 31] = [
+pub(super) const LEFT_OUT: [(&str, &str); 32] = [
     ("DaemonStatus", "provisioning"),
     ("EffectiveThreads", "partitions"),
     ("EnvironmentView", "container_refused"),
@@ -38,6 +38,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 31] = [
     ("ResolvedDaemonSpec", "layout"),
     ("ResolvedTenantSpec", "active_thread_percentage"),
     ("ResolvedTenantSpec", "device_memory_limit"),
+    ("ResolvedTenantSpec", "expires_at"),
     ("ResolvedTenantSpec", "max_clients"),
     ("ResolvedTenantSpec", "priority"),
     ("ResolvedTenantSpec", "sms"),

@@ -66,6 +66,8 @@ fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<EnvironmentFormat> {
         let text = formats::as_container_options(variables, container);
         formats.push(format("docker", "docker run", &mount, text));
         formats.push(format("compose", "Compose", &mount, formats::as_compose(variables, container)));
+        let text = formats::as_nomad_task(variables, container);
+        formats.push(format("nomad", "Nomad", &mount, text));
         if let Some(text) = formats::as_env_file(variables, container) {
             let ipc = if container.host_ipc { " --ipc host" } else { "" };
             let beside = format!(

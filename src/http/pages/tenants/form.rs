@@ -164,6 +164,7 @@ impl FormSpec for TenantSpec<GpuRef> {
         ("weight", Shape::Whole, "Weight"),
         ("priority", Shape::Text, "Priority"),
         ("labels", Shape::Pairs, "Labels"),
+        ("expires_at", Shape::Text, "Expiry"),
     ];
 
     fn used(form: &Form) -> Form {

@@ -33,6 +33,7 @@ use crate::domain::resolution::gpus_of;
 use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::clients::ClientView;
+use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::provisioning::share_basis;
 use crate::service::tenants::{EnvironmentView, not_found};
@@ -142,6 +143,7 @@ impl Backend {
         dry_run: bool,
     ) -> Result<Option<LeaseView>, ServiceError> {
         let tenant = self.stored_tenant(&name).await?;
+        refuse_expired(&tenant, self.parts.clock.unix_ms())?;
         let before = self.followed_daemon(&tenant).await?;
         if kind == LeaseKind::Own {
             self.refuse_unless_first(&tenant, &before, holder).await?;

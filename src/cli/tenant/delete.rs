@@ -1,0 +1,184 @@
+//! `mps-manager tenant delete`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+use reqwest::StatusCode;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::super::clients::CLIENTS;
+use super::super::completion;
+use super::super::confirm::{ConfirmArgs, owners};
+use super::super::fetch::{all, filtered};
+use super::super::output::{DIFFERS, complain, remark};
+use super::super::server::CallArgs;
+use super::super::wait::ended;
+use super::set::TENANTS;
+use crate::client::{Client, ClientError};
+use crate::domain::TenantName;
+use crate::domain::count::{counted, enumerated};
+use crate::domain::duration::parse_duration;
+use crate::domain::operation::{Operation, OperationState};
+use crate::service::tenants::TenantView;
+use crate::service::tenants::clients::ClientView;
+use crate::service::tenants::leases::HeldLease;
+
+/// How often the processes of a tenant are looked for.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long processes that were ended may still be listed.
+const LISTED: Duration = Duration::from_secs(10);
+
+/// Which tenant to delete, and what to do about its processes.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TenantDeleteArgs {
+    /// The tenant
+    #[arg(add = ArgValueCandidates::new(completion::tenants))]
+    name: TenantName,
+    /// Wait for its processes to end, for at most this time, for example 30s
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    drain: Option<Duration>,
+    /// Terminate the clients that are left, revoke other leases, and accept that there is no such tenant
+    #[arg(long)]
+    force: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long, conflicts_with_all = ["drain", "force"])]
+    dry_run: bool,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+impl TenantDeleteArgs {
+    fn announce(&self, sentence: &str, is_deleted: bool) {
+        let (name, format) = (self.name.as_str(), self.call.format());
+        if format.is_structured() {
+            format.print_value(&json!({ "name": name, "deleted": is_deleted }));
+        } else {
+            format.announce(sentence, name, &());
+        }
+    }
+}
+
+pub(super) async fn delete(args: &TenantDeleteArgs) -> Result<ExitCode, ClientError> {
+    let (client, name) = (args.call.client()?, &args.name);
+    match drain_and_delete(&client, args, &format!("{TENANTS}/{name}")).await {
+        // What was to be achieved is so already.
+        Err(error) if args.force && is_missing(&error) => {
+            args.announce(&format!("there is no tenant {name}: nothing was done"), false);
+            Ok(ExitCode::SUCCESS)
+        }
+        done => done,
+    }
+}
+
+fn is_missing(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(problem) if problem.status == StatusCode::NOT_FOUND.as_u16())
+}
+
+async fn drain_and_delete(
+    client: &Client,
+    args: &TenantDeleteArgs,
+    path: &str,
+) -> Result<ExitCode, ClientError> {
+    let name = &args.name;
+    if !args.dry_run {
+        let clients: Vec<ClientView> = all(client, &format!("{path}/clients")).await?;
+        let question = if clients.is_empty() {
+            format!("Delete tenant {name}?")
+        } else {
+            let (many, owners) = (counted(clients.len(), "client"), owners(&clients));
+            let force =
+                if args.force { "Terminate what is left of them, and delete it" } else { "Delete it" };
+            format!("Tenant {name} has {many} ({owners}). {force}?")
+        };
+        args.confirm.ask(&question)?;
+    }
+    if args.drain.is_some() || args.force {
+        let until = Instant::now() + args.drain.unwrap_or_default();
+        let mut left = RemainingProcesses::at(client, path, until).await?;
+        if args.force && !left.is_empty() {
+            left.end(client, path).await?;
+            left = RemainingProcesses::at(client, path, Instant::now() + LISTED).await?;
+        }
+        if !left.is_empty() {
+            complain(&format!("tenant {name} was not deleted, since it still has {}", left.words()));
+            return Ok(ExitCode::from(DIFFERS));
+        }
+    }
+    client.delete(&filtered(path, &[("dry_run", args.dry_run.then(|| "true".into()))])).await?;
+    let words = if args.dry_run { "would be deleted" } else { "was deleted" };
+    args.announce(&format!("tenant {name} {words}"), !args.dry_run);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The processes of a tenant that is to be deleted.
+struct RemainingProcesses {
+    clients: Vec<ClientView>,
+    /// Those of processes that are no clients.
+    leases: Vec<HeldLease>,
+}
+
+impl RemainingProcesses {
+    /// Those that are left at this time; it is not waited for once there are none.
+    async fn at(client: &Client, path: &str, until: Instant) -> Result<Self, ClientError> {
+        loop {
+            // Of a daemon that cannot be read now, what was seen last counts.
+            let _: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
+            let mut left = Self {
+                clients: all(client, &format!("{path}/clients")).await?,
+                leases: all(client, &format!("{path}/leases")).await?,
+            };
+            left.leases.retain(|lease| !lease.is_client);
+            if left.is_empty() || Instant::now() >= until {
+                return Ok(left);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.leases.is_empty()
+    }
+
+    /// Each by its process ID and its command.
+    fn words(&self) -> String {
+        let clients = self.clients.iter().map(|one| format!("client {} ({})", one.pid, one.command));
+        let leases =
+            self.leases.iter().map(|one| format!("a lease of process {} ({})", one.pid, one.command));
+        enumerated(&clients.chain(leases).collect::<Vec<_>>())
+    }
+
+    /// Terminates the clients in the safe order, and revokes the leases of the others, which run on.
+    async fn end(&self, client: &Client, path: &str) -> Result<(), ClientError> {
+        for one in &self.clients {
+            let terminate = format!("{CLIENTS}/{}/terminate?stopped=continue", one.id);
+            let operation: Operation = match client.post(&terminate, &json!({})).await {
+                // It has ended meanwhile.
+                Err(error) if is_missing(&error) => continue,
+                answer => answer?,
+            };
+            let operation = ended(client, operation, &format!("terminating client {}", one.pid)).await?;
+            if operation.state != OperationState::Succeeded {
+                let why = operation.error.unwrap_or_else(|| operation.state.as_str().to_owned());
+                complain(&format!("client {} was not terminated: {why}", one.id));
+            }
+        }
+        for lease in &self.leases {
+            match client.delete(&format!("{path}/leases/{}", lease.id)).await {
+                Err(error) if is_missing(&error) => {}
+                answer => {
+                    answer?;
+                    remark(&format!(
+                        "The lease of process {} was revoked; the process keeps running.",
+                        lease.pid
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

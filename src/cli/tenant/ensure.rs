@@ -1,0 +1,104 @@
+//! `mps-manager tenant ensure`: a tenant for an engine, in one call that can be repeated and always ends in time.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::super::change::{SpecAnswer, change};
+use super::super::output::{DIFFERS, complain};
+use super::super::server::CallArgs;
+use super::super::wait::{POLL, ProgressLine, may_pass};
+use super::fields::TenantFieldArgs;
+use super::set::TENANTS;
+use crate::client::{Client, ClientError};
+use crate::domain::condition::ready;
+use crate::domain::duration::parse_duration;
+use crate::service::tenants::TenantView;
+
+/// A tenant with exactly these fields, and how long that may take.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TenantEnsureArgs {
+    #[command(flatten)]
+    tenant: TenantFieldArgs,
+    /// How long the command may take until the tenant is ready
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    call: CallArgs,
+}
+
+pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientError> {
+    let (client, until) = (args.call.client()?, Instant::now() + args.timeout);
+    let name = args.tenant.name.as_str();
+    let path = format!("{TENANTS}/{name}");
+    let progress = ProgressLine::new(&format!("waiting for tenant {name}"));
+    let answer = written(&client, args, &path, until).await?;
+    let sentence = format!("tenant {name} {}", answer.words(false));
+    let tenant: TenantView =
+        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let tenant = ready_by(&client, &path, tenant, until).await?;
+    drop(progress);
+    let format = args.call.format();
+    if is_ready(&tenant) {
+        format.announce(&format!("{sentence}; it is ready"), name, &tenant);
+        return Ok(ExitCode::SUCCESS);
+    }
+    format.announce(&sentence, name, &tenant);
+    let why = ready(&tenant.status.conditions).map(|ready| ready.message.clone()).unwrap_or_default();
+    let seconds = args.timeout.as_secs_f64();
+    complain(&format!("tenant {name} is not ready after {seconds} s: {why}"));
+    Ok(ExitCode::from(DIFFERS))
+}
+
+fn is_ready(tenant: &TenantView) -> bool {
+    ready(&tenant.status.conditions).is_some_and(|ready| ready.status)
+}
+
+/// The tenant with its fields, and nothing that it had before. A manager that is away is waited for.
+async fn written(
+    client: &Client,
+    args: &TenantEnsureArgs,
+    path: &str,
+    until: Instant,
+) -> Result<SpecAnswer, ClientError> {
+    let fields = args.tenant.exactly();
+    let mut refused = None;
+    loop {
+        let request = change(client, path, &fields, async || args.tenant.new_spec(client).await, false);
+        match timeout_at(until, request).await {
+            Ok(Err(error)) if may_pass(&error) && Instant::now() + POLL < until => refused = Some(error),
+            Ok(answer) => return answer,
+            Err(_) => return Err(refused.unwrap_or_else(|| unanswered(args.timeout))),
+        }
+        sleep(POLL).await;
+    }
+}
+
+fn unanswered(timeout: Duration) -> ClientError {
+    ClientError::Address(format!("the manager did not answer within {} s", timeout.as_secs_f64()))
+}
+
+/// The tenant once it is ready, or as it is when the time is over.
+async fn ready_by(
+    client: &Client,
+    path: &str,
+    written: TenantView,
+    until: Instant,
+) -> Result<TenantView, ClientError> {
+    let (mut tenant, mut away) = (written, None);
+    while !is_ready(&tenant) && Instant::now() + POLL < until {
+        sleep(POLL).await;
+        match timeout_at(until, client.get(path)).await {
+            Ok(Ok(now)) => (tenant, away) = (now, None),
+            Ok(Err(error)) if may_pass(&error) => away = Some(error),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    match away {
+        Some(error) => Err(error),
+        None => Ok(tenant),
+    }
+}

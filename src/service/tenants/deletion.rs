@@ -1,0 +1,121 @@
+//! Tenants deleted: on request, and once they have expired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::TenantName;
+use crate::domain::access::Right;
+use crate::domain::audit::{EXPIRE, Target};
+use crate::domain::tenant::Tenant;
+use crate::service::access::context::{Permit, RequestContext};
+use crate::service::tenants::not_found;
+use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag, fate};
+use crate::store;
+
+impl Service {
+    /// Deletes a tenant; refused while its processes are connected.
+    pub async fn delete_tenant(
+        &self,
+        ctx: &RequestContext,
+        name: TenantName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        let permit = ctx.require(Right::Administer)?;
+        self.with(&permit).delete_unused(&permit, name, options).await
+    }
+}
+
+impl Backend {
+    /// Deletes a tenant that has no processes.
+    async fn delete_unused(
+        self: &Arc<Self>,
+        permit: &Permit,
+        name: TenantName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        self.refuse_read_only().await?;
+        self.refuse_with_processes(&name).await?;
+        let gpus = self.gpus().await?;
+        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
+        let service = Arc::clone(self);
+        let (by, clock) = (permit.ctx().cause(), permit.ctx().clock);
+        let forgotten = name.clone();
+        let (desired, revoked) = self
+            .write(permit, move |db| {
+                Box::pin(async move {
+                    let tenant =
+                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(tenant.generation))?;
+                    let revoked = service.remove_tenant(&mut *db, &tenant, &by, clock).await?;
+                    // A dry run notifies no one.
+                    let desired = if dry_run {
+                        None
+                    } else {
+                        store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
+                    };
+                    Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.parts.access.end(&revoked).await;
+            self.history.forget(&forgotten);
+            self.publish(desired);
+        }
+        Ok(())
+    }
+
+    /// Periodically deletes the tenants that have expired and have no process.
+    pub async fn collect_expired_tenants(self: Arc<Self>, every: Duration) {
+        loop {
+            if let Err(error) = self.collect_expired().await {
+                tracing::warn!(%error, "expired tenants could not be looked for");
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    async fn collect_expired(self: &Arc<Self>) -> Result<(), ServiceError> {
+        if self.is_read_only() || self.parts.store.is_sealed() {
+            return Ok(());
+        }
+        let now = self.parts.clock.unix_ms();
+        let expired = store::tenants::expired(&mut *self.parts.store.read().await?, now).await?;
+        for tenant in expired {
+            match self.collect_unused(&tenant).await {
+                Ok(true) => tracing::info!(tenant = %tenant.name, "an expired tenant was deleted"),
+                Ok(false) => {}
+                // It is tried again: a process came, the tenant was renewed or deleted, or its daemon cannot be read.
+                Err(error) => tracing::debug!(tenant = %tenant.name, %error, "an expired tenant stays"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes an expired tenant as it was read, unless it has a process; false if it has.
+    async fn collect_unused(self: &Arc<Self>, tenant: &Tenant) -> Result<bool, ServiceError> {
+        if !self.is_unused(tenant).await? {
+            return Ok(false);
+        }
+        // Before its first poll no client is known, as after a start of the manager, and one may have come since the last.
+        let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) else { return Ok(false) };
+        handle.fresh(self.parts.timeout).await?;
+        if !self.is_unused(tenant).await? {
+            return Ok(false);
+        }
+        let target = Target::Tenant(tenant.name.clone());
+        let permit =
+            RequestContext::of_manager(self.parts.clock, EXPIRE, target).require(Right::Administer)?;
+        // One that was renewed meanwhile has another entity tag.
+        let options = WriteOptions { if_match: Some(etag(tenant.generation)), ..WriteOptions::default() };
+        self.delete_unused(&permit, tenant.name.clone(), options).await?;
+        Ok(true)
+    }
+
+    /// Whether a tenant has no process: neither a client nor one with a lease, nor one that waits for its daemon or a slot.
+    async fn is_unused(&self, tenant: &Tenant) -> Result<bool, ServiceError> {
+        let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
+        let waits = !handed.waiting.is_empty() || self.launches.count(&tenant.name) > 0;
+        Ok(!waits && self.processes_of(&tenant.name).await? == 0)
+    }
+}
