@@ -182,7 +182,9 @@ impl App {
             tasks: tasks.clone(),
             streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
             health: health.clone(),
+            cdi: config.cdi_directory(),
         });
+        service.without_permit().withdraw_engine_files().await;
         let first_start = service.without_permit().start().await.map_err(refused)?;
         let audit_head = AuditHead::in_directory(&config.state_dir);
         guarding::compare_audit(clock, &store, &audit_head, &health, &service.without_permit().machine_id())
@@ -282,6 +284,7 @@ impl App {
         self.engine.shutdown().await;
         self.fleet.shutdown().await;
         self.background.iter().for_each(JoinHandle::abort);
+        self.state.service.without_permit().close_engine_files().await;
         self.record_writer.abort();
         flush_events(&self.events, self.event_writer, &self.state.service).await;
         guarding::remember(&self.store, &self.audit_head, &self.health).await;
@@ -341,6 +344,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
         tokio::spawn(tasks().watch_gpus(every)),
         tokio::spawn(tasks().collect_expired_tenants(every)),
         tokio::spawn(tasks().collect_tenant_directories(every)),
+        tokio::spawn(tasks().keep_engine_files(every)),
         tokio::spawn(tasks().write_uses()),
         tokio::spawn(tasks().prune_events(keep)),
         tokio::spawn(tasks().keep_audit()),

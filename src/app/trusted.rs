@@ -21,9 +21,11 @@ const STATE: [(&str, Content); 7] = [
     (AUDIT_HEAD, Content::File),
     (seed::SEEDING, Content::File),
 ];
-/// In a runtime directory, the one in which there is one for each daemon, and the one in which there is one for each tenant.
+/// In a runtime directory, the one in which there is one for each daemon, the one in which there is one for each tenant, and the one
+/// with a file for each tenant.
 const DAEMONS: &str = "daemons";
 const TENANTS: &str = "tenants";
+const ENVIRONMENTS: &str = "env";
 
 /// Refuses directories that cannot be used, or that others could change.
 pub(super) fn check_directories(config: &Config) -> Result<(), StartupError> {
@@ -78,7 +80,7 @@ pub(super) fn check_runtime(directory: &Path, trust: &Trust) -> Result<(), Untru
         _ => return Ok(()),
     }
     trust.check_no_link(&directory.join("api.sock"), Content::Socket)?;
-    for name in [DAEMONS, TENANTS] {
+    for name in [DAEMONS, TENANTS, ENVIRONMENTS] {
         let all = directory.join(name);
         trust.check_no_link(&all, Content::Directory)?;
     }

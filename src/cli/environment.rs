@@ -11,7 +11,7 @@ use super::server::ServerArgs;
 use super::vet::check_environment;
 use crate::client::ClientError;
 use crate::domain::TenantName;
-use crate::domain::environment::{self, formats};
+use crate::domain::environment::{self, cdi, formats};
 use crate::service::tenants::EnvironmentView;
 
 /// The arguments of `env`.
@@ -45,6 +45,8 @@ enum EnvFormat {
     /// A file for `--env-file`
     #[value(aliases = ["env-file", "envfile"])]
     Dotenv,
+    /// Options of `docker run` or `podman run` that request the tenant's CDI device
+    Cdi,
     /// A service of a Compose file
     Compose,
     /// Lines for a systemd unit
@@ -78,6 +80,16 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
         EnvFormat::Dotenv => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
             ClientError::Address("a value has a line break, which an environment file cannot hold".into())
         })?,
+        EnvFormat::Cdi => {
+            let container = container()?;
+            let device = view.cdi_device.as_ref().ok_or_else(|| {
+                ClientError::Address(format!(
+                    "tenant {tenant} has no CDI device: this manager keeps no CDI specification, or could not write it \
+                     (mps-manager status; cdi_dir in its configuration)"
+                ))
+            })?;
+            cdi::as_options(device, container)
+        }
         EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
         EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
         EnvFormat::TaskProlog => formats::as_task_prolog(&view.variables, &view.unset).ok_or_else(|| {

@@ -20,6 +20,7 @@ pub use self::error::ConfigError;
 pub use self::limits::Limits;
 pub use self::tls::{Tls, check_key};
 use crate::domain::access::UserMap;
+use crate::domain::environment::cdi::{self, CdiDirectory};
 use crate::domain::timings::Timings;
 use crate::host::trust::{Content, Trust};
 
@@ -35,6 +36,10 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Where sockets, pipe directories and logs of daemons are.
     pub runtime_dir: PathBuf,
+    /// Where the tenants' CDI specification is kept for container engines, `off` or empty for nowhere; without it, as
+    /// [`Self::cdi_directory`] says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cdi_dir: Option<PathBuf>,
     /// The simulated host to run on, as `h200x2`; without it, the real one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim: Option<String>,
@@ -104,6 +109,7 @@ impl Default for Config {
             insecure_listen: false,
             state_dir: if root { "/var/lib/mps-manager".into() } else { state_home().join("mps-manager") },
             runtime_dir: default_runtime_dir(),
+            cdi_dir: None,
             sim: None,
             mps_dir: None,
             log_format: LogFormat::Text,
@@ -165,7 +171,9 @@ impl Config {
     /// Directories come out absolute: they go into environments that are used elsewhere.
     pub fn check(mut self) -> Result<Self, ConfigError> {
         let certificate = self.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
-        for directory in [&mut self.state_dir, &mut self.runtime_dir].into_iter().chain(certificate) {
+        let cdi = self.cdi_dir.iter_mut().filter(|directory| !is_off(directory));
+        let own = [&mut self.state_dir, &mut self.runtime_dir];
+        for directory in own.into_iter().chain(certificate).chain(cdi) {
             if let Ok(absolute) = std::path::absolute(&*directory) {
                 *directory = absolute;
             }
@@ -201,10 +209,29 @@ impl Config {
         self.access.resolved().map_err(|(key, detail)| ConfigError::Unknown { key, detail })
     }
 
+    /// Where the CDI specification is kept: where the configuration says, for root where engines look for it, for a simulated host
+    /// in a directory of its own, and `None` otherwise.
+    pub fn cdi_directory(&self) -> Option<CdiDirectory> {
+        let by_default = |path| Some(CdiDirectory { path, is_default: true });
+        match &self.cdi_dir {
+            Some(directory) if is_off(directory) => None,
+            Some(directory) => Some(CdiDirectory { path: directory.clone(), is_default: false }),
+            None if self.sim.is_some() => by_default(self.runtime_dir.join("sim/cdi")),
+            None if rustix::process::geteuid().is_root() => by_default(cdi::DIRECTORY.into()),
+            // No engine reads what another user could write.
+            None => None,
+        }
+    }
+
     /// The unix socket of the API.
     pub fn socket(&self) -> PathBuf {
         socket_in(&self.runtime_dir)
     }
+}
+
+/// Whether a directory is named that says that there is to be none.
+fn is_off(directory: &Path) -> bool {
+    directory.as_os_str().is_empty() || directory == Path::new("off")
 }
 
 fn is_default(timings: &Timings) -> bool {
@@ -247,6 +274,7 @@ mod tests {
         let config = Config {
             sim: Some("h200x2".into()),
             mps_dir: Some("/usr/bin".into()),
+            cdi_dir: Some("/var/run/cdi".into()),
             tls: Some(Tls { certificate: "/c.pem".into(), key: "/k.pem".into() }),
             ..Config::default()
         };
@@ -272,6 +300,28 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn cdi_directory_is_named_default_or_off() {
+        let with = |cdi_dir: Option<&str>, sim: Option<&str>| {
+            let config = Config {
+                cdi_dir: cdi_dir.map(PathBuf::from),
+                sim: sim.map(str::to_owned),
+                runtime_dir: "/run/x".into(),
+                ..Config::default()
+            };
+            config.check().expect("valid").cdi_directory()
+        };
+        let at = |path: &str, is_default| Some(CdiDirectory { path: path.into(), is_default });
+        assert_eq!(with(Some("/etc/cdi"), None), at("/etc/cdi", false));
+        assert_eq!(with(None, Some("h200x2")), at("/run/x/sim/cdi", true));
+        for off in ["", "off"] {
+            assert_eq!(with(Some(off), Some("h200x2")), None, "{off:?}");
+        }
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(with(None, None), if root { at("/var/run/cdi", true) } else { None });
+        assert!(with(Some("cdi"), None).is_some_and(|named| named.path.is_absolute()));
     }
 
     #[test]

@@ -155,6 +155,7 @@ mod tests {
             command: "x".into(),
             since: 0,
             memory: vec![],
+            container: None,
             ancestors: vec![ClientId { pid: 9, start_time: 4 }],
             hint: hint.map(Into::into),
             sm_partition: None,

@@ -95,6 +95,8 @@ pub struct ClientFacts {
     pub since: i64,
     /// Memory it holds on each GPU, in bytes, as reported by the driver.
     pub memory: Vec<(GpuUuid, Option<u64>)>,
+    /// The ID of the container that it is in.
+    pub container: Option<String>,
     /// Its parent processes, nearest first.
     pub ancestors: Vec<ClientId>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.

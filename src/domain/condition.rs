@@ -45,6 +45,8 @@ words! {
         DatabaseDamaged,
         /// The database's file, or a part of it, is no longer at its place.
         DatabaseLost,
+        /// The files for container engines and systemd could not be written.
+        EngineFilesNotWritten,
         /// One of its processes is near its limit of open files.
         FileDescriptorsLow,
         /// Why it died, did not start or could not be read.

@@ -23,12 +23,14 @@ pub enum HostFault {
     SocketLost,
     /// The audit ends before a row that is known to have been written.
     AuditTruncated,
+    /// The files for container engines and systemd are not what they should be.
+    EngineFilesNotWritten,
 }
 
 impl HostFault {
     /// Whether it keeps the manager from its work.
     fn blocks(self) -> bool {
-        self != Self::AuditTruncated
+        !matches!(self, Self::AuditTruncated | Self::EngineFilesNotWritten)
     }
 }
 
@@ -41,6 +43,7 @@ impl From<HostFault> for ConditionType {
             HostFault::StateDiskFull => Self::StateDiskFull,
             HostFault::SocketLost => Self::SocketLost,
             HostFault::AuditTruncated => Self::AuditTruncated,
+            HostFault::EngineFilesNotWritten => Self::EngineFilesNotWritten,
         }
     }
 }
@@ -117,7 +120,9 @@ mod tests {
         assert!(health.set(HostFault::WritesFail, report("full")));
         assert!(!health.set(HostFault::WritesFail, report("full")), "no news");
         assert!(health.set(HostFault::AuditTruncated, report("cut")));
+        assert!(health.set(HostFault::EngineFilesNotWritten, report("read-only")));
         assert_eq!(seen.blocking(), ["WritesFail"]);
+        assert!(health.set(HostFault::EngineFilesNotWritten, None));
         let types: Vec<ConditionType> =
             seen.conditions().into_iter().map(|condition| condition.kind).collect();
         assert_eq!(types, [ConditionType::WritesFail, ConditionType::AuditTruncated]);

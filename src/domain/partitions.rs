@@ -145,6 +145,7 @@ mod tests {
             command: String::new(),
             since: 0,
             memory: vec![],
+            container: None,
             ancestors: vec![],
             hint: None,
             sm_partition: sm_partition.map(str::to_owned),

@@ -5,6 +5,7 @@
     reason = "what a program prints reads best as one format"
 )]
 
+use super::container::container_in;
 use super::machine_id_in;
 use super::process::{entries, numbers, open_files_limit, parse_stat, words};
 use super::systemd::version_in;
@@ -41,6 +42,14 @@ fn limits_and_users() {
         let limit = open_files_limit(text);
         numbers(text, "Uid:").is_some_and(|mut uids| uids.next().is_some()) || limit.is_some()
     });
+}
+
+#[test]
+fn cgroups_of_containers() {
+    let id = "0123456789abcdef".repeat(4);
+    let samples = [format!("4:memory:/libpod_parent/libpod-{id}\n"), format!("0::/docker-{id}.scope\n")];
+    Inputs::new(samples, &[":", "/", "-", ".scope", "\n", "0"])
+        .check_text(|text| container_in(text).is_some());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! stopping, dying").
 
 mod child;
+pub mod container;
 mod death;
 pub mod files;
 #[cfg(test)]

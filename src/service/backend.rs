@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use super::access::context::Permit;
 use super::{ServiceError, access, host, limits, tenants};
 use crate::clock::Clock;
+use crate::domain::environment::cdi::CdiDirectory;
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostHealth;
 use crate::domain::listening::HostListening;
@@ -44,6 +45,8 @@ pub struct Backend {
     pub(super) launches: tenants::leases::queue::LaunchQueue,
     /// Recent use by tenants.
     pub(super) history: tenants::usage_history::UsageHistory,
+    /// What container engines and systemd read.
+    pub(super) engine_files: tenants::engine_files::EngineFileWriter,
 }
 
 /// What a [`Service`] is made of.
@@ -76,12 +79,16 @@ pub struct Parts {
     pub streams: usize,
     /// Faults of the manager itself.
     pub health: HostHealth,
+    /// Where the tenants' CDI specification is kept, if anywhere.
+    pub cdi: Option<CdiDirectory>,
 }
 
 impl Service {
     /// Assembles the service.
     pub fn new(parts: Parts) -> Self {
+        let runtime_dir = &parts.fleet.context().runtime_dir;
         let backend = Backend {
+            engine_files: tenants::engine_files::EngineFileWriter::new(parts.cdi.clone(), runtime_dir),
             history: tenants::usage_history::UsageHistory::new(parts.clock),
             // One reader may have one in four.
             streams: limits::Slots::new(parts.streams, (parts.streams / 4).max(1)),

@@ -55,14 +55,13 @@ pub(crate) enum Kind {
 }
 
 impl Presence {
-    /// Registers this process on a GPU with no memory yet.
-    pub(crate) fn enter(world: &World, gpu: &Gpu, kind: Kind, name: &str) -> io::Result<Self> {
+    /// Registers this process on a GPU with no memory yet; `pid` is its PID on the host.
+    pub(crate) fn enter(world: &World, gpu: &Gpu, kind: Kind, pid: u32, name: &str) -> io::Result<Self> {
         let device = File::open(world.device_file(gpu))?;
         let dir = world.gpu_dir(gpu);
         if is_lost(world, gpu) || dir.join("mig").exists() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let pid = std::process::id();
         let draft = dir.join(format!("new-{pid}"));
         let _ = fs::remove_file(&draft);
         let file = File::create_new(&draft)?;

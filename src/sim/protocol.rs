@@ -141,8 +141,9 @@ pub(crate) struct ClientRow {
 /// From the server to a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Grant {
-    /// To context 0: the daemon's GPUs, by index in the world.
-    Welcome { gpus: Vec<usize> },
+    /// To context 0: the daemon's GPUs, by index in the world, and the process by its PID on the host: the driver lists processes by
+    /// that, and one in a PID namespace of its own does not know it.
+    Welcome { gpus: Vec<usize>, pid: i32 },
     /// To a context.
     Context {
         percentage: f64,

@@ -6,13 +6,15 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags, access};
 use serde_json::Value;
 
 use super::Examination;
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::count::counted;
+use crate::domain::environment::cdi::CdiDirectory;
 use crate::host::process;
+use crate::mps::process::is_same_directory;
 
 /// Where container engines find CDI specifications.
 const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
@@ -75,12 +77,18 @@ impl Examination {
         });
     }
 
-    /// CDI specifications that mount directories of tenants that are gone.
+    /// CDI specifications that mount directories of tenants that are gone, and whether the manager can write its own.
     pub(super) fn cdi(&mut self) {
-        let directories: Vec<PathBuf> = match &self.world {
+        let own = self.config.cdi_directory();
+        let mut directories: Vec<PathBuf> = match &self.world {
             Some(world) => vec![world.join("cdi")],
             None => CDI.iter().map(PathBuf::from).collect(),
         };
+        if let Some(own) = &own
+            && directories.iter().all(|known| !is_same_directory(known, &own.path))
+        {
+            directories.push(own.path.clone());
+        }
         let tenants = self.config.runtime_dir.join("tenants");
         let (mut read, mut stale) = (0, Vec::new());
         for directory in directories {
@@ -95,21 +103,22 @@ impl Examination {
                 stale.extend(gone.map(|gone| format!("{} mounts {}", path.display(), gone.display())));
             }
         }
-        self.add(if stale.is_empty() {
-            Check::ok(
-                "cdi",
-                format!("{}, and none of a tenant that is gone", counted(read, "CDI specification")),
-            )
-        } else {
-            let first = stale[0].split(' ').next().unwrap_or_default().to_owned();
-            Check::warn(
+        self.add(match (stale.first(), own.as_ref().and_then(unusable)) {
+            (Some(first), _) => Check::warn(
                 "cdi",
                 format!(
                     "a container that asks for it runs outside MPS or does not start: {}",
                     stale.join("; ")
                 ),
-                format!("rm {first}"),
-            )
+                format!("rm {}", first.split(' ').next().unwrap_or_default()),
+            ),
+            (None, Some((why, remedy))) => {
+                Check::warn("cdi", format!("container engines are given no tenant: {why}"), remedy)
+            }
+            (None, None) => Check::ok(
+                "cdi",
+                format!("{}, and none of a tenant that is gone", counted(read, "CDI specification")),
+            ),
         });
     }
 
@@ -206,6 +215,24 @@ fn limited(directory: &Path, levels: usize) -> Vec<String> {
     found
 }
 
+/// Why the manager's CDI specification cannot be kept in this directory, and what to do.
+fn unusable(directory: &CdiDirectory) -> Option<(String, String)> {
+    let CdiDirectory { path, is_default } = directory;
+    let shown = path.display();
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let why = format!("{shown} is not there, which is named as cdi_dir");
+            (!is_default).then(|| (why, format!("mkdir -m 755 {shown}")))
+        }
+        Err(error) => Some((format!("{shown}: {error}"), format!("ls -ld {shown}"))),
+        Ok(found) if !found.is_dir() => Some((format!("{shown} is no directory"), format!("rm {shown}"))),
+        Ok(_) => {
+            let errno = access(path, Access::WRITE_OK | Access::EXEC_OK).err()?;
+            Some((format!("{shown}: this user may not write there ({errno})"), format!("ls -ld {shown}")))
+        }
+    }
+}
+
 /// A CDI specification; `None` for what is none, or cannot be read.
 fn specification(path: &Path) -> Option<Value> {
     let extension = path.extension()?.to_str()?;
@@ -258,6 +285,18 @@ mod tests {
             found.into_iter().collect::<Vec<_>>(),
             [PathBuf::from("/run/mps-manager/tenants/0123456789")]
         );
+    }
+
+    #[test]
+    fn unusable_directory_of_specifications_has_a_remedy() {
+        let home = tempfile::tempdir().expect("a directory");
+        let at = |name: &str, is_default| CdiDirectory { path: home.path().join(name), is_default };
+        assert_eq!(unusable(&at("cdi", true)), None, "it is made");
+        assert!(unusable(&at("cdi", false)).is_some_and(|(_, remedy)| remedy.starts_with("mkdir")));
+        fs::create_dir(home.path().join("cdi")).expect("made");
+        assert_eq!(unusable(&at("cdi", false)), None);
+        fs::write(home.path().join("file"), "").expect("written");
+        assert!(unusable(&at("file", true)).is_some_and(|(why, _)| why.contains("no directory")));
     }
 
     #[test]

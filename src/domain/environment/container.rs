@@ -33,16 +33,21 @@ impl ContainerAccess {
         let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         let before_volta =
             |gpu: &&Gpu| gpu.compute_capability.is_some_and(|ComputeCapability { major, .. }| major < VOLTA);
-        let unset = MANAGED.iter().filter(|name| set.iter().all(|(known, _)| known != *name));
-        let defaults = unset.map(|name| ((*name).to_owned(), default_of(name, &gpus)));
         Self {
             mount,
             uid,
             gpus: resolved.gpus.clone(),
             host_ipc: gpus.iter().any(before_volta),
-            defaults: defaults.collect(),
+            defaults: defaults(resolved, known, set),
         }
     }
+}
+
+/// Values for the managed variables that are not among `set`, each of which changes nothing.
+pub fn defaults(resolved: &Resolved, known: &[Gpu], set: &[(String, String)]) -> BTreeMap<String, String> {
+    let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
+    let unset = MANAGED.iter().filter(|name| set.iter().all(|(known, _)| known != *name));
+    unset.map(|name| ((*name).to_owned(), default_of(name, &gpus))).collect()
 }
 
 /// The value with which a variable changes nothing.

@@ -18,7 +18,7 @@ pub fn as_json(
 }
 
 /// The variables of a container: the tenant's, and the defaults of those that its image may set.
-fn of_container<'v>(
+pub(super) fn of_container<'v>(
     variables: &'v BTreeMap<String, String>,
     container: &'v ContainerAccess,
 ) -> BTreeMap<&'v str, &'v str> {

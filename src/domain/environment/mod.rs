@@ -4,8 +4,10 @@
 //! and change with `CUDA_VISIBLE_DEVICES`, UUID keys survive that; and there is never an entry for a GPU that
 //! the client does not see, since one such entry drops every limit (recordings 05 and 07).
 
+pub mod cdi;
 pub mod container;
 pub mod formats;
+pub mod service_file;
 
 use std::collections::BTreeMap;
 

@@ -53,6 +53,9 @@ pub struct ClientView {
     pub since: i64,
     /// Its memory on each GPU.
     pub memory: Vec<ClientMemory>,
+    /// The container it is in, by the ID that its engine gave; `null` outside of containers.
+    #[serde(default)]
+    pub container: Option<String>,
     /// Its parent processes, nearest first.
     #[serde(skip)]
     pub(super) ancestors: Vec<ClientId>,
@@ -250,6 +253,7 @@ fn view(
         command: client.command,
         since: client.since,
         memory,
+        container: client.container,
         ancestors: client.ancestors,
         connections: client.connections,
         started_with: StartingLimits {

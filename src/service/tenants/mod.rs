@@ -6,6 +6,7 @@ mod committed;
 mod conditions;
 mod deletion;
 mod directories;
+pub(super) mod engine_files;
 mod history;
 pub mod leases;
 pub(super) mod percentage_layout;
@@ -80,6 +81,10 @@ pub struct EnvironmentView {
     /// Why no container may get the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_refused: Option<String>,
+    /// The tenant's CDI device, as `mps-manager.dev/tenant=web`, to be requested beside its GPUs; `null` if no CDI specification is
+    /// kept, or no container may get the socket.
+    #[serde(default)]
+    pub cdi_device: Option<String>,
 }
 
 /// Filters for tenants.
@@ -285,7 +290,18 @@ impl Backend {
         placement: &Placement,
         gpus: &[Gpu],
     ) -> Result<EnvironmentView, ServiceError> {
-        let ClientDirectory { path, shared } = self.client_directory(tenant)?;
+        let directory = self.client_directory(tenant)?;
+        Ok(self.environment_in(directory, tenant, resolved, placement, gpus))
+    }
+
+    fn environment_in(
+        &self,
+        ClientDirectory { path, shared }: ClientDirectory,
+        tenant: &Tenant,
+        resolved: &Resolved,
+        placement: &Placement,
+        gpus: &[Gpu],
+    ) -> EnvironmentView {
         let mut variables = environment::variables(tenant, resolved, &path.display().to_string());
         variables.extend(placement.variable());
         for (name, value) in &self.parts.fleet.context().extra_env {
@@ -303,12 +319,13 @@ impl Backend {
         let refused = shared.map(|why| {
             format!("containers never get the daemon's own directory, where root is an operator of the daemon: {why}")
         });
-        Ok(EnvironmentView {
+        EnvironmentView {
             variables: variables.into_iter().collect(),
             unset,
+            cdi_device: self.cdi_device(&tenant.name).filter(|_| container.is_some()),
             container,
             container_refused: refused,
-        })
+        }
     }
 
     /// The client directory of a tenant, checked now.

@@ -12,7 +12,7 @@ use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::partitions::{PartitionRef, named};
 use crate::domain::resolution::Resolved;
 use crate::domain::tenant::{EffectivePartition, Tenant};
-use crate::domain::{PartitionName, TenantName};
+use crate::domain::{GpuUuid, PartitionName, TenantName};
 use crate::host;
 use crate::service::access::redaction::AudienceText;
 use crate::service::{Backend, ServiceError};
@@ -47,6 +47,12 @@ impl Placement {
     pub(super) fn variable(&self) -> Option<(String, String)> {
         let named: Vec<String> = self.places.iter().map(|place| place.partition.to_string()).collect();
         (!named.is_empty()).then(|| (SM_PARTITION.to_owned(), named.join(",")))
+    }
+
+    /// The same for a process that sees one of its GPUs alone.
+    pub(super) fn on_gpu(&self, gpu: &GpuUuid) -> Self {
+        let here = self.places.iter().filter(|place| place.partition.gpu == *gpu);
+        Self { places: here.cloned().collect() }
     }
 
     /// The partition of this tenant that is among these.

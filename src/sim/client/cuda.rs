@@ -18,6 +18,8 @@ pub(super) struct Cuda {
     /// The visible GPUs by this process's own ordinals.
     devices: Vec<Gpu>,
     mps: Option<Link>,
+    /// This process as the host lists it: by the server's word, since its PID namespace may be another.
+    pid: u32,
     sticky: Sticky,
     several: bool,
     /// How many contexts there have been: they are numbered.
@@ -45,19 +47,21 @@ impl Cuda {
         let sticky = Sticky::new(stops);
         let pipe = pipe_directory();
         let all = &world.host().gpus;
-        let (daemon, mps): (Vec<&Gpu>, _) = if Link::probe(&pipe) {
+        let (daemon, mps, pid): (Vec<&Gpu>, _, _) = if Link::probe(&pipe) {
+            const LOST: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
             let (link, grant) = Link::open(&pipe, request(0, None), &sticky, dies_at == Some(0))?;
-            let Grant::Welcome { gpus } = grant else { return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned()) };
-            (gpus.iter().filter_map(|&index| all.get(index)).collect(), Some(link))
+            let Grant::Welcome { gpus, pid } = grant else { return Err(LOST.to_owned()) };
+            let pid = u32::try_from(pid).map_err(|_| LOST.to_owned())?;
+            (gpus.iter().filter_map(|&index| all.get(index)).collect(), Some(link), pid)
         } else {
-            (all.iter().collect(), None)
+            (all.iter().collect(), None, std::process::id())
         };
         let visible = envvar::visible(&daemon, variable("CUDA_VISIBLE_DEVICES").as_deref());
         let devices: Vec<Gpu> = visible.iter().map(|&position| daemon[position].clone()).collect();
         if devices.is_empty() {
             return Err("CUDA_ERROR_NO_DEVICE".to_owned());
         }
-        Ok(Self { devices, mps, sticky, several: daemon.len() > 1, contexts: 0, dies_at })
+        Ok(Self { devices, mps, pid, sticky, several: daemon.len() > 1, contexts: 0, dies_at })
     }
 
     pub(super) fn devices(&self) -> &[Gpu] {
@@ -98,7 +102,7 @@ impl Cuda {
         let kind = if link.is_some() { Kind::MpsClient } else { Kind::Compute };
         let unavailable = |_| "CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned();
         let name = std::env::args().next().unwrap_or_default();
-        let presence = Presence::enter(world, &gpu, kind, &name).map_err(unavailable)?;
+        let presence = Presence::enter(world, &gpu, kind, self.pid, &name).map_err(unavailable)?;
         let mut context = Context { ordinal, number, gpu, sms, limit, presence, _link: link };
         context.allocate(self.cost(sms))?;
         Ok(context)

@@ -75,7 +75,7 @@ fn start(world: &World) -> Option<()> {
     let mut presences = Vec::new();
     for (ordinal, gpu) in gpus.iter().enumerate() {
         log.line(Voice::Server, &format!("Creating server context on device {ordinal} ({})", gpu.name));
-        let mut presence = Presence::enter(world, gpu, Kind::Compute, &name).ok()?;
+        let mut presence = Presence::enter(world, gpu, Kind::Compute, pid, &name).ok()?;
         presence.take(used).ok()?;
         presences.push(presence);
         thread::sleep(world.scaled(PER_CONTEXT));

@@ -80,7 +80,7 @@ fn process(
         conn: Arc::clone(conn),
     });
     let gpus = (0..server.gpus.len()).map(|ordinal| server.gpus[ordinal].index as usize).collect();
-    Ok(Grant::Welcome { gpus })
+    Ok(Grant::Welcome { gpus, pid })
 }
 
 fn context(

@@ -108,6 +108,8 @@ pub struct Handouts {
     greeting: watch::Sender<Vec<u8>>,
     /// Whether a daemon's greeting was requested.
     greeting_requested: AtomicBool,
+    /// Counts how often a directory was opened or closed.
+    changes: watch::Sender<u64>,
     inner: Mutex<HandoutState>,
 }
 
@@ -191,6 +193,12 @@ struct TenantEntry {
     stays: Option<String>,
 }
 
+impl TenantEntry {
+    fn is_open(&self) -> bool {
+        matches!(self.shown, Handout::Open(_))
+    }
+}
+
 impl Handouts {
     /// Directories below `runtime_dir`; a client waits no longer than `timeout` for its daemon.
     pub fn new(runtime_dir: &Path, timeout: Duration, clock: Clock) -> Arc<Self> {
@@ -200,6 +208,7 @@ impl Handouts {
             clock,
             greeting: watch::Sender::new(handshake::GREETING.to_vec()),
             greeting_requested: AtomicBool::new(false),
+            changes: watch::Sender::new(0),
             inner: Mutex::default(),
         })
     }
@@ -368,10 +377,26 @@ impl Handouts {
         };
         let shown = entry.shown.clone();
         self.apply(name, entry, &shown);
-        match (&entry.problem, shown) {
+        self.directory_of(name, entry)
+    }
+
+    /// The directories through which processes reach their daemons now: those with a placeholder are not among them.
+    pub fn open_directories(&self) -> BTreeMap<TenantDirectory, ClientDirectory> {
+        let inner = self.inner();
+        let owned = inner.entries.iter().filter(|(_, entry)| entry.daemon.is_some() && entry.is_open());
+        owned.filter_map(|(name, entry)| Some((name.clone(), self.directory_of(name, entry).ok()?))).collect()
+    }
+
+    /// Changes whenever [`Self::open_directories`] may have changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn directory_of(&self, name: &TenantDirectory, entry: &TenantEntry) -> Result<ClientDirectory, Blocker> {
+        match (&entry.problem, &entry.shown) {
             (None, _) => Ok(ClientDirectory { path: self.root.join(name.as_str()), shared: None }),
             (Some(problem), Handout::Open(control)) if control.foreign && is_without_link(problem) => {
-                Ok(ClientDirectory { path: control.pipe, shared: Some(problem.message.clone()) })
+                Ok(ClientDirectory { path: control.pipe.clone(), shared: Some(problem.message.clone()) })
             }
             (Some(problem), _) => Err(problem.clone()),
         }
@@ -408,6 +433,7 @@ impl Handouts {
     /// Makes a directory what it should be; what blocks it is kept as its problem.
     fn apply(&self, name: &TenantDirectory, entry: &mut TenantEntry, handout: &Handout) {
         let path = self.root.join(name.as_str());
+        let before = (entry.is_open(), entry.problem.is_some());
         entry.shown = handout.clone();
         let made = directory::ensure(&self.root).and_then(|()| directory::ensure(&path));
         let problem = match (made, handout) {
@@ -425,6 +451,9 @@ impl Handouts {
             tracing::error!(tenant = %entry.tenant, reason = %problem.reason, why = problem.message, "a tenant's socket cannot be handed out");
         }
         entry.problem = problem;
+        if before != (entry.is_open(), entry.problem.is_some()) {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
     }
 
     fn open(

@@ -342,3 +342,31 @@ async fn earlier_managers_link_is_closed_without_a_plan() {
     next.announce(&refused);
     assert!(host.is_open(A, &control));
 }
+
+#[tokio::test]
+async fn open_directories_change_with_the_handout() {
+    let host = host();
+    let (_listener, control) = host.control();
+    let mut changes = host.handouts.changes();
+    let open = || host.handouts.open_directories().into_keys().collect::<Vec<_>>();
+    let mut has_changed = || {
+        let has_changed = changes.has_changed().expect("it is handed out still");
+        changes.mark_unchanged();
+        has_changed
+    };
+    assert!(!has_changed() && open().is_empty());
+    host.set(&[A, B], Handout::Open(control.clone()));
+    assert!(has_changed());
+    assert_eq!(open(), [directory(A), directory(B)]);
+    host.set(&[A, B], Handout::Open(control.clone()));
+    assert!(!has_changed(), "as it was");
+    host.set(&[B], Handout::Unchanged);
+    assert!(has_changed());
+    assert_eq!(open(), [directory(B)]);
+    assert_eq!(host.handouts.daemon_died(&host.daemon, control.identity).map(|_| ()), Some(()));
+    assert!(has_changed() && open().is_empty(), "its daemon is dead");
+    host.set(&[B], Handout::Open(control));
+    assert!(has_changed());
+    host.announce_if(false, &host.daemon, host.generation.get() + 1, &[B]);
+    assert!(has_changed() && open().is_empty(), "it takes no clients");
+}

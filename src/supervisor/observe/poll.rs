@@ -430,6 +430,7 @@ fn facts(
         command: command.map_or(row.command, |words| words.join(" ")),
         since: host::process::started_at(identity, boot_time),
         memory,
+        container: host::container::container_of(row.pid),
         ancestors: host::process::ancestors(row.pid)
             .filter_map(host::process::identify)
             .map(ClientId::from)

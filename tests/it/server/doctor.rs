@@ -478,14 +478,14 @@ fn traces_around_the_daemons_are_found() {
     let host = InProcess::ready();
     let seen = examine(&host);
     seen.is("kernel_log", "skipped", "a simulated host");
-    seen.is("cdi", "ok", "0 CDI specifications");
     fs::write(
         host.runtime("sim/kernel.log"),
         "4,2,2,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train, Ch 00000008. MMU Fault\n",
     )
     .unwrap();
     let cdi = host.runtime("sim/cdi");
-    fs::create_dir(&cdi).unwrap();
+    eventually("the manager's own is there", || cdi.join("mps-manager.json").exists().then_some(()));
+    examine(&host).is("cdi", "ok", "1 CDI specification,");
     let tenant =
         host.api().get("/api/v1/tenants/demo/environment").ok()["variables"]["CUDA_MPS_PIPE_DIRECTORY"]
             .clone();
@@ -497,7 +497,7 @@ fn traces_around_the_daemons_are_found() {
     fs::write(cdi.join("there.json"), spec(&tenant).to_string()).unwrap();
     let seen = examine(&host);
     seen.is("kernel_log", "warn", "Xid 31 (1 time)");
-    seen.is("cdi", "ok", "1 CDI specification,");
+    seen.is("cdi", "ok", "2 CDI specifications,");
     fs::write(cdi.join("gone.json"), spec(&gone.display().to_string().into()).to_string()).unwrap();
     examine(&host).is("cdi", "warn", "gone.json mounts");
 

@@ -7,7 +7,7 @@ use super::verification::verify;
 use crate::harness::{InProcess, Served, eventually};
 
 /// A host whose one daemon, gpu0, has both GPUs and no tenants.
-fn of_two_gpus(stopped: bool) -> InProcess {
+pub(super) fn of_two_gpus(stopped: bool) -> InProcess {
     let host = if stopped { InProcess::stopped() } else { InProcess::ready() };
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);

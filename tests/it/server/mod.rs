@@ -23,6 +23,7 @@ mod documentation;
 mod drain;
 mod drift;
 mod driver_silent;
+mod engine_files;
 mod ephemeral;
 mod event_stream;
 mod events;

@@ -77,6 +77,7 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
             ConditionType::WritesFail => "Nothing can be written",
             ConditionType::StateDiskFull => "The disk of the state directory is full",
             ConditionType::SocketLost => "Commands on this host cannot reach the manager",
+            ConditionType::EngineFilesNotWritten => "Container engines and systemd are not given the tenants",
             _ => "The database lost its last writes",
         };
         found.push(attention(Tone::Bad, what, &condition.message, settings()));

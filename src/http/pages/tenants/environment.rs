@@ -1,7 +1,7 @@
 //! The environment of a tenant's processes, ready to be copied.
 
 use crate::domain::TenantName;
-use crate::domain::environment::{as_shell, formats};
+use crate::domain::environment::{as_shell, cdi, formats};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
@@ -37,7 +37,7 @@ impl Environment {
 }
 
 fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<EnvironmentFormat> {
-    let EnvironmentView { variables, unset, container, container_refused } = view;
+    let EnvironmentView { variables, unset, container, container_refused, cdi_device } = view;
     let pairs: Vec<(String, String)> =
         variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     let format = |id, name, hint: &str, text| EnvironmentFormat { id, name, hint: hint.to_owned(), text };
@@ -65,6 +65,11 @@ fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<EnvironmentFormat> {
         );
         let text = formats::as_container_options(variables, container);
         formats.push(format("docker", "docker run", &mount, text));
+        if let Some(device) = cdi_device {
+            let hint = "For podman run and docker run with CDI: the device brings the variables and the directory, and the GPU's own \
+                        device is requested beside it. No container that begins while the tenant takes no new processes gets it.";
+            formats.push(format("cdi", "CDI", hint, cdi::as_options(device, container)));
+        }
         formats.push(format("compose", "Compose", &mount, formats::as_compose(variables, container)));
         let text = formats::as_nomad_task(variables, container);
         formats.push(format("nomad", "Nomad", &mount, text));

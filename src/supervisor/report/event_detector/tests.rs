@@ -76,6 +76,7 @@ fn client(pid: u32) -> ClientFacts {
         command: "train --epochs 3".into(),
         since: 0,
         memory: Vec::new(),
+        container: None,
         ancestors: Vec::new(),
         hint: None,
         sm_partition: None,

@@ -1,0 +1,179 @@
+//! The tenants of a host as devices of the Container Device Interface, which Docker, Podman, containerd and CRI-O read
+//! (<https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>).
+//!
+//! A device gives a container the tenant's environment and its directory, and no GPU: the GPU's own device is requested beside it.
+//! Limits name only GPUs of the device, since an entry for a GPU that the container cannot see drops every limit (recordings 05
+//! and 07).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::container::ContainerAccess;
+use super::formats::of_container;
+use crate::domain::TenantName;
+
+/// The vendor and the class of every device.
+const KIND: &str = "mps-manager.dev/tenant";
+/// The lowest version of the specification that has every field used here, so that older engines read it too.
+const VERSION: &str = "0.3.0";
+/// The kind of the devices that NVIDIA's container toolkit lists.
+const GPU_KIND: &str = "nvidia.com/gpu";
+/// Where clients of GPUs before Volta meet their server.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The name of the file in the directory of specifications.
+pub const FILE: &str = "mps-manager.json";
+/// Where container engines look for generated specifications, which a boot clears.
+pub const DIRECTORY: &str = "/var/run/cdi";
+
+/// The directory that the specification is kept in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CdiDirectory {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether nobody named it, so that it is made where it is missing. One that was named and is missing may be misspelt.
+    pub is_default: bool,
+}
+
+/// A device: a tenant with all its GPUs, or with one of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CdiDevice {
+    /// Its name: the tenant's, or what [`of_gpu`] gives.
+    pub name: String,
+    /// The variables that a process of it gets.
+    pub variables: BTreeMap<String, String>,
+    /// What a container of it needs beside them.
+    pub container: ContainerAccess,
+}
+
+/// The name of a tenant's device for one of its GPUs, by the GPU's index on the host.
+pub fn of_gpu(tenant: &TenantName, index: u32) -> String {
+    format!("{tenant}-gpu{index}")
+}
+
+/// The name by which engines are asked for a device.
+pub fn qualified(device: &str) -> String {
+    format!("{KIND}={device}")
+}
+
+/// The specification of these devices; `None` where there are none, since one without devices is not valid.
+pub fn specification(devices: &[CdiDevice]) -> Option<String> {
+    if devices.is_empty() {
+        return None;
+    }
+    let devices: Vec<Value> = devices.iter().map(device).collect();
+    Some(format!("{:#}\n", json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices })))
+}
+
+fn device(device: &CdiDevice) -> Value {
+    let CdiDevice { name, variables, container } = device;
+    let environment = of_container(variables, container);
+    let environment: Vec<String> =
+        environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut mounts = vec![mount(&container.mount, "ro")];
+    if container.host_ipc {
+        mounts.push(mount(SHARED_MEMORY, "rw"));
+    }
+    json!({ "name": name, "containerEdits": { "env": environment, "mounts": mounts } })
+}
+
+fn mount(path: &str, access: &str) -> Value {
+    json!({ "hostPath": path, "containerPath": path, "options": [access, "nosuid", "nodev", "bind"] })
+}
+
+/// Options for `podman run` and `docker run` that request a tenant's device and its GPUs, in one line; `device` is its qualified
+/// name.
+pub fn as_options(device: &str, container: &ContainerAccess) -> String {
+    let gpus = container.gpus.iter().map(|gpu| format!("--device {GPU_KIND}={gpu}"));
+    let rest = [format!("--device {device}"), format!("--user {}", container.uid)];
+    format!("{}\n", gpus.chain(rest).collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tenant::tests::h200;
+
+    fn container(host_ipc: bool) -> ContainerAccess {
+        ContainerAccess {
+            mount: "/run/mps-manager/tenants/0123456789".into(),
+            uid: 1000,
+            gpus: vec![h200(0).uuid, h200(1).uuid],
+            host_ipc,
+            defaults: BTreeMap::from([("CUDA_DEVICE_ORDER".into(), "FASTEST_FIRST".into())]),
+        }
+    }
+
+    fn web(host_ipc: bool) -> CdiDevice {
+        CdiDevice {
+            name: "web".into(),
+            variables: BTreeMap::from([("CUDA_MPS_CLIENT_PRIORITY".into(), "0".into())]),
+            container: container(host_ipc),
+        }
+    }
+
+    fn read(devices: &[CdiDevice]) -> Value {
+        serde_json::from_str(&specification(devices).expect("there are devices")).expect("JSON")
+    }
+
+    /// What engines accept as the name of a device in every version: a letter first, a letter or digit last.
+    fn is_device_name(name: &str) -> bool {
+        let inside = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
+        name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic())
+            && name.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && name.bytes().all(inside)
+    }
+
+    #[test]
+    fn device_has_environment_and_one_mount() {
+        let read = read(&[web(false)]);
+        assert_eq!((&read["cdiVersion"], &read["kind"]), (&json!("0.3.0"), &json!("mps-manager.dev/tenant")));
+        let edits = &read["devices"][0]["containerEdits"];
+        assert_eq!(edits["env"], json!(["CUDA_DEVICE_ORDER=FASTEST_FIRST", "CUDA_MPS_CLIENT_PRIORITY=0"]));
+        let directory = "/run/mps-manager/tenants/0123456789";
+        let options = ["ro", "nosuid", "nodev", "bind"];
+        assert_eq!(
+            edits["mounts"],
+            json!([{"hostPath": directory, "containerPath": directory, "options": options}])
+        );
+        for (value, fields) in [(&read, 3), (&read["devices"][0], 2), (edits, 2)] {
+            assert_eq!(value.as_object().map(serde_json::Map::len), Some(fields), "{value}");
+        }
+    }
+
+    #[test]
+    fn shared_memory_is_mounted_before_volta_only() {
+        let mounts = |host_ipc| read(&[web(host_ipc)])["devices"][0]["containerEdits"]["mounts"].clone();
+        assert_eq!(mounts(false).as_array().map(Vec::len), Some(1));
+        assert_eq!(mounts(true)[1]["containerPath"], "/dev/shm");
+        assert_eq!(mounts(true)[1]["options"][0], "rw");
+    }
+
+    #[test]
+    fn no_device_is_no_specification() {
+        assert_eq!(specification(&[]), None);
+    }
+
+    #[test]
+    fn every_tenants_name_names_a_device() {
+        let longest = format!("a{}", "b".repeat(62));
+        for name in ["a", "a0", "web", "a-b_c", longest.as_str()] {
+            let tenant = TenantName::parse(name).expect("a tenant's name");
+            assert!(is_device_name(tenant.as_str()) && is_device_name(&of_gpu(&tenant, 15)), "{name}");
+        }
+        assert_eq!(qualified("web-gpu1"), "mps-manager.dev/tenant=web-gpu1");
+    }
+
+    #[test]
+    fn options_name_gpus_before_the_tenant() {
+        let (zero, one) = (h200(0).uuid, h200(1).uuid);
+        assert_eq!(
+            as_options("mps-manager.dev/tenant=web", &container(false)),
+            format!(
+                "--device nvidia.com/gpu={zero} --device nvidia.com/gpu={one} --device mps-manager.dev/tenant=web --user 1000\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! What container engines and systemd read of the tenants: one CDI specification for the host, and for each tenant a file with its
+//! environment. Both are kept true for as long as the manager runs.
+//!
+//! What always holds: a tenant that takes no new processes is in neither, whether its daemon died, is blocked, stopped or cordoned,
+//! or the tenant was deleted; and nothing is in them that no manager keeps true, so they are removed at its start and at its end.
+//! What may be read a moment too late leads to a placeholder (`supervisor/handout`).
+
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub(in crate::service) use self::files::EngineFileWriter;
+
+use self::files::EngineFiles;
+use crate::domain::condition::ConditionReason;
+use crate::domain::daemon::Daemon;
+use crate::domain::environment::cdi::{self, CdiDevice};
+use crate::domain::environment::container::defaults;
+use crate::domain::environment::service_file::as_environment_file;
+use crate::domain::health::{FaultReport, HostFault};
+use crate::domain::layout::status::LayoutStatus;
+use crate::domain::resolution::Resolved;
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, TenantDirectory, TenantName};
+use crate::service::tenants::EnvironmentView;
+use crate::service::{Backend, ServiceError};
+use crate::store::StoreError;
+use crate::supervisor::ClientDirectory;
+
+/// How long commits are gathered: most change no tenant, and many come at once.
+const GATHERED: Duration = Duration::from_millis(20);
+
+/// What decides about the files and is reported when it changes; the rest is read again at intervals.
+#[derive(PartialEq)]
+struct EngineFileSources {
+    daemons: Arc<Vec<Daemon>>,
+    tenants: Arc<Vec<Tenant>>,
+    open: BTreeMap<TenantDirectory, ClientDirectory>,
+    layouts: BTreeMap<DaemonName, LayoutStatus>,
+}
+
+impl Backend {
+    /// Keeps the files true: at each commit, whenever a tenant's socket is handed out or closed, and at intervals, for what nobody
+    /// reports, as a file that was removed.
+    pub async fn keep_engine_files(self: Arc<Self>, every: Duration) {
+        let mut commits = self.parts.store.committed();
+        let mut handouts = self.parts.fleet.context().handouts.changes();
+        let (mut kept, mut due) = (None, Instant::now());
+        loop {
+            let is_due = Instant::now() >= due;
+            if let Err(error) = self.refresh_engine_files(&mut kept, is_due).await {
+                tracing::warn!(%error, "the files for container engines and systemd could not be brought up to date");
+            }
+            if is_due {
+                due = Instant::now() + every;
+            }
+            let woken = tokio::select! {
+                changed = commits.changed() => {
+                    tokio::time::sleep(GATHERED).await;
+                    changed
+                }
+                changed = handouts.changed() => changed,
+                () = tokio::time::sleep_until(due) => Ok(()),
+            };
+            if woken.is_err() {
+                // The store is closed.
+                return;
+            }
+        }
+    }
+
+    /// Brings the files up to date, unless they are by what was `kept` last.
+    async fn refresh_engine_files(
+        &self,
+        kept: &mut Option<EngineFileSources>,
+        is_due: bool,
+    ) -> Result<(), ServiceError> {
+        let sources = self.engine_file_sources().await?;
+        if !is_due && kept.as_ref() == Some(&sources) {
+            return Ok(());
+        }
+        let files = self.engine_files(&sources).await?;
+        let problems = self.blocking_write(move |writer| writer.keep(&files)).await;
+        self.report_engine_files(&problems);
+        *kept = Some(sources);
+        Ok(())
+    }
+
+    /// Removes the files that an earlier manager left: nothing of them is known to be true yet.
+    pub async fn withdraw_engine_files(&self) {
+        let problems = self.blocking_write(|writer| writer.keep(&EngineFiles::default())).await;
+        self.report_engine_files(&problems);
+    }
+
+    /// Removes the files for good: nobody keeps them true any longer.
+    pub async fn close_engine_files(&self) {
+        for problem in self.blocking_write(EngineFileWriter::close).await {
+            tracing::error!("{problem}");
+        }
+    }
+
+    /// The CDI device of a tenant, by its qualified name; `None` where no specification is kept.
+    pub(super) fn cdi_device(&self, tenant: &TenantName) -> Option<String> {
+        let is_kept = self.parts.cdi.is_some() && !self.parts.health.has(HostFault::EngineFilesNotWritten);
+        is_kept.then(|| cdi::qualified(tenant.as_str()))
+    }
+
+    async fn blocking_write(
+        &self,
+        work: impl FnOnce(&EngineFileWriter) -> Vec<String> + Send + 'static,
+    ) -> Vec<String> {
+        let writer = self.engine_files.clone();
+        let written = tokio::task::spawn_blocking(move || work(&writer)).await;
+        written.unwrap_or_else(|error| vec![error.to_string()])
+    }
+
+    /// Shows what could not be done as a condition of the host, and logs it once.
+    fn report_engine_files(&self, problems: &[String]) {
+        let message = problems.join("; ");
+        let report = (!problems.is_empty())
+            .then(|| FaultReport { reason: ConditionReason::WriteFailed, message: message.clone() });
+        if !self.parts.health.set(HostFault::EngineFilesNotWritten, report) {
+            return;
+        }
+        if problems.is_empty() {
+            tracing::info!("the files for container engines and systemd are written again");
+        } else {
+            tracing::error!("{message}");
+        }
+    }
+
+    async fn engine_file_sources(&self) -> Result<EngineFileSources, StoreError> {
+        let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
+        let observed = self.parts.fleet.observed().into_iter();
+        Ok(EngineFileSources {
+            daemons,
+            tenants,
+            open: self.parts.fleet.context().handouts.open_directories(),
+            layouts: observed.filter_map(|(name, seen)| Some((name, seen.status.layout?))).collect(),
+        })
+    }
+
+    /// What the files should say; tenants that `run` and `env` would refuse are left out.
+    async fn engine_files(&self, sources: &EngineFileSources) -> Result<EngineFiles, ServiceError> {
+        let EngineFileSources { daemons, tenants, open, .. } = sources;
+        let daemon_of = |tenant: &Tenant| daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
+        let handed_out: Vec<(&Tenant, &Daemon, &ClientDirectory)> = tenants
+            .iter()
+            .filter_map(|tenant| Some((tenant, daemon_of(tenant)?, open.get(&tenant.directory)?)))
+            .collect();
+        if handed_out.is_empty() {
+            return Ok(EngineFiles::default());
+        }
+        let gpus = self.held_gpus().await?;
+        let shown: Vec<(&Tenant, &Daemon)> =
+            handed_out.iter().map(|(tenant, daemon, _)| (*tenant, *daemon)).collect();
+        let blockers = self.tenant_blockers(shown.into_iter()).await?;
+        // A tenant's own name is its device, whether or not it is handed out now.
+        let mut names: BTreeSet<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
+        let (mut devices, mut environments) = (Vec::new(), BTreeMap::new());
+        for (tenant, daemon, directory) in handed_out {
+            let Ok(resolved) = self.resolved(tenant, daemon, tenants, &gpus) else { continue };
+            let Ok(placement) = self.placement(tenant, &resolved, daemon.generation) else { continue };
+            if blockers.refusal(tenant, daemon, &placement).is_some() {
+                continue;
+            }
+            let view = self.environment_in(directory.clone(), tenant, &resolved, &placement, &gpus);
+            let set: Vec<(String, String)> = view.variables.clone().into_iter().collect();
+            let text = as_environment_file(&view.variables, &defaults(&resolved, &gpus, &set));
+            environments.insert(tenant.name.clone(), text);
+            devices.extend(device(tenant.name.to_string(), view));
+            if resolved.gpus.len() < 2 {
+                continue;
+            }
+            for gpu in gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)) {
+                let name = cdi::of_gpu(&tenant.name, gpu.index);
+                if !names.insert(name.clone()) {
+                    continue;
+                }
+                let only = Resolved { gpus: vec![gpu.uuid.clone()], ..resolved.clone() };
+                let placement = placement.on_gpu(&gpu.uuid);
+                let view = self.environment_in(directory.clone(), tenant, &only, &placement, &gpus);
+                devices.extend(device(name, view));
+            }
+        }
+        Ok(EngineFiles { specification: cdi::specification(&devices), environments })
+    }
+}
+
+/// A device, unless no container may get the directory.
+fn device(name: String, view: EnvironmentView) -> Option<CdiDevice> {
+    let EnvironmentView { variables, container, .. } = view;
+    Some(CdiDevice { name, variables, container: container? })
+}
