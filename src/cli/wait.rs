@@ -140,9 +140,9 @@ pub(super) async fn ended(
     operation: Operation,
     doing: &str,
 ) -> Result<Operation, ClientError> {
-    let id = operation.id;
+    let (id, progress) = (operation.id, ProgressLine::new(doing));
     tokio::select! {
-        ended = polled_to_its_end(client, operation, doing, &ProgressLine::new(doing)) => ended,
+        ended = polled_to_its_end(client, operation, doing, &progress) => ended,
         _ = tokio::signal::ctrl_c() => {
             remark(&format!("\noperation {id} goes on without this command: `mps-manager operation wait {id}`"));
             std::process::exit(INTERRUPTED.into());

@@ -473,7 +473,7 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccu
         let handle = handle(engine, daemon)?;
         match handle.fresh(LOOK).await {
             Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
-            Err(FreshError::Gone) => Ok(Vec::new()),
+            Err(FreshError::Gone(_)) => Ok(Vec::new()),
             Err(error) => Err(error.to_string()),
         }
     });

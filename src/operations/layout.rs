@@ -130,7 +130,8 @@ impl Engine {
         layout: &Layout,
         timeout: Duration,
     ) -> Result<PolledDaemon, OutlookError> {
-        let handle = self.fleet.get(daemon).ok_or(OutlookError::Fresh(FreshError::Gone))?;
+        let handle = self.fleet.get(daemon);
+        let handle = handle.ok_or_else(|| OutlookError::Fresh(FreshError::Gone(daemon.clone())))?;
         let observed = handle.fresh(timeout).await?;
         let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
         let mut reader = self.store.read().await?;

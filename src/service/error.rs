@@ -161,7 +161,7 @@ impl From<FreshError> for ServiceError {
         let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let redacted = format!("the daemon could not be read{word}: try again, or ask the host's operator");
         let kind = match error {
-            FreshError::Late(..) => Self::TimedOut,
+            FreshError::Late { .. } => Self::TimedOut,
             FreshError::Failed(..) | FreshError::Gone(_) => Self::Unavailable,
         };
         Self::for_audience(kind(error.to_string()), kind(redacted))

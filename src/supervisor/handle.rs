@@ -40,8 +40,15 @@ pub enum FreshError {
     #[error("daemon {0} could not be read: {1}")]
     Failed(DaemonName, Diagnosis),
     /// No poll ended in time; the one before may have said why.
-    #[error("daemon {0} was not read within {}{}", seconds(*.1), .2.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
-    Late(DaemonName, Duration, Option<Diagnosis>),
+    #[error("daemon {daemon} was not read within {}{}", seconds(*.timeout), .before.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Late {
+        /// The daemon.
+        daemon: DaemonName,
+        /// How long the poll was waited for.
+        timeout: Duration,
+        /// Why the one before failed.
+        before: Option<Diagnosis>,
+    },
     /// The driver has ended.
     #[error("daemon {0} is no longer managed")]
     Gone(DaemonName),
@@ -51,8 +58,8 @@ impl FreshError {
     /// Its reason, which names no process or user.
     pub fn reason(&self) -> Option<ConditionReason> {
         match self {
-            Self::Failed(_, why) | Self::Late(_, _, Some(why)) => Some(why.reason),
-            Self::Late(_, _, None) | Self::Gone(_) => None,
+            Self::Failed(_, why) | Self::Late { before: Some(why), .. } => Some(why.reason),
+            Self::Late { before: None, .. } | Self::Gone(_) => None,
         }
     }
 }
@@ -124,7 +131,10 @@ impl Handle {
             tokio::time::timeout(timeout, observed.wait_for(|observed| observed.served >= wanted)).await;
         let seen = match seen {
             Ok(seen) => seen.map_err(|_| self.gone())?.clone(),
-            Err(_) => return Err(FreshError::Late(self.name(), timeout, self.observed().failed)),
+            Err(_) => {
+                let (daemon, before) = (self.name(), self.observed().failed);
+                return Err(FreshError::Late { daemon, timeout, before });
+            }
         };
         match seen.failed {
             Some(why) => Err(FreshError::Failed(self.name(), why)),

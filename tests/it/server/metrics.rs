@@ -78,14 +78,14 @@ fn promtool(arguments: &[&str], input: &str) -> Option<Output> {
 }
 
 /// What the catalogue says of a family.
-struct Entry {
-    kind: &'static str,
-    labels: Vec<&'static str>,
+pub(super) struct Entry {
+    pub(super) kind: &'static str,
+    pub(super) labels: Vec<&'static str>,
     meaning: &'static str,
 }
 
 /// The catalogue, by name.
-fn catalogue() -> BTreeMap<String, Entry> {
+pub(super) fn catalogue() -> BTreeMap<String, Entry> {
     let row = |line: &'static str| {
         let cells: Vec<&str> = line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ").collect();
         let [name, kind, labels, meaning] = cells[..] else { panic!("{line}: four cells are meant") };
@@ -97,7 +97,7 @@ fn catalogue() -> BTreeMap<String, Entry> {
 }
 
 /// A program of Debian's package `prometheus` that is not here: in CI that is a failure.
-fn missing(program: &str) {
+pub(super) fn missing(program: &str) {
     assert!(std::env::var_os("CI").is_none(), "{program} is missing: install Debian's package prometheus");
     eprintln!("SKIPPED: {program} is not installed (Debian's package prometheus has it)");
 }

@@ -17,6 +17,7 @@ mod clients;
 mod command_line;
 mod compute_mode;
 mod daemons;
+mod dashboard;
 mod death;
 mod doctor;
 mod documentation;

@@ -1,0 +1,197 @@
+#!/bin/sh
+# Slurm's Prolog: gives a job that has GPUs or shards a tenant of its own, and writes the environment for its tasks.
+# It always exits 0, since Slurm drains the node of a Prolog that fails: a job that gets no tenant is requeued, and whatever of it
+# starts nevertheless is refused by taskprolog.sh. docs/integrate/slurm.md describes the whole.
+set -u
+umask 077
+PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
+export PATH
+
+records=${MPS_MANAGER_SLURM_DIR:-/run/mps-manager-slurm}
+shares=${MPS_MANAGER_SLURM_SHARES:-/etc/mps-manager/slurm-shares.conf}
+driver=${MPS_MANAGER_DRIVER_DIR:-/proc/driver/nvidia}
+# A job that was requeued so often is held, for a person to look at.
+max_restarts=5
+
+job=${SLURM_JOB_ID:-}
+uid=${SLURM_JOB_UID:-}
+target=
+restarts=0
+
+say() {
+    logger -t mps-manager-slurm -- "job $job: $*" 2>/dev/null || echo "mps-manager-slurm: job $job: $*" >&2
+}
+
+# refuse REASON: no task of this run starts, and Slurm is to try it again.
+refuse() {
+    reason=$(printf '%s' "$*" | tr '\n' ' ')
+    say "refused: $reason"
+    rm -f -- "$record/env"
+    printf '%s\n' "$reason" >"$record/refused" && chmod 0444 "$record/refused"
+    verb=requeue
+    [ "$restarts" -lt "$max_restarts" ] || verb=requeuehold
+    if [ -z "$target" ] || ! timeout 20 scontrol "$verb" "$target"; then
+        say "it could not be requeued, so its tasks fail"
+    fi
+    exit 0
+}
+
+# Slurm's own words for the job, in columns: unlike the output of `scontrol show job`, none holds text that its user chose.
+description() {
+    SLURM_TIME_FORMAT=standard timeout 15 squeue --noheader --states=all --jobs="$job" --Format="JobID:32|,ArrayJobID:32|,\
+ArrayTaskID:64|,RestartCnt:16|,SubmitTime:32|,tres-per-node:256|,tres-per-job:256|,tres-per-socket:256|,tres-per-task:256|"
+}
+
+# shards_in LIST: how many shards `gres:shard:2` (Slurm 22.05), `gres/shard:2` (later) or `gres/shard:h200:2` asks for.
+shards_in() {
+    total=0
+    for item in $(printf '%s' "$1" | tr ',' ' '); do
+        item=${item#gres[:/]}
+        case $item in
+        shard | shard[:=]*) ;;
+        *) continue ;;
+        esac
+        count=${item##*[:=]}
+        case $count in
+        '' | *[!0-9]*) count=1 ;;
+        esac
+        total=$((total + count))
+    done
+    echo "$total"
+}
+
+# Slurm names a GPU by the number in /dev/nvidiaN, mps-manager by its place in PCI order, and these may differ: the driver has the UUID.
+gpu_of() {
+    for information in "$driver"/gpus/*/information; do
+        [ -r "$information" ] || continue
+        if grep -q "^Device Minor:[[:space:]]*$1\$" "$information"; then
+            sed -n 's/^GPU UUID:[[:space:]]*//p' "$information"
+            return
+        fi
+    done
+    echo "$1"
+}
+
+# Whether the job asked for a feature with --constraint.
+has_feature() {
+    printf '%s' "${SLURM_JOB_CONSTRAINTS:-}" | tr -c 'A-Za-z0-9_.-' '\n' | grep -qxF -- "$1"
+}
+
+# Reads what a shard is into shards_per_gpu and memory_per_shard, and how long a forgotten tenant stays into ttl; the last line that
+# fits the job counts.
+read_shares() {
+    ttl=48h shards_per_gpu='' memory_per_shard='' number=0
+    while read -r kind name count memory _; do
+        number=$((number + 1))
+        case $kind in
+        '' | '#'*) continue ;;
+        ttl)
+            ttl=$name
+            continue
+            ;;
+        default) ;;
+        partition) [ "$name" = "${SLURM_JOB_PARTITION:-}" ] || continue ;;
+        feature) has_feature "$name" || continue ;;
+        *) refuse "line $number of $shares begins with $kind: use default, partition, feature or ttl" ;;
+        esac
+        case $count in
+        '' | 0* | *[!0-9]*) refuse "line $number of $shares has $count as shards of a GPU: give a number above 0" ;;
+        esac
+        case $memory in
+        -) ;;
+        '' | [!1-9]* | *[!0-9MG]* | *[MG]?* | *[0-9])
+            refuse "line $number of $shares has $memory as memory of a shard: write 16G, 512M, or - for no limit"
+            ;;
+        esac
+        shards_per_gpu=$count memory_per_shard=$memory
+    done <"$shares"
+    [ -n "$shards_per_gpu" ] || refuse "no line of $shares fits this job: add one that begins with default"
+}
+
+# A node without this file has no mps-manager for its jobs.
+[ -e "$shares" ] || exit 0
+case $job in
+'' | *[!0-9]*)
+    say "SLURM_JOB_ID is no number, so there is no tenant"
+    exit 0
+    ;;
+esac
+record=$records/$job
+mkdir -p -- "$records/leftover"
+chmod 0711 "$records"
+# A record under this ID is of an earlier run whose epilog did not come: its tenant is left to the next epilog.
+if [ -s "$record/tenant" ]; then
+    read -r earlier <"$record/tenant"
+    : >"$records/leftover/$earlier"
+fi
+rm -rf -- "$record"
+
+gpus=${SLURM_JOB_GPUS:-${CUDA_VISIBLE_DEVICES:-}}
+case $gpus in
+'' | NoDevFiles) exit 0 ;;
+esac
+if ! { mkdir -- "$record" && chmod 0711 "$record"; }; then
+    say "$record cannot be made, so its tasks fail"
+fi
+
+found=
+for _attempt in 1 2 3; do
+    while IFS=' |' read -r id array index count submitted per_node others; do
+        [ "$id" = "$job" ] || continue
+        found=yes restarts=$count
+        # The ID of an array's first task is that of the array too, all of which would be requeued by it.
+        case $index in
+        '' | *[!0-9]*) target=$job ;;
+        *) target=${array}_$index ;;
+        esac
+        break
+    done <<END
+$(description)
+END
+    [ -z "$found" ] || break
+done
+[ -n "$found" ] || refuse "squeue says nothing about this job, so that its share is unknown"
+case $restarts in
+'' | *[!0-9]*) restarts=0 ;;
+esac
+case $uid in
+'' | *[!0-9]*) refuse "SLURM_JOB_UID is $uid, which is no number" ;;
+esac
+case $gpus in
+*[!0-9,]*) refuse "Slurm names the GPUs of this job as $gpus: numbers are needed, so gres.conf must give each GPU its File" ;;
+esac
+if [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
+    refuse "gres/mps of Slurm gave it these GPUs, which cannot share them with mps-manager: take mps out of GresTypes"
+fi
+case $others in
+*shard*) refuse "it asks for shards by job, socket or task: ask for those of a node, with --gres=shard:N" ;;
+esac
+
+read_shares
+shards=$(shards_in "$per_node")
+# Without shards it has whole GPUs, and shares them with nobody.
+percent=100 memory=-
+if [ "$shards" -gt 0 ]; then
+    [ "$shards" -le "$shards_per_gpu" ] || refuse "it asks for $shards shards, and a GPU has $shards_per_gpu"
+    tenths=$((shards * 1000 / shards_per_gpu))
+    percent=$((tenths / 10)).$((tenths % 10))
+    unit=${memory_per_shard##*[0-9]}
+    [ "$memory_per_shard" = - ] || memory=$((${memory_per_shard%[MG]} * shards))$unit
+fi
+
+# No other run has this name, also where Slurm uses a job ID again.
+tenant=slurm_${job}_$(printf '%s' "$submitted" | tr -cd '0-9')_$restarts
+printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
+rm -f -- "$records/leftover/$tenant"
+set --
+for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do set -- "$@" --gpu "$(gpu_of "$gpu")"; done
+[ "$memory" = - ] || set -- "$@" --memory "$memory"
+answer=$(timeout 40 mps-manager tenant ensure "$tenant" "$@" --uid "$uid" --percent "$percent" --ttl "$ttl" --timeout 20s 2>&1) ||
+    refuse "$answer"
+answer=$({ timeout 20 mps-manager env "$tenant" --format taskprolog >"$record/env.new"; } 2>&1) || refuse "$answer"
+if ! { [ -s "$record/env.new" ] && chown "$uid" "$record/env.new" && chmod 0400 "$record/env.new" &&
+    mv -- "$record/env.new" "$record/env"; }; then
+    refuse "its environment could not be written to $record"
+fi
+say "tenant $tenant: GPUs $gpus, $percent percent, memory $memory"
+exit 0

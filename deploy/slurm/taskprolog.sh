@@ -1,0 +1,25 @@
+#!/bin/sh
+# Slurm's TaskProlog: prints what prolog.sh wrote for the job, which Slurm puts into the environment of the task. It asks nobody, so
+# that a manager that is away for a moment harms no running job. It runs as the job's user.
+set -u
+PATH=/usr/bin:/bin
+
+shares=${MPS_MANAGER_SLURM_SHARES:-/etc/mps-manager/slurm-shares.conf}
+record=${MPS_MANAGER_SLURM_DIR:-/run/mps-manager-slurm}/${SLURM_JOB_ID:-none}
+
+# A node without this file has no mps-manager for its jobs.
+[ -e "$shares" ] || exit 0
+if [ -e "$record/refused" ]; then
+    read -r reason <"$record/refused"
+    echo "print mps-manager: this job got no tenant: $reason"
+    exit 1
+fi
+if [ -e "$record/env" ]; then
+    exec cat -- "$record/env"
+fi
+# Without a tenant the task would have the whole GPU, and no limit.
+if [ -n "${SLURM_SHARDS_ON_NODE:-}${SLURM_GPUS_ON_NODE:-}" ]; then
+    echo "print mps-manager: this job has a GPU and no tenant: see the log of the Prolog on ${SLURMD_NODENAME:-this node}"
+    exit 1
+fi
+exit 0

@@ -1,0 +1,348 @@
+"""Jobs of three users on two simulated GPUs, under a real Slurm: tests/slurm/run.sh starts this."""
+
+import argparse
+import json
+import math
+import os
+import pwd
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+from cluster import ROOT, Cluster
+from host import BINARY, Host, eventually
+
+# Users that every Debian has.
+USERS = ["games", "mail", "news"]
+GIB = 1 << 30
+SMS = 132
+ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+TENANTS = 100
+MOST_MS = 250
+
+BOTH_GPUS = """version: v1
+daemons:
+  node: {gpus: [0, 1], multi_user: true}
+"""
+
+# A job of one client, which runs for a while and says first what it sees.
+CLIENT = """#!/bin/sh
+mps-manager sim client --json --spin "$SPIN" >"$RESULTS/$SLURM_JOB_ID.json"
+"""
+
+# A job whose only client is a step that starts when it is told to.
+STEP = """#!/bin/sh
+: >"$RESULTS/$SLURM_JOB_ID.ready"
+until [ -e "$RESULTS/go" ]; do sleep 0.1; done
+srun mps-manager sim client --json >"$RESULTS/$SLURM_JOB_ID.json"
+"""
+
+
+def say(words):
+    print(f"slurm: {words}", flush=True)
+
+
+def example(name):
+    """The block of the documentation behind its mark, as it stands there."""
+    page = (ROOT / "docs/integrate/slurm.md").read_text()
+    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", page, re.DOTALL)
+    assert found, f"docs/integrate/slurm.md has no example {name}"
+    return found.group(1)
+
+
+def apply(host, text):
+    command = [BINARY, "apply", "-f", "-", "--prune", "--yes", "--runtime-dir", host.home / "run"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env=host.environment, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def directories(host):
+    """What tenants have in the runtime directory."""
+    return {path.name for path in (host.home / "run/tenants").iterdir()}
+
+
+def sms_of(shards, of):
+    """The SMs of so many shards, as docs/limits.md says."""
+    tenths = shards * 1000 // of
+    return SMS if tenths >= 1000 else max(8, tenths * SMS // 1000 & ~1)
+
+
+class Job:
+    """A job, what it should see, and how it ends."""
+
+    def __init__(self, cluster, user, shards=0, gpus=0, fate="ends", script=CLIENT, of=8, gib=17, options=()):
+        self.cluster, self.fate, self.shards, self.gpus, self.of, self.gib = cluster, fate, shards, gpus, of, gib
+        request = f"--gres=shard:{shards}" if shards else f"--gres=gpu:{gpus}"
+        spin = "1" if fate == "ends" else "600"
+        self.id = cluster.submit(user, script, request, *options, SPIN=spin)
+        self.state, self.is_done = None, False
+
+    def seen(self):
+        """What its client saw, once it has said so."""
+        path = self.cluster.results / f"{self.id}.json"
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def act(self):
+        """Ends it in its way, once its client is connected."""
+        seen = self.seen()
+        if self.is_done or self.fate == "ends" or not seen:
+            return
+        if self.fate == "cancelled":
+            self.cluster.run("scancel", str(self.id))
+        else:
+            environment = open(f"/proc/{seen['pid']}/environ", "rb").read().split(b"\0")
+            assert f"SLURM_JOB_ID={self.id}".encode() in environment, f"process {seen['pid']} is not of job {self.id}"
+            os.kill(seen["pid"], signal.SIGKILL)
+        self.is_done = True
+
+    def has_ended(self, states):
+        self.act()
+        self.state = states.get(self.id)
+        return self.state in ENDED
+
+    def check(self):
+        """Whether it ended as it should, and saw its own SMs and limit."""
+        wanted = {"ends": "COMPLETED", "cancelled": "CANCELLED", "killed": "FAILED"}[self.fate]
+        about = f"job {self.id} ({self.shards} shards, {self.gpus} GPUs, {self.fate})"
+        assert self.state == wanted, f"{about} is {self.state}: {self.cluster.output(self.id)}"
+        check_seen(about, self.seen(), self.shards, self.gpus, self.of, self.gib)
+
+
+def check_seen(about, seen, shards, gpus, of, gib):
+    assert seen and seen["mps"] and not seen.get("error"), f"{about} saw {seen}"
+    assert len(seen["devices"]) == (gpus or 1), f"{about} saw {seen}"
+    for device in seen["devices"]:
+        free = device["memory_free"]
+        if gpus:
+            assert device["sms"] == SMS and free > 100 * GIB, f"{about} saw {seen}"
+        else:
+            limit = shards * gib * GIB
+            assert device["sms"] == sms_of(shards, of), f"{about} saw {seen}, not {sms_of(shards, of)} SMs"
+            # What the context itself takes is paid from the limit.
+            assert limit - GIB < free < limit, f"{about} saw {seen}, not {limit} bytes"
+
+
+def until_ended(jobs, what):
+    def have_ended():
+        states = jobs[0].cluster.states()
+        return all([job.has_ended(states) for job in jobs])
+
+    eventually(what, have_ended, timeout=120 + 15 * len(jobs))
+
+
+def random_jobs(cluster, count, dice):
+    fates = ["ends", "cancelled", "ends", "killed"]
+    return [Job(cluster, USERS[number % 3], shards=dice.choice([1, 1, 2, 4]), fate=fates[number % 4]) for number in range(count)]
+
+
+def with_a_restart(cluster, host, count, dice):
+    """Jobs of which some are ended from outside, while the manager is killed, missed and started again."""
+    step = Job(cluster, USERS[0], shards=1, script=STEP)
+    # It is cancelled below, while there is no manager to delete its tenant.
+    lost = Job(cluster, USERS[1], shards=1, fate="cancelled")
+    lost.is_done = True
+    eventually("both jobs run", lambda: (cluster.results / f"{step.id}.ready").exists() and lost.seen(), timeout=60)
+    jobs = random_jobs(cluster, count // 2, dice)
+    eventually("a job is connected", lambda: any([job.seen() for job in jobs]), timeout=60)
+    host.stop(signal.SIGKILL)
+    say("the manager is killed")
+    (cluster.results / "go").touch()
+    eventually("a step starts without a manager", lambda: step.seen(), timeout=60)
+    cluster.run("scancel", str(lost.id))
+    leftover = cluster.records / "leftover"
+    eventually("its epilog leaves the tenant", lambda: any(leftover.glob(f"slurm_{lost.id}_*")), timeout=60)
+    waiting = Job(cluster, USERS[2], shards=1)
+
+    def is_waiting():
+        for job in jobs:
+            job.act()
+        return (cluster.records / f"{waiting.id}/tenant").exists()
+
+    eventually("a prolog waits for the manager", is_waiting, timeout=120)
+    host.start()
+    say("the manager is back")
+    jobs += random_jobs(cluster, count - count // 2, dice) + [step, lost, waiting]
+    until_ended(jobs, "all jobs end")
+    for job in jobs:
+        job.check()
+    say(f"ok: {len(jobs)} jobs of {len(USERS)} users saw their own SMs and limits, with a manager killed meanwhile")
+
+
+def documented(cluster):
+    """The job of the documentation."""
+    job = cluster.submit(USERS[0], example("job"))
+    eventually("the documented job ends", lambda: cluster.states().get(job) in ENDED, timeout=60)
+    check_seen("the documented job", json.loads(cluster.output(job)), 2, 0, 8, 17)
+    say("ok: the documented job")
+
+
+def other_shares(cluster):
+    """A partition and a feature with shards of another size."""
+    jobs = [Job(cluster, USERS[0], shards=1, of=2, gib=8, options=["--partition=debug"]),
+            Job(cluster, USERS[1], shards=2, gib=34, options=["--constraint=bigmem"])]
+    until_ended(jobs, "jobs with other shares end")
+    for job in jobs:
+        job.check()
+    say("ok: shards of a partition and of a feature")
+
+
+def refusals(cluster):
+    """A job that is given more shards than a GPU has: no task of it starts, and it is tried again."""
+    words = "asks for 4 shards, and a GPU has 2"
+    interactive = cluster.run("srun", "--partition=debug", "--gres=shard:4", "touch", cluster.results / "ran", user=USERS[0],
+                              check=False, timeout=180)
+    printed = interactive.stdout + interactive.stderr
+    assert interactive.returncode != 0 and words in printed, f"{interactive.returncode}: {printed}"
+    assert not (cluster.results / "ran").exists(), "a refused task ran"
+    batch = cluster.submit(USERS[0], CLIENT, "--partition=debug", "--gres=shard:4", SPIN="0")
+
+    def restarts():
+        done = cluster.run("squeue", "--noheader", "--states=all", f"--jobs={batch}", "--Format=RestartCnt:16")
+        return int(done.stdout.strip() or 0)
+
+    eventually("the refused job is requeued", restarts, timeout=60)
+    cluster.run("scancel", str(batch))
+    assert not (cluster.results / f"{batch}.json").exists(), "a refused job ran"
+    eventually("the refused job has ended", lambda: cluster.states().get(batch) in ENDED, timeout=60)
+    say("ok: a refused job starts nothing, and is requeued")
+
+
+def reused_job_id(cluster, host):
+    """A job whose ID has the record and the tenant of an earlier one, of another user and with other limits."""
+    before = Job(cluster, USERS[0], shards=1)
+    until_ended([before], "a job ends")
+    number = before.id + 1
+    stale = f"slurm_{number}_20200101000000_0"
+    command = [BINARY, "tenant", "ensure", stale, "--gpu", "0", "--uid", "65534", "--percent", "10", "--memory", "1G", "--ttl", "48h",
+               "--timeout", "20s", "--runtime-dir", host.home / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=host.environment, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = cluster.records / str(number)
+    record.mkdir(mode=0o711)
+    (record / "tenant").write_text(f"{stale}\n")
+    (record / "env").write_text("export CUDA_MPS_PIPE_DIRECTORY=/nonexistent\n")
+    job = Job(cluster, USERS[1], shards=2)
+    assert job.id == number, f"job {job.id} came for {number}"
+    until_ended([job], "the job with a used ID ends")
+    job.check()
+    say("ok: a job ID that is used again")
+
+
+def nothing_left(cluster, host, before):
+    """No tenant, lease, directory or record is left but the directories of `before`, and no node is drained."""
+    # An epilog that found no manager left its tenants to the ones that follow.
+    for _ in range(20):
+        if not any((cluster.records / "leftover").iterdir()):
+            break
+        sweeper = Job(cluster, USERS[0], shards=1)
+        until_ended([sweeper], "a job ends")
+        eventually("its epilog has ended", lambda: not (cluster.records / str(sweeper.id)).exists())
+
+    def left():
+        database = sqlite3.connect(f"file:{host.home}/state/mps-manager.db?mode=ro", uri=True)
+        leases = database.execute("SELECT count(*) FROM leases").fetchone()[0]
+        database.close()
+        return {
+            "tenants": [tenant["name"] for tenant in host.api("GET", "/tenants")["items"]],
+            "leases": leases,
+            "directories": sorted(directories(host) - before),
+            "records": sorted(path.name for path in cluster.records.iterdir() if path.name != "leftover"),
+            "leftover": sorted(path.name for path in (cluster.records / "leftover").iterdir()),
+            "clients": [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]],
+        }
+
+    try:
+        eventually("nothing is left", lambda: not any(left().values()), timeout=60)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {left()}") from None
+    eventually("the node is idle", lambda: cluster.node_state() == "idle", timeout=60)
+    reasons = cluster.run("sinfo", "--noheader", "--list-reasons").stdout
+    assert not reasons.strip(), f"a node was drained: {reasons}"
+    say("ok: no tenant, lease, directory or record is left, and no node is drained")
+
+
+def several_gpus(cluster, host, count, dice):
+    """Jobs with whole GPUs beside jobs with shards, on one daemon."""
+    apply(host, BOTH_GPUS)
+    eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
+    jobs = [Job(cluster, USERS[number % 3], gpus=2) if number % 2 == 0 else Job(cluster, USERS[number % 3], shards=dice.choice([1, 2, 4]))
+            for number in range(count)]
+    until_ended(jobs, "jobs with several GPUs end")
+    for job in jobs:
+        job.check()
+    say(f"ok: {count} jobs with shards and with two GPUs on one daemon")
+
+
+def measure(cluster, host, count):
+    """The time from the Prolog to the environment, with many tenants."""
+    spec = {"uid": pwd.getpwnam(USERS[0]).pw_uid, "active_thread_percentage": 10, "device_memory_limit": "1G"}
+    for number in range(TENANTS):
+        host.api("PUT", f"/tenants/t{number}", {**spec, "daemon": f"gpu{number % 2}"})
+    eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
+    for _ in range(count):
+        job = Job(cluster, USERS[0], shards=1, script="#!/bin/sh\nenv | grep -q ^CUDA_MPS_PIPE_DIRECTORY=\n")
+        until_ended([job], "a job ends")
+        assert job.state == "COMPLETED", f"job {job.id} is {job.state}: {cluster.output(job.id)}"
+    lines = (cluster.home / "times").read_text().splitlines()
+    took = sorted((int(end) - int(begin)) / 1e6 for _, begin, end in map(str.split, lines))
+
+    def percentile(share):
+        return took[math.ceil(share * len(took)) - 1]
+
+    say(f"prolog to environment with {TENANTS} tenants, {len(took)} jobs: p50 {percentile(0.5):.0f} ms, p99 {percentile(0.99):.0f} ms, "
+        f"longest {took[-1]:.0f} ms")
+    assert percentile(0.99) < MOST_MS, f"the 99th percentile is {percentile(0.99):.0f} ms, and should be below {MOST_MS}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=8, metavar="N")
+    parser.add_argument("--measure", type=int, metavar="N")
+    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    options = parser.parse_args()
+    if options.jobs < 4:
+        parser.error("--jobs: give at least 4")
+    # The cluster is ended by whatever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    began, dice = time.monotonic(), random.Random(options.seed)
+    host = Host(lines=["poll_interval_s = 1", "[limits]", "requests_per_s = 0"])
+    cluster = None
+    try:
+        apply(host, example("host"))
+        eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
+        # Those of the examples that a simulated host begins with, which the host file has not.
+        before = directories(host)
+        cluster = Cluster(host)
+        cluster.start()
+        if options.measure:
+            measure(cluster, host, options.measure)
+        else:
+            documented(cluster)
+            other_shares(cluster)
+            with_a_restart(cluster, host, options.jobs, dice)
+            reused_job_id(cluster, host)
+            refusals(cluster)
+            nothing_left(cluster, host, before)
+            several_gpus(cluster, host, max(4, options.jobs // 4), dice)
+            nothing_left(cluster, host, before)
+    except BaseException:
+        if cluster:
+            print(cluster.describe(), file=sys.stderr)
+        print("--- manager\n" + "\n".join((host.home / "log").read_text(errors="replace").splitlines()[-60:]), file=sys.stderr)
+        raise
+    finally:
+        if cluster:
+            cluster.close()
+        host.close()
+    say(f"all passed in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
