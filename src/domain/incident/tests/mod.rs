@@ -368,7 +368,7 @@ fn bypass_names_who_is_there_and_ends() {
 
 #[test]
 fn documentation_lists_every_kind() {
-    let documented = include_str!("../../../docs/incidents.md");
+    let documented = include_str!("../../../../docs/incidents.md");
     let rows: Vec<&str> = documented.lines().filter(|line| line.starts_with("| `")).collect();
     let kinds: Vec<String> = IncidentKind::ALL
         .iter()
