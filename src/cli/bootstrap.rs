@@ -67,7 +67,10 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
     let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     if !args.host_file.is_absolute() {
-        return Err(format!("{} is no absolute path: the service reads the host file", args.host_file.display()));
+        return Err(format!(
+            "{} is no absolute path: the service reads the host file",
+            args.host_file.display()
+        ));
     }
     let place = below(&args.host_file);
     match fs::read_to_string(&place) {
@@ -79,7 +82,8 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
         }
         _ => write(&place, &written)?,
     }
-    let program = std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let program =
+        std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
     let installed = UNITS.iter().map(|units| root.join(units).join(SERVICE)).find(|unit| unit.exists());
     let unit = match installed {
         Some(unit) => unit,
@@ -93,7 +97,10 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     let drop_in = root.join(UNITS[0]).join(format!("{SERVICE}.d/50-host-file.conf"));
     let starts = with_host_file(&text, &args.host_file)
         .ok_or_else(|| format!("{} has no ExecStart= that serves: write one yourself", unit.display()))?;
-    write(&drop_in, &format!("# Written by mps-manager bootstrap.\n[Service]\nExecStart=\nExecStart={starts}\n"))?;
+    write(
+        &drop_in,
+        &format!("# Written by mps-manager bootstrap.\n[Service]\nExecStart=\nExecStart={starts}\n"),
+    )?;
     enable(args, &unit)?;
     report(args, &gpus, &place);
     Ok(ExitCode::SUCCESS)
@@ -117,7 +124,9 @@ fn host_file(args: &BootstrapArgs, gpus: &[u32]) -> Result<String, String> {
     if let Some(DeviceMemoryLimit::PerGpu(named)) = &limits {
         let is_there = |name: &String| gpus.iter().any(|gpu| gpu.to_string() == *name);
         if let Some((stray, _)) = named.iter().find(|(name, _)| !is_there(name)) {
-            return Err(format!("--pinned-memory-limit names GPU {stray}, which is not among the GPUs {gpus:?}"));
+            return Err(format!(
+                "--pinned-memory-limit names GPU {stray}, which is not among the GPUs {gpus:?}"
+            ));
         }
     }
     let mut daemons = String::new();
@@ -131,7 +140,8 @@ fn host_file(args: &BootstrapArgs, gpus: &[u32]) -> Result<String, String> {
             }
             None => None,
         };
-        let limit = limit.map(|limit| format!(", device_memory_limit: {}", limit.as_mps())).unwrap_or_default();
+        let limit =
+            limit.map(|limit| format!(", device_memory_limit: {}", limit.as_mps())).unwrap_or_default();
         let _ = writeln!(
             tenants,
             "  gpu{gpu}: {{daemon: gpu{gpu}, uid: {}, active_thread_percentage: {percentage}, max_clients: {}{limit}}}",
@@ -190,7 +200,9 @@ fn enable(args: &BootstrapArgs, unit: &Path) -> Result<(), String> {
         return linked.map_err(|error| format!("{} cannot be written: {error}", link.display()));
     }
     if !Path::new("/run/systemd/system").is_dir() {
-        remark("systemd does not run here, so the service was neither enabled nor started: run `mps-manager serve --apply` yourself");
+        remark(
+            "systemd does not run here, so the service was neither enabled nor started: run `mps-manager serve --apply` yourself",
+        );
         return Ok(());
     }
     systemctl(&["daemon-reload"])?;
@@ -212,7 +224,11 @@ fn systemctl(arguments: &[&str]) -> Result<(), String> {
 /// Says what was made, and what processes need.
 fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
     let percentage = args.active_thread_percentage.unwrap_or_else(|| share(args.concurrency));
-    let memory = args.pinned_memory_limit.as_deref().map(|limit| format!(" and {limit} of memory")).unwrap_or_default();
+    let memory = args
+        .pinned_memory_limit
+        .as_deref()
+        .map(|limit| format!(" and {limit} of memory"))
+        .unwrap_or_default();
     line!(
         "{}: {} with {} each; each process gets {percentage} % of the threads{memory}",
         place.display(),
@@ -222,7 +238,10 @@ fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
     for gpu in gpus {
         line!("mps-manager run --tenant gpu{gpu} -- COMMAND");
     }
-    line!("eval \"$(mps-manager env gpu{})\"   # the same for a shell of that user", gpus.first().copied().unwrap_or(0));
+    line!(
+        "eval \"$(mps-manager env gpu{})\"   # the same for a shell of that user",
+        gpus.first().copied().unwrap_or(0)
+    );
 }
 
 #[cfg(test)]
@@ -248,10 +267,17 @@ mod tests {
         let limit = Some("0=2G,1=4096M".to_owned());
         let written = host_file(&BootstrapArgs { pinned_memory_limit: limit, ..args(3) }, &[0, 1]);
         let written = written.expect("a host file");
-        assert!(written.contains("active_thread_percentage: 33.3, max_clients: 3, device_memory_limit: 2048M"), "{written}");
+        assert!(
+            written.contains("active_thread_percentage: 33.3, max_clients: 3, device_memory_limit: 2048M"),
+            "{written}"
+        );
         assert!(written.contains("gpu1: {daemon: gpu1, uid: 0, "), "{written}");
         let one = BootstrapArgs { active_thread_percentage: Some(50.0), ..args(4) };
-        assert!(host_file(&one, &[5]).expect("a host file").contains("active_thread_percentage: 50, max_clients: 4}"));
+        assert!(
+            host_file(&one, &[5])
+                .expect("a host file")
+                .contains("active_thread_percentage: 50, max_clients: 4}")
+        );
     }
 
     #[test]
@@ -266,7 +292,10 @@ mod tests {
     #[test]
     fn host_file_takes_the_place_of_an_earlier_one() {
         let with = |unit: &str| with_host_file(unit, Path::new("/etc/h.yaml"));
-        assert_eq!(with("ExecStart=/usr/bin/mps-manager serve\n").as_deref(), Some("/usr/bin/mps-manager serve --apply /etc/h.yaml"));
+        assert_eq!(
+            with("ExecStart=/usr/bin/mps-manager serve\n").as_deref(),
+            Some("/usr/bin/mps-manager serve --apply /etc/h.yaml")
+        );
         assert_eq!(
             with("ExecStart=/m serve --apply /old.yaml --listen 0.0.0.0:1\n").as_deref(),
             Some("/m serve --listen 0.0.0.0:1 --apply /etc/h.yaml")

@@ -180,7 +180,8 @@ impl FleetArgs {
         let mut hosts: Vec<FleetHost> = self.hosts.iter().cloned().map(FleetHost::Address).collect();
         let mut names = Vec::new();
         if let Some(file) = &self.hosts_file {
-            let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            let text =
+                std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
             names.extend(listed(&text));
             if names.is_empty() {
                 return Err(format!("{} names no host", file.display()));

@@ -67,9 +67,7 @@ pub use device_memory_limit::DeviceMemoryLimit;
 pub use gpu::GpuUuid;
 pub use inode::{FilePlace, Inode};
 pub use memory::MemoryLimit;
-pub use name::{
-    ContextName, DaemonName, LayoutName, PartitionName, TemplateName, TenantName, TokenName,
-};
+pub use name::{ContextName, DaemonName, LayoutName, PartitionName, TemplateName, TenantName, TokenName};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;

@@ -152,4 +152,3 @@ pub(super) fn export(ExportArgs { output, server, schema }: ExportArgs) -> Resul
         Ok(ExitCode::SUCCESS)
     })
 }
-

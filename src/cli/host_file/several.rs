@@ -85,7 +85,9 @@ pub(super) async fn diff(
     });
     let code = print_rows(&rows.collect::<Vec<_>>(), call.format());
     if call.format() == OutputFormat::Wide {
-        for (host, (changes, _)) in compared.iter().filter_map(|(host, result)| Some((host, result.as_ref().ok()?))) {
+        for (host, (changes, _)) in
+            compared.iter().filter_map(|(host, result)| Some((host, result.as_ref().ok()?)))
+        {
             line!("\n{host}");
             print(changes, call.format());
         }
@@ -103,8 +105,10 @@ pub(super) async fn apply(
 ) -> Result<ExitCode, ClientError> {
     let compared = compare_all(fleet, call, text, file).await?;
     let all = || compared.iter().filter_map(|(_, result)| result.as_ref().ok());
-    let deleted =
-        all().flat_map(|(changes, _)| changes).filter(|change| change.action == HostChangeAction::Delete).count();
+    let deleted = all()
+        .flat_map(|(changes, _)| changes)
+        .filter(|change| change.action == HostChangeAction::Delete)
+        .count();
     if deleted > 0 {
         let objects = counted(deleted, "object");
         let hosts = counted(all().count(), "host");

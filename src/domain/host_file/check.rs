@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::template::{faults_of, with_template};
 use super::{HostFile, HostSpec, LayoutBinding, StoredHost};
 use crate::domain::admission::on_gpus_of;
 use crate::domain::daemon::Management;
@@ -64,7 +65,7 @@ impl HostFile {
                 faults.add(format!("/daemons/{name}/layout"), reason);
             }
         }
-        for (pointer, reason) in self.check_templates() {
+        for (pointer, reason) in faults_of(&self.templates, |daemon| self.daemons.contains_key(daemon)) {
             faults.add(pointer, reason);
         }
         namesakes(&mut faults, "template", self.templates.keys().map(|name| (name.folded(), name.as_str())));
@@ -114,7 +115,7 @@ pub fn resolve(
     }
     for (name, daemon) in &file.daemons {
         let resolved = daemon.clone().resolve_gpus(gpus);
-        let resolved = resolved.and_then(|resolved| file.apply_template(name, resolved, gpus));
+        let resolved = resolved.and_then(|resolved| with_template(&file.templates, name, resolved, gpus));
         match resolved.and_then(|resolved| resolved.check(gpus).map(|()| resolved)) {
             Ok(resolved) => {
                 spec.daemons.insert(name.clone(), resolved);

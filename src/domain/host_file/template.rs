@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::HostFile;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::device_memory_limit::DeviceMemoryLimit;
 use crate::domain::gpu::Gpu;
@@ -100,45 +99,51 @@ fn stated(what: &str) -> String {
     format!("the daemon states {what}, and so does its template: take it out of one of them")
 }
 
-impl HostFile {
-    /// What is wrong with the templates on any host: each with its place.
-    pub(super) fn check_templates(&self) -> Vec<(String, String)> {
-        let mut faults = Vec::new();
-        let mut holders: BTreeMap<&DaemonName, &TemplateName> = BTreeMap::new();
-        for (name, template) in &self.templates {
-            let daemons = format!("/templates/{name}/daemons");
-            if template.daemons.is_empty() {
-                faults.push((daemons.clone(), "the template is for no daemon: name one, or take it out".to_owned()));
-            }
-            for daemon in &template.daemons {
-                if !self.daemons.contains_key(daemon) {
-                    let why = format!("there is no daemon {daemon} in the file: add it under daemons, or name another");
-                    faults.push((daemons.clone(), why));
-                } else if let Some(other) = holders.insert(daemon, name) {
-                    let why = format!("daemon {daemon} has template {other} already: name it in one of them");
-                    faults.push((daemons.clone(), why));
-                }
-            }
-            if template.strategy == ProvisioningStrategy::None {
-                faults.push((
-                    format!("/templates/{name}/strategy"),
-                    "strategy none divides nothing among clients: choose uniform, relaxed or weighted".to_owned(),
-                ));
-            }
-        }
-        faults
-    }
+/// The templates of a file.
+pub(super) type Templates = BTreeMap<TemplateName, DaemonTemplate>;
 
-    /// Gives a daemon what its template says, if it has one.
-    pub(super) fn apply_template(
-        &self,
-        name: &DaemonName,
-        mut daemon: DaemonSpec,
-        gpus: &[Gpu],
-    ) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
-        if let Some(template) = self.templates.values().find(|template| template.daemons.contains(name)) {
-            template.give(&mut daemon, gpus)?;
+/// What is wrong with templates on any host, each with its place; `is_in_file` knows the daemons of the file.
+pub(super) fn faults_of(
+    templates: &Templates,
+    is_in_file: impl Fn(&DaemonName) -> bool,
+) -> Vec<(String, String)> {
+    let mut faults = Vec::new();
+    let mut holders: BTreeMap<&DaemonName, &TemplateName> = BTreeMap::new();
+    for (name, template) in templates {
+        let daemons = format!("/templates/{name}/daemons");
+        if template.daemons.is_empty() {
+            let why = "the template is for no daemon: name one, or take it out";
+            faults.push((daemons.clone(), why.to_owned()));
         }
-        Ok(daemon)
+        for daemon in &template.daemons {
+            if !is_in_file(daemon) {
+                let why =
+                    format!("there is no daemon {daemon} in the file: add it under daemons, or name another");
+                faults.push((daemons.clone(), why));
+            } else if let Some(other) = holders.insert(daemon, name) {
+                let why = format!("daemon {daemon} has template {other} already: name it in one of them");
+                faults.push((daemons.clone(), why));
+            }
+        }
+        if template.strategy == ProvisioningStrategy::None {
+            faults.push((
+                format!("/templates/{name}/strategy"),
+                "strategy none divides nothing among clients: choose uniform, relaxed or weighted".to_owned(),
+            ));
+        }
     }
+    faults
+}
+
+/// Gives a daemon what its template says, if it has one.
+pub(super) fn with_template(
+    templates: &Templates,
+    name: &DaemonName,
+    mut daemon: DaemonSpec,
+    gpus: &[Gpu],
+) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
+    if let Some(template) = templates.values().find(|template| template.daemons.contains(name)) {
+        template.give(&mut daemon, gpus)?;
+    }
+    Ok(daemon)
 }

@@ -310,19 +310,33 @@ fn wrong_templates_are_refused_at_their_places() {
             Err(errors) => errors,
             Ok(file) => resolve(&file, &StoredHost::default(), &gpus(), false).expect_err(words).errors,
         };
-        assert!(errors.iter().any(|error| error.pointer == pointer && error.to_string().contains(words)), "{errors:?}");
+        assert!(
+            errors.iter().any(|error| error.pointer == pointer && error.to_string().contains(words)),
+            "{errors:?}"
+        );
     };
     let daemons = "/templates/notebooks/daemons";
     refused("[gpu0, gpu1]", "[gpu0, gpu9]", daemons, "there is no daemon gpu9 in the file");
     refused("[gpu0, gpu1]", "[]", daemons, "for no daemon");
     refused("[gpu0, gpu1]", "[gpu0, gpu0]", daemons, "has template notebooks already");
-    refused("device_memory_limit", "strategy: none\n    device_memory_limit", "/templates/notebooks/strategy", "choose uniform");
+    refused(
+        "device_memory_limit",
+        "strategy: none\n    device_memory_limit",
+        "/templates/notebooks/strategy",
+        "choose uniform",
+    );
     let both = "gpu0: {gpus: [0], provisioning: {strategy: relaxed}}";
     refused("gpu0: {gpus: [0]}", both, "/daemons/gpu0/provisioning", "take it out of one of them");
-    refused("clients_per_gpu: 4", "clients_per_gpu: 0", "/daemons/gpu0/provisioning/expected_clients", "give 1 to 1000");
+    refused(
+        "clients_per_gpu: 4",
+        "clients_per_gpu: 0",
+        "/daemons/gpu0/provisioning/expected_clients",
+        "give 1 to 1000",
+    );
     let mut mixed = gpus();
     mixed[2].name = "NVIDIA A100".to_owned();
-    let errors = resolve(&read(TEMPLATE), &StoredHost::default(), &mixed, false).expect_err("two models").errors;
+    let errors =
+        resolve(&read(TEMPLATE), &StoredHost::default(), &mixed, false).expect_err("two models").errors;
     assert_eq!(errors[0].pointer, "/daemons/gpu1/gpus");
     assert!(errors[0].to_string().contains("give each model a daemon of its own"), "{errors:?}");
 }

@@ -91,7 +91,10 @@ async fn unreadable_schemas_are_refused_unchanged() {
     let path = database(directory.path()).await;
     let good = fs::read(&path).expect("read");
     for (statements, words) in [
-        ("UPDATE _sqlx_migrations SET version = 9999", "schema version 9999"),
+        (
+            "UPDATE _sqlx_migrations SET version = 9999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)",
+            "schema version 9999",
+        ),
         ("UPDATE _sqlx_migrations SET checksum = x'00'", "made by a pre-release"),
         // As the last pre-release left it.
         (

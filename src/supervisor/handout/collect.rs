@@ -12,7 +12,8 @@ use crate::host::process::having;
 use crate::mps::process::{PIPE_ENV, SOCKET, daemon_of_pid_file, is_listened_at};
 
 /// How long the directory of a deleted tenant is kept at least: a shell that has its path, a file of variables or a job that is
-/// not started yet would go past MPS without it, and shows in no process.
+/// not started yet would go past MPS without it, and shows in no process. An engine that made a tenant with an expiry hands its
+/// directory to one job, and has ended that when it deletes the tenant.
 const KEPT: Duration = Duration::from_hours(24);
 /// Directories of deleted tenants beyond which the oldest are not kept for so long: each has an open socket.
 const MOST: usize = 128;
@@ -42,8 +43,12 @@ impl Handouts {
             }
         }
         orphans.sort_unstable();
-        let old = orphans.partition_point(|(closed, _)| closed.elapsed() >= kept);
-        orphans.truncate(old.max(orphans.len().saturating_sub(MOST)));
+        let mut beyond = orphans.len().saturating_sub(MOST);
+        orphans.retain(|(closed, name)| {
+            let is_beyond = beyond > 0;
+            beyond = beyond.saturating_sub(1);
+            is_beyond || name.is_temporary() || closed.elapsed() >= kept
+        });
         if orphans.is_empty() {
             return;
         }

@@ -207,10 +207,10 @@ fn damaged_and_unknown_backups_are_refused() {
     fs::write(host.dir().join("busy.db-wal"), "frames").unwrap();
     assert!(host.refuses("restore", &busy).contains("write-ahead log beside it"));
     let newer = file("newer.db", &bytes);
-    change(&newer, "UPDATE _sqlx_migrations SET version = 9999");
+    change(&newer, "UPDATE _sqlx_migrations SET version = 9999 WHERE version = 1");
     let message = host.refuses("restore", &newer);
     assert!(message.contains("has schema version 9999") && message.contains("or a newer one"), "{message}");
-    change(&newer, "UPDATE _sqlx_migrations SET version = 1, checksum = x'00'");
+    change(&newer, "UPDATE _sqlx_migrations SET version = 1, checksum = x'00' WHERE version = 9999");
     assert!(host.refuses("restore", &newer).contains("was made by a pre-release"));
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
     assert!(!files(&host.state("")).iter().any(|name| name.contains("partial") || name.contains("replaced")));

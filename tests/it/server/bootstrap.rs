@@ -25,7 +25,11 @@ fn image_gets_unit_and_host_file_that_applies() {
     assert!(printed.contains("each process gets 25 % of the threads"), "{printed}");
     assert!(printed.contains("mps-manager run --tenant gpu1 -- COMMAND"), "{printed}");
     let drop_in = text(&root.join("etc/systemd/system/mps-manager.service.d/50-host-file.conf"));
-    assert!(drop_in.contains("\nExecStart=\nExecStart=/") && drop_in.ends_with("serve --apply /etc/mps-manager/host.yaml\n"), "{drop_in}");
+    assert!(
+        drop_in.contains("\nExecStart=\nExecStart=/")
+            && drop_in.ends_with("serve --apply /etc/mps-manager/host.yaml\n"),
+        "{drop_in}"
+    );
     let unit = root.join("etc/systemd/system/mps-manager.service");
     let wanted = root.join("etc/systemd/system/multi-user.target.wants/mps-manager.service");
     assert_eq!(fs::read_link(wanted).expect("enabled"), Path::new("/etc/systemd/system/mps-manager.service"));
@@ -54,7 +58,12 @@ fn cloud_init_example_bootstraps() {
     let example: serde_json::Value = serde_saphyr::from_str(&text(&example)).expect("YAML");
     let commands = example["runcmd"].as_array().expect("commands");
     let words = |command: &serde_json::Value| -> Vec<String> {
-        command.as_array().expect("words").iter().map(|word| word.as_str().expect("text").to_owned()).collect()
+        command
+            .as_array()
+            .expect("words")
+            .iter()
+            .map(|word| word.as_str().expect("text").to_owned())
+            .collect()
     };
     let ours = commands.iter().map(words).find(|words| words[0] == "mps-manager").expect("a command of ours");
     let image = host.dir().join("image").display().to_string();

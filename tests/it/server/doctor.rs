@@ -301,7 +301,7 @@ fn unusable_database_is_reported() {
     examine(&host).is("clock", "warn", "in the future");
     host.execute_sql("UPDATE _sqlx_migrations SET version = 9999 WHERE version = 1");
     examine(&host).is("database", "fail", "schema version 9999");
-    host.execute_sql("UPDATE _sqlx_migrations SET version = 1, checksum = x'00'");
+    host.execute_sql("UPDATE _sqlx_migrations SET version = 1, checksum = x'00' WHERE version = 9999");
     examine(&host).is("database", "fail", "made by a pre-release");
     let mut torn = good.clone();
     torn[4096..8192].fill(0x5a);

@@ -10,7 +10,7 @@ use crate::harness::{InProcess, Served, command_line, eventually, is_alive, stde
 
 const WEB: &str = "/api/v1/tenants/web";
 /// What a poll of a daemon leaves in its log.
-const POLLED: &str = "Cmd:get_client_list";
+const POLLED: &str = "Cmd:ps";
 
 /// The time in so many milliseconds.
 fn in_ms(ms: i64) -> String {

@@ -54,7 +54,12 @@ fn host_file_is_compared_and_applied_on_several_hosts() {
     assert_eq!((rehearsed.status.code(), results(&rehearsed)), (Some(0), expected("differs")));
     assert_eq!(hosts[1].api().get("/api/v1/tenants/web").status, 404);
     let applied = on_both(&["apply"]);
-    assert_eq!((applied.status.code(), results(&applied)), (Some(0), expected("applied")), "{}", stderr_of(&applied));
+    assert_eq!(
+        (applied.status.code(), results(&applied)),
+        (Some(0), expected("applied")),
+        "{}",
+        stderr_of(&applied)
+    );
     for host in &hosts {
         let tenant = host.api().get("/api/v1/tenants/web").ok();
         assert_eq!(tenant["spec"]["daemon"], "gpu0", "{tenant}");
@@ -73,7 +78,8 @@ fn host_that_fails_outweighs_others_and_stops_none() {
     let expected = [("127.0.0.1:1", "unreachable"), (own.as_str(), "applied")];
     assert_eq!(output.status.code(), Some(2), "{}", stderr_of(&output));
     let results = results(&output);
-    let results: Vec<(&str, &str)> = results.iter().map(|(host, result)| (host.as_str(), result.as_str())).collect();
+    let results: Vec<(&str, &str)> =
+        results.iter().map(|(host, result)| (host.as_str(), result.as_str())).collect();
     assert_eq!(results, expected);
     let table = host.cli(&["diff", "-f", &file, "--hosts", &hosts]);
     let text = String::from_utf8_lossy(&table.stdout).into_owned();
@@ -89,7 +95,8 @@ fn hosts_come_from_contexts_and_from_programs() {
     let with = |words: &[&str], path: &Path| {
         let mut command = host.command(words);
         let paths = std::env::join_paths(
-            std::iter::once(path.to_owned()).chain(std::env::split_paths(&std::env::var_os("PATH").expect("set"))),
+            std::iter::once(path.to_owned())
+                .chain(std::env::split_paths(&std::env::var_os("PATH").expect("set"))),
         );
         command.env("PATH", paths.expect("joined")).env("XDG_CONFIG_HOME", &config);
         command.output().expect("it runs")
@@ -118,7 +125,11 @@ fn hosts_come_from_contexts_and_from_programs() {
     }
     let refused = with(&["diff", "-f", &file, "--slurm", "gpu[9"], &bin);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr_of(&refused).contains("`scontrol show hostnames gpu[9` failed"), "{}", stderr_of(&refused));
+    assert!(
+        stderr_of(&refused).contains("`scontrol show hostnames gpu[9` failed"),
+        "{}",
+        stderr_of(&refused)
+    );
     let both = with(&["diff", "-f", &file, "--hosts", &own, "--runtime-dir", &own], &bin);
     assert_eq!(both.status.code(), Some(2), "{}", stderr_of(&both));
 }

@@ -108,8 +108,7 @@ impl EventDetector {
                 continue;
             };
             let here = |of: Option<u32>| of.is_none_or(|of| of == server);
-            let were_listed =
-                self.clients.iter().any(|(client, of)| here(*of) && fault.names(client.pid));
+            let were_listed = self.clients.iter().any(|(client, of)| here(*of) && fault.names(client.pid));
             let is_listed = seen.clients.iter().any(|client| fault.names(client.id.pid));
             if is_listed && !doubtful.remove(&server) {
                 self.doubtful.insert(server);
