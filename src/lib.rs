@@ -15,6 +15,7 @@ mod fuzz;
 pub mod gpu;
 pub mod host;
 pub mod http;
+pub mod kubelet;
 pub mod lifecycle;
 pub mod metrics;
 pub mod mps;

@@ -43,18 +43,7 @@ pub(super) async fn newest<T: DeserializeOwned>(
     path: &str,
     most: usize,
 ) -> Result<Vec<T>, ClientError> {
-    let mut items = Vec::new();
-    let mut cursor = String::new();
-    loop {
-        let joint = if path.contains('?') { '&' } else { '?' };
-        let limit = (most - items.len()).clamp(1, 1000);
-        let page: List<T> = client.get(&format!("{path}{joint}limit={limit}{cursor}")).await?;
-        items.extend(page.items);
-        match page.next_cursor {
-            Some(next) if items.len() < most => cursor = format!("&cursor={next}"),
-            _ => return Ok(items),
-        }
-    }
+    client.list(path, most).await
 }
 
 /// Reads a list that has no pages, as that of GPUs.

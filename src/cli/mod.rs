@@ -21,6 +21,7 @@ mod host;
 mod host_file;
 mod identity;
 mod incident;
+mod kubelet_plugin;
 mod layout;
 mod lease;
 mod maintenance;
@@ -246,6 +247,8 @@ enum CliCommand {
     Doctor(doctor::Doctor),
     /// Make a service with a host file of a fresh host: a daemon and a tenant for each GPU
     Bootstrap(bootstrap::BootstrapArgs),
+    /// Serve the kubelet of a Kubernetes node: places on this host's daemons as resources
+    KubeletPlugin(kubelet_plugin::KubeletPluginArgs),
     /// Copy the database to a file, also while the manager is running
     #[command(after_help = "Examples:
   mps-manager backup /var/backups/mps-manager.db")]
@@ -379,6 +382,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Context { command } => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Bootstrap(args) => bootstrap::run(&args),
+        CliCommand::KubeletPlugin(args) => kubelet_plugin::run(args),
         CliCommand::Backup(args) => backup::backup(args),
         CliCommand::Restore(args) => backup::restore(args),
         CliCommand::Serve(args) => serve::run(args),

@@ -16,7 +16,6 @@ use super::output::complain;
 use super::server::ServerArgs;
 use super::values::user;
 use super::vet::{Answerer, check_environment, check_user};
-use super::wait::may_pass;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::duration::parse_duration;
@@ -64,7 +63,7 @@ async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<Le
         let request = LeaseRequest { queue: wait.is_some(), ..LeaseRequest::default() };
         let answer = client.post(path, &request).await;
         let Err(error) = answer else { return answer };
-        let Some(wait) = wait.filter(|_| may_pass(&error)) else { return Err(error) };
+        let Some(wait) = wait.filter(|_| error.may_pass()) else { return Err(error) };
         if began.elapsed() >= wait {
             return Err(ClientError::Address(given_up(wait, &error)));
         }

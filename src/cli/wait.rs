@@ -201,17 +201,6 @@ async fn read_again(
     }
 }
 
-/// Whether waiting can change this answer.
-pub(super) fn may_pass(error: &ClientError) -> bool {
-    match error {
-        ClientError::Unreachable { .. } => true,
-        ClientError::Refused(problem) => ["at-capacity", "unavailable", "timed-out", "too-many-requests"]
-            .iter()
-            .any(|kind| problem.is(kind)),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

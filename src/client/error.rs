@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use reqwest::StatusCode;
+
 use crate::http::problem::Problem;
 
 /// Why a call failed.
@@ -47,6 +49,24 @@ pub enum ClientError {
     /// The address is not one.
     #[error("{0}")]
     Address(String),
+}
+
+impl ClientError {
+    /// Whether waiting can change this answer.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused(problem) => ["at-capacity", "unavailable", "timed-out", "too-many-requests"]
+                .iter()
+                .any(|kind| problem.is(kind)),
+            _ => false,
+        }
+    }
+
+    /// Whether the server refused with this status.
+    pub fn has_status(&self, status: StatusCode) -> bool {
+        matches!(self, Self::Refused(problem) if problem.status == status.as_u16())
+    }
 }
 
 fn describe(problem: &Problem) -> String {

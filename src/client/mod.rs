@@ -16,6 +16,7 @@ pub use self::error::ClientError;
 use self::socket::TrustedSocket;
 pub use self::stream::Stream;
 use crate::host::trust::Trust;
+use crate::http::api::List;
 
 /// A connection to a server.
 pub struct Client {
@@ -72,6 +73,22 @@ impl Client {
     /// Sends a GET.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, None::<&()>).await
+    }
+
+    /// Reads the first items of a list, page by page.
+    pub async fn list<T: DeserializeOwned>(&self, path: &str, most: usize) -> Result<Vec<T>, ClientError> {
+        let mut items = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let joint = if path.contains('?') { '&' } else { '?' };
+            let limit = (most - items.len()).clamp(1, 1000);
+            let page: List<T> = self.get(&format!("{path}{joint}limit={limit}{cursor}")).await?;
+            items.extend(page.items);
+            match page.next_cursor {
+                Some(next) if items.len() < most => cursor = format!("&cursor={next}"),
+                _ => return Ok(items),
+            }
+        }
     }
 
     /// Sends a POST.

@@ -9,6 +9,7 @@ mod gpu;
 mod harness;
 #[path = "../host/mod.rs"]
 mod host;
+mod kubelet;
 mod layout_model;
 mod mps;
 mod server;

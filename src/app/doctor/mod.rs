@@ -11,6 +11,7 @@ mod neighbours;
 
 use std::path::PathBuf;
 
+pub use self::neighbours::refuse_beside_nvidia;
 use super::{StartupError, refused};
 use crate::config::Config;
 use crate::domain::checkup::{Check, Checkup};

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, OFlags, access};
@@ -19,8 +20,11 @@ use crate::mps::process::is_same_directory;
 /// Where container engines find CDI specifications.
 const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Programs that start MPS daemons, or hand out GPUs to be shared, by themselves.
-const OTHER_MANAGERS: [&str; 4] =
-    ["nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", MIG_MANAGER];
+const OTHER_MANAGERS: [&str; 4] = ["nvidia-device-plugin", "gpu-kubelet-plugin", NVIDIA_MPS, MIG_MANAGER];
+/// The one among them that shares GPUs by MPS for NVIDIA's device plugin.
+const NVIDIA_MPS: &str = "mps-control-daemon";
+/// Shows the daemon sets of a cluster.
+const DAEMON_SETS: &str = "kubectl get daemonsets --all-namespaces";
 /// The one among them that is a service of systemd.
 const MIG_MANAGER: &str = "nvidia-mig-manager";
 /// The kernel's messages are at most so long together, by default some hundred KiB.
@@ -124,29 +128,18 @@ impl Examination {
 
     /// Programs that manage MPS too: two managers of one GPU undo each other's settings.
     pub(super) fn other_managers(&mut self) {
-        let runs_one = |words: &[String]| {
-            let names = words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
-            names.into_iter().any(|name| OTHER_MANAGERS.contains(&name))
-        };
-        let found: Vec<CheckFinding> = process::find_by_command(runs_one)
+        let found: Vec<CheckFinding> = other_managers()
             .into_iter()
-            .filter_map(|id| {
-                let words = process::command(id.pid)?;
-                let mut names =
-                    words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
-                let name = names.find(|name| OTHER_MANAGERS.contains(name))?;
-                Some(CheckFinding {
-                    seen: format!(
-                        "{name} (process {}) may start MPS daemons or change modes on the same GPUs: leave each GPU to one of the two",
-                        id.pid
-                    ),
-                    remedy: if name == MIG_MANAGER {
-                        format!("systemctl disable --now {MIG_MANAGER}")
-                    } else {
-                        // The others run as daemon sets of Kubernetes, whose names are the cluster's.
-                        "kubectl get daemonsets --all-namespaces".to_owned()
-                    },
-                })
+            .map(|(name, pid)| CheckFinding {
+                seen: format!(
+                    "{name} (process {pid}) may start MPS daemons or change modes on the same GPUs: leave each GPU to one of the two"
+                ),
+                remedy: if name == MIG_MANAGER {
+                    format!("systemctl disable --now {MIG_MANAGER}")
+                } else {
+                    // The others run as daemon sets of Kubernetes, whose names are the cluster's.
+                    DAEMON_SETS.to_owned()
+                },
             })
             .collect();
         self.add(if found.is_empty() {
@@ -155,6 +148,34 @@ impl Examination {
             Check::each("other_managers", CheckVerdict::Warn, found)
         });
     }
+}
+
+/// The other managers that run here, by name and process.
+fn other_managers() -> Vec<(&'static str, u32)> {
+    let name_in = |words: &[String]| {
+        let mut names = words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
+        names.find_map(|name| OTHER_MANAGERS.into_iter().find(|known| *known == name))
+    };
+    let running = process::find_by_command(|words: &[String]| name_in(words).is_some()).into_iter();
+    running.filter_map(|id| Some((name_in(&process::command(id.pid)?)?, id.pid))).collect()
+}
+
+/// Why a device plugin may not serve a kubelet from this directory: NVIDIA's serves it too, and shares the GPUs by MPS.
+pub fn refuse_beside_nvidia(plugin_dir: &Path) -> Result<(), String> {
+    let entries = fs::read_dir(plugin_dir).into_iter().flatten().flatten();
+    let is_served = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // A socket that nobody serves is a left-over.
+        name.starts_with("nvidia") && UnixStream::connect(path).is_ok()
+    };
+    let Some(socket) = entries.map(|entry| entry.path()).find(is_served) else { return Ok(()) };
+    let shares = other_managers().into_iter().find(|(name, _)| *name == NVIDIA_MPS);
+    let Some((name, pid)) = shares else { return Ok(()) };
+    Err(format!(
+        "NVIDIA's device plugin serves {} and shares the GPUs of this node by MPS ({name}, process {pid}), so nothing is offered beside it: \
+         take `sharing` out of its configuration for this node, or take it off the node (`{DAEMON_SETS}` names it)",
+        socket.display()
+    ))
 }
 
 /// The kernel's messages that are kept, without waiting for further ones.

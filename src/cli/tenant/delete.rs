@@ -76,7 +76,7 @@ pub(super) async fn delete(args: &TenantDeleteArgs) -> Result<ExitCode, ClientEr
 }
 
 fn is_missing(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(problem) if problem.status == StatusCode::NOT_FOUND.as_u16())
+    error.has_status(StatusCode::NOT_FOUND)
 }
 
 async fn drain_and_delete(

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::change::{SpecAnswer, change};
 use super::super::output::{DIFFERS, complain};
 use super::super::server::CallArgs;
-use super::super::wait::{POLL, ProgressLine, may_pass};
+use super::super::wait::{POLL, ProgressLine};
 use super::fields::TenantFieldArgs;
 use super::set::TENANTS;
 use crate::client::{Client, ClientError};
@@ -68,7 +68,7 @@ async fn written(
     loop {
         let request = change(client, path, &fields, async || args.tenant.new_spec(client).await, false);
         match timeout_at(until, request).await {
-            Ok(Err(error)) if may_pass(&error) && Instant::now() + POLL < until => refused = Some(error),
+            Ok(Err(error)) if error.may_pass() && Instant::now() + POLL < until => refused = Some(error),
             Ok(answer) => return answer,
             Err(_) => return Err(refused.unwrap_or_else(|| unanswered(args.timeout))),
         }
@@ -92,7 +92,7 @@ async fn ready_by(
         sleep(POLL).await;
         match timeout_at(until, client.get(path)).await {
             Ok(Ok(now)) => (tenant, away) = (now, None),
-            Ok(Err(error)) if may_pass(&error) => away = Some(error),
+            Ok(Err(error)) if error.may_pass() => away = Some(error),
             Ok(Err(error)) => return Err(error),
             Err(_) => {}
         }

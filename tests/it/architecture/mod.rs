@@ -33,6 +33,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("lifecycle", &[]),
         // The outer shell: the command line speaks the API's own types, and `app` puts everything together.
         ("client", &["host", "http"]),
+        ("kubelet", &["client", "clock", "domain", "host", "http", "lifecycle", "service"]),
         (
             "cli",
             &[
@@ -44,6 +45,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "gpu",
                 "host",
                 "http",
+                "kubelet",
                 "service",
                 "sim",
                 "telemetry",

@@ -1,0 +1,39 @@
+//! `mps-manager kubelet-plugin`: the device plugin of a Kubernetes node.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::server::ServerArgs;
+use crate::app::doctor::refuse_beside_nvidia;
+use crate::config::LogFormat;
+use crate::kubelet::{self, KubeletPluginOptions};
+use crate::telemetry;
+
+/// The arguments of `kubelet-plugin`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager kubelet-plugin
+  mps-manager kubelet-plugin --placement spread --features-file /etc/kubernetes/node-feature-discovery/features.d/mps-manager")]
+pub(super) struct KubeletPluginArgs {
+    #[command(flatten)]
+    options: KubeletPluginOptions,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// How the log is written: text or json
+    #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+pub(super) fn run(args: KubeletPluginArgs) -> Result<ExitCode, String> {
+    refuse_beside_nvidia(&args.options.plugin_dir)?;
+    let client = args.server.client().map_err(|error| error.to_string())?;
+    telemetry::start(args.log_format, "info")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(kubelet::serve(client, args.options)).map_err(|error| error.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,82 @@
+//! Follows the manager: what the node offers is read again at each event that may change it, and at intervals.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::context::PluginContext;
+use super::facts;
+use super::places::NodeOffer;
+use crate::client::{Client, ClientError};
+use crate::http::api::List;
+use crate::service::daemons::DaemonView;
+use crate::service::host::GpuView;
+
+/// Events after which places may be healthy or not, from now on.
+const EVENTS: &str = "/api/v1/events/stream?type=daemon.,server.,settings.,layout.,gpu.,host.";
+/// How often everything is read without an event.
+const REFRESH: Duration = Duration::from_secs(5);
+/// How long the manager may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Pause before a manager that is gone is tried again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Keeps the offer true, for ever.
+pub(super) async fn keep_offer(context: &PluginContext) {
+    let mut lost: Option<Instant> = None;
+    loop {
+        if let Err(error) = follow(context, &mut lost).await
+            && lost.is_none()
+        {
+            tracing::warn!(%error, "the manager does not answer");
+        }
+        if lost.get_or_insert_with(Instant::now).elapsed() >= context.options.grace {
+            let offer = NodeOffer::clone(&context.offer.borrow());
+            context.publish(offer.without_manager());
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Reads what is offered until the manager ends the stream of its events or does not answer.
+async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(), ClientError> {
+    let client = &context.client;
+    // It begins now, so that no event is missed behind what is read next.
+    let mut stream = answered(client.stream(EVENTS)).await?;
+    let mut gpus = Vec::new();
+    let mut due = interval(REFRESH);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_due = tokio::select! {
+            _ = due.tick() => true,
+            message = stream.next() => match message? {
+                None => return Ok(()),
+                // A sign of life.
+                Some(message) if message.data.is_none() => continue,
+                Some(_) => false,
+            },
+        };
+        if is_due {
+            gpus = answered(client.get::<List<GpuView>>("/api/v1/gpus")).await?.items;
+        }
+        let daemons: Vec<DaemonView> = answered(daemons(client)).await?;
+        if lost.take().is_some() {
+            tracing::info!("the manager answers");
+        }
+        context.publish(NodeOffer::of(&daemons, &gpus));
+        if let Some(file) = &context.options.features_file
+            && let Err(error) = facts::keep(file, &daemons)
+        {
+            tracing::warn!("{} cannot be written: {error}", file.display());
+        }
+    }
+}
+
+async fn daemons(client: &Client) -> Result<Vec<DaemonView>, ClientError> {
+    client.list("/api/v1/daemons", usize::MAX).await
+}
+
+async fn answered<T>(request: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
+    let late = || ClientError::Address(format!("the manager did not answer within {} s", ANSWER.as_secs()));
+    timeout(ANSWER, request).await.unwrap_or_else(|_| Err(late()))
+}
