@@ -185,8 +185,8 @@ printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
 rm -f -- "$records/leftover/$tenant"
 set --
 for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do set -- "$@" --gpu "$(gpu_of "$gpu")"; done
-[ "$memory" = - ] || set -- "$@" --memory "$memory"
-answer=$(timeout 40 mps-manager tenant ensure "$tenant" "$@" --uid "$uid" --percent "$percent" --ttl "$ttl" --timeout 20s 2>&1) ||
+[ "$memory" = - ] || set -- "$@" --memory-limit "$memory"
+answer=$(timeout 40 mps-manager tenant ensure "$tenant" "$@" --uid "$uid" --thread-percentage "$percent" --ttl "$ttl" --timeout 20s 2>&1) ||
     refuse "$answer"
 answer=$({ timeout 20 mps-manager env "$tenant" --format taskprolog >"$record/env.new"; } 2>&1) || refuse "$answer"
 if ! { [ -s "$record/env.new" ] && chown "$uid" "$record/env.new" && chmod 0400 "$record/env.new" &&

@@ -88,12 +88,14 @@ impl<'p> RequestedPlaces<'p> {
             return Err(format!("no device of {resource} is requested: request at least 1"));
         };
         if let Some(other) = found.values().find(|place| place.daemon != first.daemon) {
+            let mut daemons = [&first.daemon, &other.daemon];
+            daemons.sort();
             return Err(format!(
                 "{} of {resource} are on GPUs of daemons {} and {}, and a container has one: request at most as many as one GPU has, or \
                  give one daemon several GPUs",
                 counted(found.len(), "place"),
-                first.daemon,
-                other.daemon
+                daemons[0],
+                daemons[1]
             ));
         }
         Ok(Self { resource: resource.to_owned(), daemon: &first.daemon, places: found })

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 from pathlib import Path
 
@@ -108,8 +109,12 @@ class Cluster:
         conf = conf.replace("NodeName=gpu[01-08]", f"NodeName={name} NodeAddr=127.0.0.1")
         ports = {"controller_port": free_port(), "node_port": free_port()}
         (self.home / "slurm.conf").write_text(conf + ONE_MACHINE.format(name=name, home=self.home, **ports))
+        # Slurm takes device files only, and those of the simulated GPUs are plain ones.
+        (self.home / "dev").mkdir()
+        for number in range(2):
+            os.mknod(self.home / f"dev/nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         gres = (ROOT / "deploy/slurm/gres.conf").read_text()
-        (self.home / "gres.conf").write_text(gres.replace("/dev/nvidia", f"{self.host.home}/run/sim/dev/nvidia"))
+        (self.home / "gres.conf").write_text(gres.replace("/dev/nvidia", f"{self.home}/dev/nvidia"))
 
     def daemon(self, *command, **options):
         log = self.home / f"{command[0]}.log"

@@ -220,7 +220,7 @@ def reused_job_id(cluster, host):
     until_ended([before], "a job ends")
     number = before.id + 1
     stale = f"slurm_{number}_20200101000000_0"
-    command = [BINARY, "tenant", "ensure", stale, "--gpu", "0", "--uid", "65534", "--percent", "10", "--memory", "1G", "--ttl", "48h",
+    command = [BINARY, "tenant", "ensure", stale, "--gpu", "0", "--uid", "65534", "--thread-percentage", "10", "--memory-limit", "1G", "--ttl", "48h",
                "--timeout", "20s", "--runtime-dir", host.home / "run"]
     done = subprocess.run(command, capture_output=True, text=True, env=host.environment, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

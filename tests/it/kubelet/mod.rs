@@ -65,8 +65,12 @@ impl Plugin {
     }
 }
 
-/// Divides the GPU of each daemon among so many clients.
+/// Divides the GPU of each daemon among so many clients, and among them alone.
 fn divide(host: &Host, clients: u32) {
+    for tenant in host.api().get("/api/v1/tenants").ok()["items"].as_array().expect("tenants") {
+        let name = tenant["name"].as_str().expect("a name");
+        assert_eq!(host.api().delete(&format!("/api/v1/tenants/{name}")).status, 204);
+    }
     for daemon in host.api().get("/api/v1/daemons").ok()["items"].as_array().expect("daemons") {
         let name = daemon["name"].as_str().expect("a name");
         let spec = json!({"gpus": daemon["spec"]["gpus"],
