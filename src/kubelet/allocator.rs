@@ -32,19 +32,33 @@ pub(super) async fn allocate(
     let requested =
         RequestedPlaces::find(&context.resource(class), places, ids).map_err(Status::invalid_argument)?;
     let name = requested.claim().tenant_name();
-    context.tracked.lock().await.insert(name.clone(), TrackedTenant::new());
+    let made_until = Some(Instant::now() + context.options.timeout + ANSWER);
+    let begun = TrackedTenant { made_until, ..TrackedTenant::new() };
+    context.tracked.lock().await.insert(name.clone(), begun);
+    let answer = made_for(context, &requested, &name).await;
+    // From now on the kubelet lists its places, or nobody has them.
+    context.tracked.lock().await.insert(name, TrackedTenant::new());
+    answer
+}
+
+/// Makes the tenant, and says how a container gets it.
+async fn made_for(
+    context: &PluginContext,
+    requested: &RequestedPlaces<'_>,
+    name: &TenantName,
+) -> Result<ContainerAllocateResponse, Status> {
     let until = Instant::now() + context.options.timeout;
     let mut why = "the manager did not answer".to_owned();
-    let made = timeout_at(until, made_ready(context, &requested, &name, &mut why)).await;
+    let made = timeout_at(until, made_ready(context, requested, name, &mut why)).await;
     let Ok(made) = made else {
         // Nobody has it; what this misses is deleted with those that no pod holds.
-        let _ = timeout(ANSWER, context.client.delete(&tenant_path(&name))).await;
+        let _ = timeout(ANSWER, context.client.delete(&tenant_path(name))).await;
         let seconds = context.options.timeout.as_secs_f64();
         return Err(Status::unavailable(format!("tenant {name} is not ready after {seconds} s: {why}")));
     };
-    made.map_err(|error| refused(&name, &error))?;
+    made.map_err(|error| refused(name, &error))?;
     if context.options.legacy_env {
-        return legacy(context, &name).await;
+        return legacy(context, name).await;
     }
     let gpus = requested.gpus();
     let gpus = gpus.iter().map(|gpu| format!("{}={gpu}", context.options.gpu_kind));

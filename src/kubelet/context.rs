@@ -97,6 +97,8 @@ fn interval(text: &str) -> Result<Duration, InvalidValue> {
 pub(super) struct TrackedTenant {
     /// Since when it is known, or was last allocated.
     pub(super) since: Instant,
+    /// Until when it may be being made: the kubelet cannot list its places yet, and may have stopped waiting.
+    pub(super) made_until: Option<Instant>,
     /// How many times in a row the kubelet did not list its places.
     pub(super) unlisted: u32,
     /// Since when its processes are waited for.
@@ -105,7 +107,12 @@ pub(super) struct TrackedTenant {
 
 impl TrackedTenant {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), unlisted: 0, draining: None }
+        Self { since: Instant::now(), made_until: None, unlisted: 0, draining: None }
+    }
+
+    /// Whether it is too young for its places to be missed.
+    pub(super) fn is_young(&self, min_age: Duration) -> bool {
+        self.since.elapsed() < min_age || self.made_until.is_some_and(|until| Instant::now() < until)
     }
 }
 

@@ -42,8 +42,7 @@ async fn settle_all(context: &PluginContext, usage: &DeviceUsage) -> Result<(), 
     };
     let tenants: Vec<(TenantView, DeviceClaim)> = tenants.into_iter().filter_map(claimed).collect();
     context.tracked.lock().await.retain(|name, tracked| {
-        tracked.since.elapsed() < context.options.min_age
-            || tenants.iter().any(|(tenant, _)| tenant.name == *name)
+        tracked.is_young(context.options.min_age) || tenants.iter().any(|(tenant, _)| tenant.name == *name)
     });
     for (tenant, claim) in &tenants {
         let is_unlisted = usage.claims.as_ref().is_some_and(|claims| !claims.contains(claim));
@@ -62,7 +61,7 @@ async fn settle(context: &PluginContext, tenant: &TenantView, is_unlisted: bool)
         drop(all);
         return renew(context, tenant).await;
     }
-    if tracked.since.elapsed() < context.options.min_age {
+    if tracked.is_young(context.options.min_age) {
         return Ok(());
     }
     tracked.unlisted += 1;
