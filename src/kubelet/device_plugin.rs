@@ -141,7 +141,7 @@ impl DevicePlugin for ClassService {
             let allocated = allocate(&self.context, &self.class, &container.device_ids).await;
             match &allocated {
                 Ok(_) => {
-                    tracing::info!(devices = ?container.device_ids, took = ?began.elapsed(), "allocated")
+                    tracing::info!(devices = ?container.device_ids, took = ?began.elapsed(), "allocated");
                 }
                 Err(status) => tracing::warn!(devices = ?container.device_ids, "{}", status.message()),
             }

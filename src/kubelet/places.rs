@@ -163,8 +163,8 @@ pub(super) mod tests {
         ThreadPercentage::from_tenths(tenths).expect("a percentage")
     }
 
-    fn limit(text: &str) -> Option<MemoryLimit> {
-        Some(MemoryLimit::parse(text).expect("a limit"))
+    fn limit(text: &str) -> MemoryLimit {
+        MemoryLimit::parse(text).expect("a limit")
     }
 
     /// A daemon of simulated GPUs as the API shows it, without a status.
@@ -204,9 +204,9 @@ pub(super) mod tests {
 
     #[test]
     fn class_is_named_by_its_share() {
-        assert_eq!(class_name(percentage(250), Some(32), limit("20G")), "sm32-20g");
-        assert_eq!(class_name(percentage(250), Some(32), limit("1.5G")), "sm32-1536m");
-        assert_eq!(class_name(percentage(250), None, limit("20G")), "p25-20g");
+        assert_eq!(class_name(percentage(250), Some(32), Some(limit("20G"))), "sm32-20g");
+        assert_eq!(class_name(percentage(250), Some(32), Some(limit("1.5G"))), "sm32-1536m");
+        assert_eq!(class_name(percentage(250), None, Some(limit("20G"))), "p25-20g");
         assert_eq!(class_name(percentage(125), None, None), "p12.5");
     }
 

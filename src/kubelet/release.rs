@@ -111,7 +111,7 @@ async fn release(
             match client.post::<Value>(&terminate, &json!({})).await {
                 Err(error) if !error.has_status(StatusCode::NOT_FOUND) => return Err(error),
                 _ => {
-                    tracing::warn!("process {} of tenant {} is ended: its pod is gone", one.pid, tenant.name)
+                    tracing::warn!("process {} of tenant {} is ended: its pod is gone", one.pid, tenant.name);
                 }
             }
         }

@@ -168,7 +168,8 @@ impl Engine {
                 apply_spec::run(self, operation, spec).await
             }
             OperationRequest::ReplayLayout { replay, .. } => {
-                return replay::run(self, operation, *replay, undo).await;
+                // Its state is the largest of all.
+                return Box::pin(replay::run(self, operation, *replay, undo)).await;
             }
         };
         Ok(done?)

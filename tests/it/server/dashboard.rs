@@ -12,10 +12,10 @@ const DASHBOARD: &str = include_str!("../../../deploy/grafana/mps-manager.json")
 /// The labels that Prometheus adds to every sample.
 const ADDED: [&str; 2] = ["instance", "job"];
 
-/// Words of PromQL, and of Grafana's queries for variables, that are followed by labels in parentheses.
+/// Words of `PromQL`, and of Grafana's queries for variables, that are followed by labels in parentheses.
 const GROUPING: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
 
-/// The other words of PromQL that the dashboard uses: a new one is added here, a misspelt metric is not among them.
+/// The other words of `PromQL` that the dashboard uses: a new one is added here, a misspelt metric is not among them.
 const FUNCTIONS: [&str; 8] =
     ["sum", "count", "min", "rate", "increase", "clamp_min", "histogram_quantile", "time"];
 
