@@ -29,6 +29,7 @@ MEANING = {
     ("put_tenant", "/sms"): "beside a percentage, or more than the GPU has",
     ("put_tenant", "/active_thread_percentage"): "beside SMs, or with two decimals",
     ("put_tenant", "/device_memory_limit"): "more than the GPU has",
+    ("put_tenant", "/expires_at"): "it has passed",
     ("put_daemon", "/defaults*"): "more than the GPU has, or with two decimals",
     ("put_daemon", "/memory_overcommit"): "with two decimals",
     ("put_daemon", "/compute_mode"): "one that cannot be kept",
