@@ -12,7 +12,9 @@ without_service() {
     apt-get install -q -y --no-install-recommends "$@" || rc=$?
     if [ -n "$ours" ]; then rm -f "$ours"; fi
     if [ -d /run/systemd/system ]; then
-        for package in "$@"; do systemctl --quiet disable --now "$package.service" || true; done
+        for package in "$@"; do
+            dpkg -L "$package" | sed -nE 's,.*/systemd/system/([^/]+\.(service|socket))$,\1,p' | xargs -r systemctl --quiet disable --now || true
+        done
     fi
     return "$rc"
 }
@@ -22,4 +24,17 @@ slurm_packages() {
     command -v munged >/dev/null && command -v slurmctld >/dev/null && command -v slurmd >/dev/null && return
     apt-get update -q
     without_service munge slurmctld slurmd slurm-client
+}
+
+# What tests/engines runs: Docker's client, which older Debians have with the daemon only, and Compose.
+engines_packages() {
+    local missing=()
+    command -v docker-compose >/dev/null || missing+=(docker-compose)
+    if ! command -v docker >/dev/null; then
+        apt-get update -q
+        if [ -n "$(apt-cache search --names-only '^docker-cli$')" ]; then missing+=(docker-cli); else missing+=(docker.io containerd); fi
+    fi
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    apt-get update -q
+    without_service "${missing[@]}"
 }

@@ -40,7 +40,7 @@ enum EnvFormat {
     Json,
     /// The same as YAML
     Yaml,
-    /// Options of `docker run` or `podman run`
+    /// Options of `docker run`
     Docker,
     /// A file for `--env-file`
     #[value(aliases = ["env-file", "envfile"])]

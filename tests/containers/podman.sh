@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# A container of podman as a client of a tenant, by its CDI device: `tests/containers/podman.sh [BINARY]`. The manager runs on this host with
+# A container of podman as a client of a tenant, by its CDI device: `tests/containers/podman.sh [BINARY]`, also by the example of
+# docs/integrate/containers.md as it stands. The manager runs on this host with
 # simulated GPUs; the container has the simulated client and what ldd names, no network, and PIDs of its own. Needs root, podman, runc,
 # busybox-static and strip; nothing is skipped. Podman reads devices in /etc/cdi and /var/run/cdi only, so for as long as this runs the manager
-# keeps /var/run/cdi/mps-manager.json.
+# keeps /var/run/cdi/mps-manager.json, and beside it there is a specification of the simulated GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
 simulated=$(dirname "$binary")/simulated-mps
 specification=/var/run/cdi/mps-manager.json
 device=mps-manager.dev/tenant=web
+gpus=${specification%/*}/nvidia-simulated.json
+. tests/host/example.sh
 say() { echo "podman: $*"; }
 fail() {
     say "FAILED: $*" >&2
@@ -22,7 +25,7 @@ chmod 755 "$work"
 manager=
 # Storage of its own, and no cgroups of systemd: crun refuses hybrid hierarchies, runc does not.
 engine() {
-    podman --root "$work/storage" --runroot "$work/runroot" --storage-driver vfs --runtime runc --cgroup-manager=cgroupfs "$@"
+    command podman --root "$work/storage" --runroot "$work/runroot" --storage-driver vfs --runtime runc --cgroup-manager=cgroupfs "$@"
 }
 # Limits as low as those that a container without further rights may set. The world of the simulated GPUs is a directory, which takes
 # the place of device files.
@@ -38,7 +41,7 @@ leave() {
         wait "$manager" || true
     fi
     [ "$status" = 0 ] || tail -n 40 "$work/manager.log" >&2 || true
-    rm -rf -- "$work"
+    rm -rf -- "$work" "$gpus"
     exit "$status"
 }
 containers=(busy loop)
@@ -66,13 +69,15 @@ is_client() {
     [ "$(field memory_free <<<"$1")" -lt $((2 << 30)) ] || fail "it sees more memory than its limit of 2G: $1"
 }
 
-# The image: the two programs with their libraries, and a shell.
-image=localhost/mps-client
+# The image: the two programs with their libraries, a shell, and what plays `python` under the name that the documentation uses.
+image=nvcr.io/nvidia/pytorch:26.01-py3
 root=$work/image
 install -D -m 755 "$binary" "$root/usr/bin/mps-manager"
 install -D -m 755 "$simulated" "$root/usr/bin/nvidia-cuda-mps-control"
 install -D -m 755 "$(command -v busybox)" "$root/bin/busybox"
 for name in sh rm touch sleep env; do ln -s busybox "$root/bin/$name"; done
+printf '#!/bin/sh\nexec /usr/bin/mps-manager sim client --json\n' >"$root/usr/bin/python"
+chmod 755 "$root/usr/bin/python"
 mkdir -p "$root/tmp"
 strip "$root/usr/bin/mps-manager" "$root/usr/bin/nvidia-cuda-mps-control"
 # `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and the loader alone on its line.
@@ -95,6 +100,21 @@ until_true "the tenant has a device" listed
 # What a container gets, and what it cannot do.
 is_client "$(container --rm --device "$device" "$image" /usr/bin/mps-manager sim client --json)"
 say "ok: a container with the device is a client with its SMs and its limit"
+# In the place of what NVIDIA's container toolkit writes.
+printf '{"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": "%s", "containerEdits": {"env": ["GPU=simulated"]}}]}\n' \
+    "$(mps env web --format cdi | grep -o 'GPU-[0-9a-f-]*')" >"$gpus"
+example docs/integrate/containers.md run >"$work/example.sh"
+documented() (
+    podman() { shift && container "$@"; }
+    mps-manager() { mps "$@"; }
+    # shellcheck disable=SC1091 # made above
+    . "$work/example.sh"
+)
+is_client "$(documented)"
+say "ok: the documented command is one too"
+# The GPU stands in its own line.
+is_client "$(eval "container --rm $(mps env web --format docker | grep -v -- --gpus) $image python train.py")"
+say "ok: and a container with the options for Docker"
 setting() { echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY="$work/run/daemons/gpu0/pipe" "$work/run/sim/bin/nvidia-cuda-mps-control"; }
 before=$(setting)
 answer=$(container --rm --device "$device" "$image" /bin/sh -c 'echo set_default_active_thread_percentage 10 | /usr/bin/nvidia-cuda-mps-control' 2>&1 || true)
