@@ -14,9 +14,10 @@ say() {
     logger -t mps-manager-slurm -- "job $job: $*" 2>/dev/null || echo "mps-manager-slurm: job $job: $*" >&2
 }
 
-# delete TENANT SECONDS: the processes of its job were ended by Slurm, so that there is hardly anything to wait for.
+# delete TENANT SECONDS: the processes of its job were ended by Slurm, so that there is hardly anything to wait for, and none will be
+# started with the tenant's environment any more.
 delete() {
-    if answer=$(timeout "$(($2 + 15))" mps-manager tenant delete "$1" --drain "$2s" --force 2>&1); then
+    if answer=$(timeout "$(($2 + 15))" mps-manager tenant delete "$1" --drain "$2s" --force --finished 2>&1); then
         rm -f -- "$leftover/$1"
         return 0
     fi

@@ -72,8 +72,12 @@ gpu_of() {
     echo "$1"
 }
 
-# Whether the job asked for a feature with --constraint.
+# Whether the job asked for a feature with --constraint. A constraint with alternatives, counts or negations says nothing of this
+# node: a job with `mps|bigmem` may run on one without bigmem.
 has_feature() {
+    case ${SLURM_JOB_CONSTRAINTS:-} in
+    *'|'* | *'['* | *'!'* | *'*'*) return 1 ;;
+    esac
     printf '%s' "${SLURM_JOB_CONSTRAINTS:-}" | tr -c 'A-Za-z0-9_.-' '\n' | grep -qxF -- "$1"
 }
 

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Slurm's TaskProlog: prints what prolog.sh wrote for the job, which Slurm puts into the environment of the task. It asks nobody, so
-# that a manager that is away for a moment harms no running job. It runs as the job's user.
+# that a manager that is away for a moment harms no running job. It runs as the job's user, and with the variables of the job, so that
+# its paths are constants: those of prolog.sh.
 set -u
 PATH=/usr/bin:/bin
 
-shares=${MPS_MANAGER_SLURM_SHARES:-/etc/mps-manager/slurm-shares.conf}
-record=${MPS_MANAGER_SLURM_DIR:-/run/mps-manager-slurm}/${SLURM_JOB_ID:-none}
+shares=/etc/mps-manager/slurm-shares.conf
+record=/run/mps-manager-slurm/${SLURM_JOB_ID:-none}
 
 # A node without this file has no mps-manager for its jobs.
 [ -e "$shares" ] || exit 0

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -22,6 +23,8 @@ use crate::gpu::nvml::NvmlInventory;
 const UNIT: &str = include_str!("../../deploy/mps-manager.service");
 /// Where that unit expects this program.
 const EXPECTED: &str = "/usr/local/bin/mps-manager";
+/// Where a package puts it.
+const PACKAGED: &str = "/usr/bin/mps-manager";
 /// Where a package or an administrator puts units.
 const UNITS: [&str; 3] = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 const SERVICE: &str = "mps-manager.service";
@@ -53,7 +56,7 @@ pub(super) struct BootstrapArgs {
     /// Replace a host file that says otherwise
     #[arg(long)]
     force: bool,
-    /// Write the files below this directory, as for an image; starts nothing
+    /// Write the files below this directory, as for an image that has the program; starts nothing
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Enable the service without starting it
@@ -64,46 +67,90 @@ pub(super) struct BootstrapArgs {
 pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     let gpus = if args.gpus.is_empty() { listed_gpus()? } else { args.gpus.clone() };
     let written = host_file(args, &gpus)?;
-    let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
-    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     if !args.host_file.is_absolute() {
         return Err(format!(
             "{} is no absolute path: the service reads the host file",
             args.host_file.display()
         ));
     }
-    let place = below(&args.host_file);
-    match fs::read_to_string(&place) {
-        Ok(before) if before != written && !args.force => {
-            return Err(format!(
-                "{} exists and says otherwise, so nothing was written: compare them (mps-manager diff), or replace it with --force",
-                place.display()
-            ));
-        }
-        _ => write(&place, &written)?,
-    }
-    let program =
-        std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let applied = in_unit(&args.host_file)?;
+    let root = args.root.as_deref().unwrap_or(Path::new("/"));
+    let place = below(root, &args.host_file);
+    let is_new = is_to_be_written(&place, &written, args.force)?;
     let installed = UNITS.iter().map(|units| root.join(units).join(SERVICE)).find(|unit| unit.exists());
-    let unit = match installed {
-        Some(unit) => unit,
-        None => {
-            let unit = root.join(UNITS[0]).join(SERVICE);
-            write(&unit, &UNIT.replace(EXPECTED, &program.display().to_string()))?;
-            unit
-        }
+    let has_unit = installed.is_some();
+    let unit = installed.unwrap_or_else(|| root.join(UNITS[0]).join(SERVICE));
+    let text = if has_unit {
+        fs::read_to_string(&unit).map_err(|error| format!("{}: {error}", unit.display()))?
+    } else {
+        UNIT.replace(EXPECTED, &program(args, root)?)
     };
-    let text = fs::read_to_string(&unit).map_err(|error| format!("{}: {error}", unit.display()))?;
-    let drop_in = root.join(UNITS[0]).join(format!("{SERVICE}.d/50-host-file.conf"));
-    let starts = with_host_file(&text, &args.host_file)
+    let starts = with_host_file(&text, applied)
         .ok_or_else(|| format!("{} has no ExecStart= that serves: write one yourself", unit.display()))?;
+    // Whatever is refused was refused above, before anything is written.
+    if is_new {
+        write(&place, &written)?;
+    }
+    if !has_unit {
+        write(&unit, &text)?;
+    }
     write(
-        &drop_in,
+        &root.join(UNITS[0]).join(format!("{SERVICE}.d/50-host-file.conf")),
         &format!("# Written by mps-manager bootstrap.\n[Service]\nExecStart=\nExecStart={starts}\n"),
     )?;
     enable(args, &unit)?;
     report(args, &gpus, &place);
     Ok(ExitCode::SUCCESS)
+}
+
+/// A path of the host as it is reached from here.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// A path as it stands in a unit; one that systemd would read as something else is refused.
+fn in_unit(path: &Path) -> Result<&str, String> {
+    let is_plain = |character: char| character.is_alphanumeric() || "/._-+@:,=~".contains(character);
+    path.to_str().filter(|text| text.chars().all(is_plain)).ok_or_else(|| {
+        format!(
+            "{} cannot stand in a unit of systemd: use a path of letters, digits and / . _ - + @ : , = ~",
+            path.display()
+        )
+    })
+}
+
+/// Whether the host file is missing, or says otherwise and is to be replaced.
+fn is_to_be_written(place: &Path, written: &str, force: bool) -> Result<bool, String> {
+    match fs::read_to_string(place) {
+        Ok(before) if before == written => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        _ if force => Ok(true),
+        Ok(_) => Err(format!(
+            "{} exists and says otherwise, so nothing was written: compare them (mps-manager diff), or replace it with --force",
+            place.display()
+        )),
+        Err(error) => Err(format!(
+            "{} cannot be read ({error}), so nothing was written: look at what it is, or replace it with --force",
+            place.display()
+        )),
+    }
+}
+
+/// The program that a new unit starts: this one, or with `--root` the one that the image has.
+fn program(args: &BootstrapArgs, root: &Path) -> Result<String, String> {
+    if args.root.is_none() {
+        let own =
+            std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+        return in_unit(&own).map(ToOwned::to_owned);
+    }
+    // A symbolic link of the image leads nowhere from here.
+    let is_there = |program: &&str| fs::symlink_metadata(below(root, Path::new(program))).is_ok();
+    [EXPECTED, PACKAGED].into_iter().find(is_there).map(ToOwned::to_owned).ok_or_else(|| {
+        format!(
+            "{} has neither {EXPECTED} nor {PACKAGED}, so its service would start nothing: install the program there first",
+            root.display()
+        )
+    })
 }
 
 /// The GPUs that can be managed.
@@ -167,14 +214,59 @@ fn per_gpu(text: &str) -> Result<DeviceMemoryLimit<String>, String> {
 }
 
 /// The command of a unit that serves, with the host file instead of the one it may have.
-fn with_host_file(unit: &str, host_file: &Path) -> Option<String> {
-    let command = unit.lines().rev().find_map(|line| line.strip_prefix("ExecStart="))?.trim();
-    let mut words: Vec<&str> = command.split_whitespace().collect();
+fn with_host_file(unit: &str, host_file: &str) -> Option<String> {
+    let settings = settings_of(unit);
+    let command = settings.iter().rev().find_map(|setting| {
+        let (name, value) = setting.split_once('=')?;
+        (name.trim() == "ExecStart").then_some(value)
+    })?;
+    let mut words = words_of(command);
     words.contains(&"serve").then_some(())?;
     if let Some(at) = words.iter().position(|word| *word == "--apply") {
         words.drain(at..(at + 2).min(words.len()));
     }
-    Some(format!("{} --apply {}", words.join(" "), host_file.display()))
+    words.retain(|word| !word.starts_with("--apply="));
+    Some(format!("{} --apply {host_file}", words.join(" ")))
+}
+
+/// The lines of a unit without comments; those that a backslash continues are one, as systemd reads them.
+fn settings_of(unit: &str) -> Vec<String> {
+    let mut settings = Vec::new();
+    let mut begun = String::new();
+    for line in unit.lines() {
+        let trimmed = line.trim_start();
+        if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(continued) = line.strip_suffix('\\') {
+            begun.push_str(continued);
+            begun.push(' ');
+        } else {
+            begun.push_str(line);
+            settings.push(std::mem::take(&mut begun));
+        }
+    }
+    settings.push(begun);
+    settings
+}
+
+/// The words of a command of systemd, with their quotes and backslashes.
+fn words_of(command: &str) -> Vec<&str> {
+    let mut quote = None;
+    let mut is_escaped = false;
+    let is_between = |character: char| {
+        let was_escaped = is_escaped;
+        is_escaped = character == '\\' && !was_escaped;
+        if !was_escaped {
+            quote = match quote {
+                None if matches!(character, '"' | '\'') => Some(character),
+                Some(open) if open == character => None,
+                unchanged => unchanged,
+            };
+        }
+        quote.is_none() && !was_escaped && character.is_whitespace()
+    };
+    command.split(is_between).filter(|word| !word.is_empty()).collect()
 }
 
 /// Writes a file with its directories, whole or not at all.
@@ -291,7 +383,7 @@ mod tests {
 
     #[test]
     fn host_file_takes_the_place_of_an_earlier_one() {
-        let with = |unit: &str| with_host_file(unit, Path::new("/etc/h.yaml"));
+        let with = |unit: &str| with_host_file(unit, "/etc/h.yaml");
         assert_eq!(
             with("ExecStart=/usr/bin/mps-manager serve\n").as_deref(),
             Some("/usr/bin/mps-manager serve --apply /etc/h.yaml")
@@ -300,7 +392,35 @@ mod tests {
             with("ExecStart=/m serve --apply /old.yaml --listen 0.0.0.0:1\n").as_deref(),
             Some("/m serve --listen 0.0.0.0:1 --apply /etc/h.yaml")
         );
+        assert_eq!(
+            with("ExecStart = /m serve --apply=/old.yaml --config '/etc/a  b.toml'\n").as_deref(),
+            Some("/m serve --config '/etc/a  b.toml' --apply /etc/h.yaml")
+        );
+        assert_eq!(
+            with("ExecStart=/m serve --apply \"/old one.yaml\" --sim h200x2\n").as_deref(),
+            Some("/m serve --sim h200x2 --apply /etc/h.yaml")
+        );
         assert_eq!(with("ExecStart=/usr/bin/other\n"), None);
         assert!(with(UNIT).is_some());
+    }
+
+    #[test]
+    fn continued_lines_of_a_unit_are_one() {
+        let unit = "[Service]\nExecStart=/m serve \\\n  --config /c.toml \\\n# why\n\n  --log-format json\nRestart=no\n";
+        assert_eq!(
+            with_host_file(unit, "/etc/h.yaml").as_deref(),
+            Some("/m serve --config /c.toml --log-format json --apply /etc/h.yaml")
+        );
+    }
+
+    #[test]
+    fn paths_that_systemd_reads_otherwise_are_refused() {
+        for path in
+            ["/etc/mps manager/h.yaml", "/etc/%h.yaml", "/etc/$HOME.yaml", "/etc/a\\b.yaml", "/etc/\"h.yaml"]
+        {
+            let error = in_unit(Path::new(path)).expect_err(path);
+            assert!(error.contains(path), "{error}");
+        }
+        assert_eq!(in_unit(Path::new("/etc/über-1/h.yaml")), Ok("/etc/über-1/h.yaml"));
     }
 }

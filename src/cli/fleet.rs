@@ -1,6 +1,7 @@
 //! Several hosts at once: which ones, how each is reached, and what came of a request to each.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -63,7 +64,7 @@ impl std::str::FromStr for HostAddress {
 
 /// One of several hosts.
 #[derive(Debug)]
-enum FleetHost {
+pub(super) enum FleetHost {
     Address(HostAddress),
     Context(String),
 }
@@ -95,13 +96,13 @@ impl FleetArgs {
         host: &HostAddress,
         ca_file: Option<&Path>,
     ) -> Result<Client, ClientError> {
-        // A name or address without a scheme is contacted over TLS if the caller gives certificates.
         let HostAddress(name) = host;
         if name.starts_with('/') || name.starts_with('.') {
             let trusted = config::trusted_managers().map_err(ClientError::Address)?;
             return Client::over_socket(&config::socket_in(Path::new(name)), trusted);
         }
-        let scheme = if ca_file.is_some() { "https" } else { "http" };
+        // A token that goes over a network goes over TLS, unless the caller writes http:// himself.
+        let scheme = if ca_file.is_none() && is_loopback(name) { "http" } else { "https" };
         let url = if name.contains("://") {
             name.clone()
         } else if name.contains(':') {
@@ -120,20 +121,18 @@ impl FleetArgs {
         Client::over_url(&url, token, ca_file)
     }
 
-    /// Asks each host, by its name and client, at most as many at once as the caller allows; `beside` are hosts that may have a
-    /// token file too.
+    /// Asks each of these hosts, by its name and client, at most as many at once as the caller allows.
     pub(super) async fn ask_each<T, A: Future<Output = Result<T, ClientError>>>(
         &self,
+        hosts: &[FleetHost],
         server: &ServerArgs,
-        beside: &[&HostAddress],
         doing: &str,
         ask: impl Fn(String, Client) -> A,
-    ) -> Result<HostResults<T>, ClientError> {
-        let hosts = self.hosts(beside)?;
+    ) -> HostResults<T> {
         let ca_file = server.ca_file();
         let (ca_file, ask, all) = (ca_file.as_deref(), &ask, hosts.len());
-        let each = hosts.into_iter().map(|host| async move {
-            let client = match &host {
+        let each = hosts.iter().map(|host| async move {
+            let client = match host {
                 FleetHost::Address(address) => self.client_of(address, ca_file),
                 FleetHost::Context(name) => {
                     ServerArgs { context: Some(name.clone()), ..ServerArgs::default() }.client()
@@ -153,11 +152,12 @@ impl FleetArgs {
             results.push(answer);
             progress.say(&format!("{doing}: {} of {}", results.len(), counted(all, "host")));
         }
-        Ok(results)
+        results
     }
 
-    /// The hosts; a token file for none of them, nor of those `beside` them, is refused.
-    fn hosts(&self, beside: &[&HostAddress]) -> Result<Vec<FleetHost>, ClientError> {
+    /// The hosts, found once: programs and files may name others a moment later. A token file for none of them, nor of those
+    /// `beside` them, is refused.
+    pub(super) fn hosts(&self, beside: &[&HostAddress]) -> Result<Vec<FleetHost>, ClientError> {
         let hosts = self.all().map_err(ClientError::Address)?;
         let is_known = |name: &str| {
             hosts.iter().any(|host| host.name() == name) || beside.iter().any(|host| host.0 == name)
@@ -168,11 +168,6 @@ impl FleetArgs {
             ))),
             None => Ok(hosts),
         }
-    }
-
-    /// Refuses options about several hosts where none but these are named.
-    pub(super) fn refuse_alone(&self, beside: &[&HostAddress]) -> Result<(), ClientError> {
-        self.hosts(beside).map(drop)
     }
 
     /// The hosts, each once, in the order of the options.
@@ -213,9 +208,15 @@ impl FleetArgs {
             }
         }
         let mut known = BTreeSet::new();
-        hosts.retain(|host| known.insert(host.name().to_owned()));
+        hosts.retain(|host| known.insert((matches!(host, FleetHost::Context(_)), host.name().to_owned())));
         Ok(hosts)
     }
+}
+
+/// Whether an address without a scheme is of this machine.
+fn is_loopback(name: &str) -> bool {
+    let host = name.rsplit_once(':').map_or(name, |(host, _)| host).trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The words at the beginnings of lines, without comments.
@@ -285,14 +286,23 @@ mod tests {
     async fn results_are_in_the_order_of_the_hosts() {
         let fleet = fleet(&["http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3"]);
         let ask = |_, client: Client| async move { client.get::<serde_json::Value>("/healthz").await };
-        let results = fleet.ask_each(&ServerArgs::default(), &[], "asking", ask).await.expect("asked");
+        let hosts = fleet.hosts(&[]).expect("hosts");
+        let results = fleet.ask_each(&hosts, &ServerArgs::default(), "asking", ask).await;
         let names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3"]);
         assert!(results.iter().all(|(_, result)| matches!(result, Err(ClientError::Unreachable { .. }))));
         let stray = FleetArgs { token_files: vec![("other".into(), "t".into())], ..fleet };
-        let ask = |_, client: Client| async move { client.get::<serde_json::Value>("/healthz").await };
-        let refused = stray.ask_each(&ServerArgs::default(), &[], "asking", ask).await.map(drop);
-        let error = refused.expect_err("no such host").to_string();
+        let error = stray.hosts(&[]).expect_err("no such host").to_string();
         assert!(error.starts_with("there is a --token-file for other"), "{error}");
+    }
+
+    #[test]
+    fn only_addresses_of_this_machine_go_without_tls() {
+        for name in ["localhost", "localhost:8640", "127.0.0.1:1", "[::1]:8640", "127.0.0.1"] {
+            assert!(is_loopback(name), "{name}");
+        }
+        for name in ["gpu01", "gpu01:8640", "192.0.2.2", "localhost.example:1", "[2001:db8::1]:8640"] {
+            assert!(!is_loopback(name), "{name}");
+        }
     }
 }

@@ -3,33 +3,23 @@
 use super::InvalidValue;
 
 /// The short ID that names a tenant's directory: ten hexadecimal digits, made at random once for each tenant.
-///
-/// That of a tenant that was made with an expiry has `x` in place of the first: it says so still when the tenant is gone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantDirectory(String);
-
-/// What stands first in the name for a tenant with an expiry.
-const TEMPORARY: char = 'x';
 
 impl TenantDirectory {
     /// How many characters each of them has.
     pub const LENGTH: usize = 10;
 
-    /// Parses ten lower-case hexadecimal digits, or `x` and nine.
+    /// Parses ten lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if text.len() == Self::LENGTH && text.strip_prefix(TEMPORARY).unwrap_or(text).bytes().all(digit) {
+        if text.len() == Self::LENGTH && text.bytes().all(digit) {
             return Ok(Self(text.to_owned()));
         }
         let shown: String = text.chars().take(40).collect();
         Err(InvalidValue(format!(
             "{shown:?} does not name a tenant's directory: it has ten hexadecimal digits"
         )))
-    }
-
-    /// Whether it is that of a tenant that was made with an expiry.
-    pub fn is_temporary(&self) -> bool {
-        self.0.starts_with(TEMPORARY)
     }
 
     /// The name.
@@ -51,20 +41,7 @@ mod tests {
     #[test]
     fn only_ten_hexadecimal_digits_name_a_directory() {
         assert_eq!(TenantDirectory::parse("0123456789").expect("digits").as_str(), "0123456789");
-        let temporary = TenantDirectory::parse("x123456789").expect("digits");
-        assert!(
-            temporary.is_temporary() && !TenantDirectory::parse("e123456789").expect("digits").is_temporary()
-        );
-        for other in [
-            "",
-            "xx12345678",
-            "x12345678",
-            "012345678",
-            "01234567890",
-            "012345678A",
-            "../../../..",
-            ".link-0123",
-        ] {
+        for other in ["", "012345678", "01234567890", "012345678A", "../../../..", ".link-0123"] {
             assert!(TenantDirectory::parse(other).is_err(), "{other}");
         }
     }

@@ -1,8 +1,9 @@
 //! What an allocation is: the tenant that holds places of one container. The tenant's name follows from the places, and its labels say
 //! which they are, so that nothing has to be remembered here.
 //!
-//! A limit of MPS holds for each process. A tenant of several places admits as many processes, each with what one place gives: together
-//! they have so many times the share and the memory.
+//! A limit of MPS holds for each process, and nothing here counts processes: each that is started in the container has the share and the
+//! memory of one place. What the tenant counts for is as many processes as it has places: so many are admitted by `run`, and so much
+//! memory and so large a part of the GPU are taken off for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::places::DevicePlace;
 use crate::domain::count::counted;
+use crate::domain::percentage::ThreadPercentage;
 use crate::domain::provisioning::TenantWeight;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -64,6 +66,8 @@ impl DeviceClaim {
 pub(super) struct RequestedPlaces<'p> {
     resource: String,
     daemon: &'p DaemonName,
+    /// That of each: places of one daemon have the same.
+    share: ThreadPercentage,
     places: BTreeMap<&'p str, &'p DevicePlace>,
 }
 
@@ -98,7 +102,7 @@ impl<'p> RequestedPlaces<'p> {
                 daemons[1]
             ));
         }
-        Ok(Self { resource: resource.to_owned(), daemon: &first.daemon, places: found })
+        Ok(Self { resource: resource.to_owned(), daemon: &first.daemon, share: first.share, places: found })
     }
 
     /// The same by device ID.
@@ -113,7 +117,8 @@ impl<'p> RequestedPlaces<'p> {
         gpus.into_iter().cloned().collect()
     }
 
-    /// The tenant that holds them until then. It states no share and no limit: its daemon gives each process those of a place.
+    /// The tenant that holds them until then. It states the share that its class promises: the daemon would give it less where other
+    /// tenants state theirs. The limit is the daemon's default, from which the class has its name too.
     pub(super) fn tenant(&self, uid: u32, expires_at: i64) -> TenantSpec {
         TenantSpec {
             daemon: self.daemon.clone(),
@@ -122,7 +127,7 @@ impl<'p> RequestedPlaces<'p> {
             device_memory_limit: None,
             max_clients: Some(u32::try_from(self.places.len()).unwrap_or(u32::MAX)),
             sms: None,
-            active_thread_percentage: None,
+            active_thread_percentage: Some(self.share),
             weight: TenantWeight::default(),
             priority: None,
             labels: self.labels(),
@@ -188,7 +193,8 @@ mod tests {
             RequestedPlaces::find(RESOURCE_NAME, &places, &ids(&places, &[0, 1, 3, 6])).expect("places");
         let tenant = requested.tenant(7, 1000);
         assert_eq!((tenant.max_clients, tenant.uid, tenant.gpus.len()), (Some(4), 7, 2));
-        assert!(tenant.check().is_ok() && !tenant.states_share());
+        assert!(tenant.check().is_ok());
+        assert_eq!(tenant.active_thread_percentage.map(ThreadPercentage::tenths), Some(250));
         let shown: Vec<&str> = tenant.labels.values().map(String::as_str).collect();
         assert_eq!(shown, ["0-1,3", "2", RESOURCE_NAME]);
         assert_eq!(DeviceClaim::of_labels(&tenant.labels), Some(requested.claim()));

@@ -8,14 +8,12 @@ use tonic::Status;
 
 use super::allocation::{DeviceClaim, RequestedPlaces};
 use super::api::device_plugin::{CdiDevice, ContainerAllocateResponse, Mount};
-use super::context::{PluginContext, TrackedTenant, tenant_path};
+use super::context::{PluginContext, TrackedTenant, answered, deletion, tenant_path};
 use crate::client::ClientError;
 use crate::domain::condition::ready;
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::tenants::{EnvironmentView, TenantView};
 
-/// The kind of the CDI devices that the manager lists.
-const TENANT_KIND: &str = "mps-manager.dev/tenant";
 /// How often a tenant is read until it is ready.
 const POLL: Duration = Duration::from_millis(5);
 /// How long the manager may take to delete a tenant that did not become ready.
@@ -32,9 +30,6 @@ pub(super) async fn allocate(
     let requested =
         RequestedPlaces::find(&context.resource(class), places, ids).map_err(Status::invalid_argument)?;
     let name = requested.claim().tenant_name();
-    let made_until = Some(Instant::now() + context.options.timeout + ANSWER);
-    let begun = TrackedTenant { made_until, ..TrackedTenant::new() };
-    context.tracked.lock().await.insert(name.clone(), begun);
     let answer = made_for(context, &requested, &name).await;
     // From now on the kubelet lists its places, or nobody has them.
     context.tracked.lock().await.insert(name, TrackedTenant::new());
@@ -48,23 +43,38 @@ async fn made_for(
     name: &TenantName,
 ) -> Result<ContainerAllocateResponse, Status> {
     let until = Instant::now() + context.options.timeout;
+    let seconds = context.options.timeout.as_secs_f64();
     let mut why = "the manager did not answer".to_owned();
-    let made = timeout_at(until, made_ready(context, requested, name, &mut why)).await;
-    let Ok(made) = made else {
-        // Nobody has it; what this misses is deleted with those that no pod holds.
-        let _ = timeout(ANSWER, context.client.delete(&tenant_path(name))).await;
-        let seconds = context.options.timeout.as_secs_f64();
+    let made = async {
+        let begun = TrackedTenant { made_until: Some(until + ANSWER), ..TrackedTenant::new() };
+        context.tracked.lock().await.insert(name.clone(), begun);
+        made_ready(context, requested, name, &mut why).await
+    };
+    let Ok(made) = timeout_at(until, made).await else {
+        discard(context, name).await;
         return Err(Status::unavailable(format!("tenant {name} is not ready after {seconds} s: {why}")));
     };
     made.map_err(|error| refused(name, &error))?;
     if context.options.legacy_env {
         return legacy(context, name).await;
     }
+    let Ok(device) = timeout_at(until, cdi_device(context, name)).await else {
+        discard(context, name).await;
+        return Err(Status::failed_precondition(format!(
+            "tenant {name} has no CDI device after {seconds} s: the manager keeps no CDI specification or could not write it \
+             (mps-manager status): set cdi_dir in its configuration, or give the plugin --legacy-env"
+        )));
+    };
+    let device = device?;
     let gpus = requested.gpus();
     let gpus = gpus.iter().map(|gpu| format!("{}={gpu}", context.options.gpu_kind));
-    let names = [format!("{TENANT_KIND}={name}")].into_iter().chain(gpus);
-    let cdi_devices = names.map(|name| CdiDevice { name }).collect();
+    let cdi_devices = [device].into_iter().chain(gpus).map(|name| CdiDevice { name }).collect();
     Ok(ContainerAllocateResponse { cdi_devices, ..ContainerAllocateResponse::default() })
+}
+
+/// Deletes a tenant that no container gets; what this misses is deleted with those that no pod holds.
+async fn discard(context: &PluginContext, name: &TenantName) {
+    let _ = timeout(ANSWER, context.client.delete(&deletion(name))).await;
 }
 
 fn refused(name: &TenantName, error: &ClientError) -> Status {
@@ -126,16 +136,36 @@ async fn write(
     client.put(&path, Some(&tag), &spec).await
 }
 
+async fn environment(context: &PluginContext, name: &TenantName) -> Result<EnvironmentView, ClientError> {
+    context.client.get(&format!("{}/environment", tenant_path(name))).await
+}
+
+fn no_container(name: &TenantName, why: Option<String>) -> Status {
+    let why = why.unwrap_or_default();
+    Status::failed_precondition(format!("no container may be a client of tenant {name}: {why}"))
+}
+
+/// Waits until the tenant's CDI device is in the manager's specification, where the container runtime looks for it.
+async fn cdi_device(context: &PluginContext, name: &TenantName) -> Result<String, Status> {
+    loop {
+        match environment(context, name).await {
+            Ok(EnvironmentView { cdi_device: Some(device), .. }) => return Ok(device),
+            Ok(EnvironmentView { container: None, container_refused, .. }) => {
+                return Err(no_container(name, container_refused));
+            }
+            Ok(_) => {}
+            Err(error) if error.may_pass() => {}
+            Err(error) => return Err(refused(name, &error)),
+        }
+        sleep(POLL).await;
+    }
+}
+
 /// The tenant's environment and its directory, and the GPU as NVIDIA's container runtime takes it.
 async fn legacy(context: &PluginContext, name: &TenantName) -> Result<ContainerAllocateResponse, Status> {
-    let path = format!("{}/environment", tenant_path(name));
-    let environment: EnvironmentView =
-        context.client.get(&path).await.map_err(|error| refused(name, &error))?;
+    let environment = answered(environment(context, name)).await.map_err(|error| refused(name, &error))?;
     let Some(container) = environment.container else {
-        let why = environment.container_refused.unwrap_or_default();
-        return Err(Status::failed_precondition(format!(
-            "no container may be a client of tenant {name}: {why}"
-        )));
+        return Err(no_container(name, environment.container_refused));
     };
     let gpus: Vec<&str> = container.gpus.iter().map(GpuUuid::as_str).collect();
     let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.join(","));

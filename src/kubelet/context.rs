@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::places::NodeOffer;
 use super::preference::GpuPreference;
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::clock::Clock;
 use crate::domain::duration::parse_duration;
 use crate::domain::{InvalidValue, TenantName};
+
+/// How long the manager may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// How the plugin serves the kubelet.
 #[derive(Debug, Clone, clap::Args)]
@@ -51,9 +54,6 @@ pub struct KubeletPluginOptions {
     /// How long an allocation is kept at least, since the kubelet lists it some time after it was made
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
     pub min_age: Duration,
-    /// How long processes of a pod that is gone are waited for before they are ended
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
-    pub drain: Duration,
     /// How long the manager may be away until all places are unhealthy
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub grace: Duration,
@@ -101,13 +101,11 @@ pub(super) struct TrackedTenant {
     pub(super) made_until: Option<Instant>,
     /// How many times in a row the kubelet did not list its places.
     pub(super) unlisted: u32,
-    /// Since when its processes are waited for.
-    pub(super) draining: Option<Instant>,
 }
 
 impl TrackedTenant {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), made_until: None, unlisted: 0, draining: None }
+        Self { since: Instant::now(), made_until: None, unlisted: 0 }
     }
 
     /// Whether it is too young for its places to be missed.
@@ -122,6 +120,8 @@ pub(super) struct PluginContext {
     pub(super) options: KubeletPluginOptions,
     pub(super) clock: Clock,
     pub(super) offer: watch::Sender<Arc<NodeOffer>>,
+    /// Has every class listed to the kubelet again, although nothing of it has changed.
+    pub(super) relist: watch::Sender<()>,
     /// Held while a tenant is deleted, so that none is deleted that is just allocated again.
     pub(super) tracked: Mutex<BTreeMap<TenantName, TrackedTenant>>,
 }
@@ -133,6 +133,7 @@ impl PluginContext {
             options,
             clock: Clock::system(),
             offer: watch::Sender::new(Arc::default()),
+            relist: watch::Sender::new(()),
             tracked: Mutex::default(),
         }
     }
@@ -163,6 +164,19 @@ impl PluginContext {
 /// The path of a tenant in the API.
 pub(super) fn tenant_path(name: &TenantName) -> String {
     format!("/api/v1/tenants/{name}")
+}
+
+/// The request that deletes a tenant with whose environment no process will be started any more.
+pub(super) fn deletion(name: &TenantName) -> String {
+    format!("{}?finished=true", tenant_path(name))
+}
+
+/// The manager's answer to a request, within a time.
+pub(super) async fn answered<T>(
+    request: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let late = || ClientError::Address(format!("the manager did not answer within {} s", ANSWER.as_secs()));
+    timeout(ANSWER, request).await.unwrap_or_else(|_| Err(late()))
 }
 
 pub(super) fn millis(duration: Duration) -> i64 {

@@ -93,17 +93,23 @@ impl DevicePlugin for ClassService {
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let class = self.class.clone();
-        let begin = (self.context.offer.subscribe(), None::<Vec<Device>>);
-        let lists = stream::unfold(begin, move |(mut offers, sent)| {
+        let begin = (self.context.offer.subscribe(), self.context.relist.subscribe(), None::<Vec<Device>>);
+        let lists = stream::unfold(begin, move |(mut offers, mut again, mut sent)| {
             let class = class.clone();
             async move {
                 loop {
                     let devices = devices(&offers.borrow_and_update(), &class);
                     if sent.as_ref() != Some(&devices) {
                         let answer = ListAndWatchResponse { devices: devices.clone() };
-                        return Some((Ok::<_, Status>(answer), (offers, Some(devices))));
+                        return Some((Ok::<_, Status>(answer), (offers, again, Some(devices))));
                     }
-                    offers.changed().await.ok()?;
+                    tokio::select! {
+                        changed = offers.changed() => changed.ok()?,
+                        changed = again.changed() => {
+                            changed.ok()?;
+                            sent = None;
+                        }
+                    }
                 }
             }
         });

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::context::PluginContext;
+use super::context::{PluginContext, answered};
 use super::facts;
 use super::places::NodeOffer;
 use crate::client::{Client, ClientError};
@@ -16,8 +16,6 @@ use crate::service::host::GpuView;
 const EVENTS: &str = "/api/v1/events/stream?type=daemon.,server.,settings.,layout.,gpu.,host.";
 /// How often everything is read without an event.
 const REFRESH: Duration = Duration::from_secs(5);
-/// How long the manager may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
 /// Pause before a manager that is gone is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -43,7 +41,8 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
     let client = &context.client;
     // It begins now, so that no event is missed behind what is read next.
     let mut stream = answered(client.stream(EVENTS)).await?;
-    let mut gpus = Vec::new();
+    // Before any event is taken: a class is named by the SMs of its GPUs.
+    let mut gpus = answered(gpus_of(client)).await?;
     let mut due = interval(REFRESH);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -57,7 +56,7 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
             },
         };
         if is_due {
-            gpus = answered(client.get::<List<GpuView>>("/api/v1/gpus")).await?.items;
+            gpus = answered(gpus_of(client)).await?;
         }
         let daemons: Vec<DaemonView> = answered(daemons(client)).await?;
         if lost.take().is_some() {
@@ -76,7 +75,6 @@ async fn daemons(client: &Client) -> Result<Vec<DaemonView>, ClientError> {
     client.list("/api/v1/daemons", usize::MAX).await
 }
 
-async fn answered<T>(request: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-    let late = || ClientError::Address(format!("the manager did not answer within {} s", ANSWER.as_secs()));
-    timeout(ANSWER, request).await.unwrap_or_else(|_| Err(late()))
+async fn gpus_of(client: &Client) -> Result<Vec<GpuView>, ClientError> {
+    Ok(client.get::<List<GpuView>>("/api/v1/gpus").await?.items)
 }

@@ -21,6 +21,8 @@ pub(super) struct DevicePlace {
     pub(super) gpu: GpuUuid,
     pub(super) number: u32,
     pub(super) daemon: DaemonName,
+    /// The share of a process there.
+    pub(super) share: ThreadPercentage,
     /// Why no process can be placed there now.
     pub(super) fault: Option<String>,
 }
@@ -70,6 +72,7 @@ impl NodeOffer {
                 gpu: gpu.clone(),
                 number,
                 daemon: daemon.name.clone(),
+                share,
                 fault: fault.clone(),
             };
             let class = self.classes.entry(class_name(share, sms, limit)).or_default();
@@ -219,6 +222,7 @@ pub(super) mod tests {
         assert_eq!((ids[0], ids[5], ids[11]), (&*of(0, 0), &*of(1, 1), &*of(2, 3)));
         assert!(ids.iter().all(|id| id.len() <= 63), "what a kubelet takes");
         assert!(places.iter().all(|place| place.fault.is_some()), "no daemon has a driver");
+        assert!(places.iter().all(|place| place.share == percentage(250)));
     }
 
     #[test]

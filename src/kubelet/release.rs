@@ -1,24 +1,27 @@
 //! Renews the tenants whose places pods hold, and deletes the others: the kubelet says nothing when a pod is gone.
 //!
-//! Which tenants there are is read from the manager, so that those of an earlier plugin are taken over.
+//! Which tenants there are is read from the manager, so that those of an earlier plugin are taken over. No process is ever ended: a pod
+//! that is gone has none, and a tenant with processes stays.
 
 use reqwest::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::allocation::DeviceClaim;
-use super::context::{PluginContext, TrackedTenant, millis, tenant_path};
-use super::usage::{DeviceUsage, device_usage};
+use super::context::{PluginContext, TrackedTenant, answered, deletion, millis, tenant_path};
+use super::usage::{ClaimUse, DeviceUsage, device_usage};
 use crate::client::ClientError;
+use crate::domain::count::counted;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
-/// How many times in a row the kubelet has to leave out places before their tenant is deleted.
+/// How many times in a row places have to be free before their tenant is deleted.
 const UNLISTED: u32 = 2;
 
 /// Asks the kubelet at intervals, for ever.
 pub(super) async fn keep_released(context: &PluginContext) {
     let mut source = "";
+    let mut relisted = Instant::now();
     loop {
         sleep(context.options.interval).await;
         let usage = device_usage(&context.options).await;
@@ -26,15 +29,22 @@ pub(super) async fn keep_released(context: &PluginContext) {
             source = usage.source;
             tracing::info!("which devices pods hold is known from {source}");
         }
-        // A manager that is away is reported by the one who follows it.
-        if let Err(error) = settle_all(context, &usage).await {
-            tracing::debug!(%error, "tenants were not renewed");
+        match settle_all(context, &usage).await {
+            // The kubelet writes its checkpoint when devices are listed to it, and leaves out the pods that are gone.
+            Ok(true) if relisted.elapsed() >= context.options.min_age => {
+                relisted = Instant::now();
+                context.relist.send_replace(());
+            }
+            Ok(_) => {}
+            // A manager that is away is reported by the one who follows it.
+            Err(error) => tracing::debug!(%error, "tenants were not renewed"),
         }
     }
 }
 
-async fn settle_all(context: &PluginContext, usage: &DeviceUsage) -> Result<(), ClientError> {
-    let tenants: Vec<TenantView> = context.client.list("/api/v1/tenants", usize::MAX).await?;
+/// Renews or deletes each tenant; whether there is one of which it is doubtful which is right.
+async fn settle_all(context: &PluginContext, usage: &DeviceUsage) -> Result<bool, ClientError> {
+    let tenants: Vec<TenantView> = answered(context.client.list("/api/v1/tenants", usize::MAX)).await?;
     let domain = format!("{}/", context.options.resource_domain);
     let claimed = |tenant: TenantView| {
         let claim = DeviceClaim::of_labels(&tenant.spec.labels)?;
@@ -44,34 +54,45 @@ async fn settle_all(context: &PluginContext, usage: &DeviceUsage) -> Result<(), 
     context.tracked.lock().await.retain(|name, tracked| {
         tracked.is_young(context.options.min_age) || tenants.iter().any(|(tenant, _)| tenant.name == *name)
     });
+    let mut is_doubtful = false;
     for (tenant, claim) in &tenants {
-        let is_unlisted = usage.claims.as_ref().is_some_and(|claims| !claims.contains(claim));
-        if let Err(error) = settle(context, tenant, is_unlisted).await {
+        let used = usage.of_claim(claim);
+        is_doubtful |= used == ClaimUse::Doubtful;
+        if let Err(error) = settle(context, tenant, used).await {
             tracing::warn!(%error, "tenant {} could be neither renewed nor deleted", tenant.name);
         }
     }
-    Ok(())
+    Ok(is_doubtful)
 }
 
-async fn settle(context: &PluginContext, tenant: &TenantView, is_unlisted: bool) -> Result<(), ClientError> {
+async fn settle(context: &PluginContext, tenant: &TenantView, used: ClaimUse) -> Result<(), ClientError> {
     let mut all = context.tracked.lock().await;
     let tracked = all.entry(tenant.name.clone()).or_insert_with(TrackedTenant::new);
-    if !is_unlisted {
-        (tracked.unlisted, tracked.draining) = (0, None);
+    if used != ClaimUse::Free {
+        tracked.unlisted = 0;
         drop(all);
-        return renew(context, tenant).await;
+        // One that is doubtful for long expires.
+        return if used == ClaimUse::Held { answered(renew(context, tenant)).await } else { Ok(()) };
     }
     if tracked.is_young(context.options.min_age) {
         return Ok(());
     }
-    tracked.unlisted += 1;
+    tracked.unlisted = tracked.unlisted.saturating_add(1);
     if tracked.unlisted < UNLISTED {
         return Ok(());
     }
-    let draining = *tracked.draining.get_or_insert_with(Instant::now);
-    if release(context, tenant, draining).await? {
-        all.remove(&tenant.name);
-        tracing::info!("tenant {} was deleted: no pod holds its places", tenant.name);
+    let is_first = tracked.unlisted == UNLISTED;
+    match answered(release(context, tenant)).await? {
+        0 => {
+            all.remove(&tenant.name);
+            tracing::info!("tenant {} was deleted: no pod holds its places", tenant.name);
+        }
+        left if is_first => tracing::warn!(
+            "no pod holds the places of tenant {}, which has {}: it stays until they end",
+            tenant.name,
+            counted(left, "client")
+        ),
+        _ => {}
     }
     Ok(())
 }
@@ -88,33 +109,18 @@ async fn renew(context: &PluginContext, tenant: &TenantView) -> Result<(), Clien
     context.client.put::<Value>(&path, Some(&tag), &now.spec).await.map(drop)
 }
 
-/// Deletes a tenant once it has no client, and ends its clients once they were waited for; whether it is gone.
-async fn release(
-    context: &PluginContext,
-    tenant: &TenantView,
-    draining: Instant,
-) -> Result<bool, ClientError> {
-    let (client, path) = (&context.client, tenant_path(&tenant.name));
-    let clients: Vec<ClientView> = match client.list(&format!("{path}/clients"), usize::MAX).await {
-        Err(error) if error.has_status(StatusCode::NOT_FOUND) => return Ok(true),
+/// Deletes a tenant that has no client; how many it has.
+async fn release(context: &PluginContext, tenant: &TenantView) -> Result<usize, ClientError> {
+    let path = format!("{}/clients", tenant_path(&tenant.name));
+    let clients: Vec<ClientView> = match context.client.list(&path, usize::MAX).await {
+        Err(error) if error.has_status(StatusCode::NOT_FOUND) => return Ok(0),
         answer => answer?,
     };
-    if clients.is_empty() {
-        return match client.delete(&path).await {
-            Err(error) if !error.has_status(StatusCode::NOT_FOUND) => Err(error),
-            _ => Ok(true),
-        };
+    if !clients.is_empty() {
+        return Ok(clients.len());
     }
-    if draining.elapsed() >= context.options.drain {
-        for one in &clients {
-            let terminate = format!("/api/v1/clients/{}/terminate?stopped=continue", one.id);
-            match client.post::<Value>(&terminate, &json!({})).await {
-                Err(error) if !error.has_status(StatusCode::NOT_FOUND) => return Err(error),
-                _ => {
-                    tracing::warn!("process {} of tenant {} is ended: its pod is gone", one.pid, tenant.name);
-                }
-            }
-        }
+    match context.client.delete(&deletion(&tenant.name)).await {
+        Err(error) if !error.has_status(StatusCode::NOT_FOUND) => Err(error),
+        _ => Ok(0),
     }
-    Ok(false)
 }

@@ -1,7 +1,11 @@
-//! Which places the kubelet's pods hold: as its `PodResources` API lists them, or else as its checkpoint does.
+//! Which places the kubelet's pods hold, as its `PodResources` API and its checkpoint say.
+//!
+//! The API leaves out ordinary init containers, and after a restart of the kubelet all pods until it has reached its API server. The
+//! checkpoint has them, and keeps those of pods that are gone until the kubelet writes it again. So a place is free that neither has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,25 +29,63 @@ const LONGEST: usize = 64 << 20;
 pub(super) struct DeviceUsage {
     /// Where it is from, in words.
     pub(super) source: &'static str,
-    /// The places of each container; `None` where nobody says which they are.
-    pub(super) claims: Option<BTreeSet<DeviceClaim>>,
+    /// The places of each container that the API lists; `None` where it does not answer.
+    listed: Option<BTreeSet<DeviceClaim>>,
+    /// The places of each container in the checkpoint; `None` where it cannot be read.
+    noted: Option<BTreeSet<DeviceClaim>>,
 }
 
-/// Asks the kubelet which places are in use, or reads its checkpoint where it does not answer.
-pub(super) async fn device_usage(options: &KubeletPluginOptions) -> DeviceUsage {
-    match timeout(ANSWER, pod_resources(&options.pod_resources)).await {
-        Ok(Ok(claims)) => return DeviceUsage { source: "the PodResources API", claims: Some(claims) },
-        Ok(Err(error)) => tracing::debug!(%error, "the PodResources API does not answer"),
-        Err(_) => tracing::debug!("the PodResources API did not answer in time"),
+/// Whether a container holds places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClaimUse {
+    /// One does, or nobody says that none does.
+    Held,
+    /// One may: the checkpoint alone says so, or cannot be read.
+    Doubtful,
+    /// None does.
+    Free,
+}
+
+impl DeviceUsage {
+    fn of(listed: Option<BTreeSet<DeviceClaim>>, noted: Option<BTreeSet<DeviceClaim>>) -> Self {
+        let source = match (&listed, &noted) {
+            (Some(_), Some(_)) => "the PodResources API",
+            (Some(_), None) => "the PodResources API without the checkpoint, so nothing is deleted",
+            (None, Some(_)) => "the kubelet's checkpoint",
+            (None, None) => "nobody, so nothing is deleted",
+        };
+        Self { source, listed, noted }
     }
-    let path = options.plugin_dir.join(CHECKPOINT);
-    match fs::read(&path).map_err(|error| error.to_string()).and_then(|text| checkpointed(&text)) {
-        Ok(claims) => DeviceUsage { source: "the kubelet's checkpoint", claims: Some(claims) },
-        Err(error) => {
-            tracing::debug!(%error, "{} cannot be read", path.display());
-            DeviceUsage { source: "nobody, so nothing is deleted", claims: None }
+
+    /// Whether a container holds these places. The checkpoint alone counts where the API does not answer.
+    pub(super) fn of_claim(&self, claim: &DeviceClaim) -> ClaimUse {
+        let is_in = |claims: &BTreeSet<DeviceClaim>| claims.contains(claim);
+        match (self.listed.as_ref().map(is_in), self.noted.as_ref().map(is_in)) {
+            (Some(true), _) | (None, Some(true) | None) => ClaimUse::Held,
+            (Some(false), Some(true) | None) => ClaimUse::Doubtful,
+            (Some(false) | None, Some(false)) => ClaimUse::Free,
         }
     }
+}
+
+/// Asks the kubelet which places are in use, and reads its checkpoint.
+pub(super) async fn device_usage(options: &KubeletPluginOptions) -> DeviceUsage {
+    let late = |_| Err("no answer in time".to_owned());
+    let listed = timeout(ANSWER, pod_resources(&options.pod_resources)).await.unwrap_or_else(late);
+    if let Err(error) = &listed {
+        tracing::debug!(%error, "the PodResources API does not answer");
+    }
+    let path = options.plugin_dir.join(CHECKPOINT);
+    let noted = match fs::read(&path) {
+        Ok(text) => checkpointed(&text),
+        // The kubelet that answers writes it with its first allocation.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && listed.is_ok() => Ok(BTreeSet::new()),
+        Err(error) => Err(error.to_string()),
+    };
+    if let Err(error) = &noted {
+        tracing::debug!(%error, "{} cannot be read", path.display());
+    }
+    DeviceUsage::of(listed.ok(), noted.ok())
 }
 
 async fn pod_resources(socket: &Path) -> Result<BTreeSet<DeviceClaim>, String> {
@@ -138,6 +180,21 @@ mod tests {
         let none = br#"{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 7}"#;
         assert_eq!(checkpointed(none), Ok(BTreeSet::new()));
         assert!(checkpointed(b"{").is_err());
+    }
+
+    #[test]
+    fn places_are_free_that_neither_source_has() {
+        let held = claim("x/y", &["a"]);
+        let (none, with) = (|| Some(BTreeSet::new()), || Some(BTreeSet::from([held.clone()])));
+        let of = |listed, noted| DeviceUsage::of(listed, noted).of_claim(&held);
+        assert_eq!(of(with(), none()), ClaimUse::Held);
+        assert_eq!(of(with(), None), ClaimUse::Held);
+        assert_eq!(of(none(), with()), ClaimUse::Doubtful);
+        assert_eq!(of(none(), None), ClaimUse::Doubtful);
+        assert_eq!(of(none(), none()), ClaimUse::Free);
+        assert_eq!(of(None, with()), ClaimUse::Held);
+        assert_eq!(of(None, none()), ClaimUse::Free);
+        assert_eq!(of(None, None), ClaimUse::Held);
     }
 
     #[test]

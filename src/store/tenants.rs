@@ -179,7 +179,7 @@ pub async fn put(
                               directory, expires_at)
          VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_counters WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
                  coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1,
-                 CASE WHEN ?6 IS NULL THEN '' ELSE 'x' END || substr(lower(hex(randomblob(5))), iif(?6 IS NULL, 1, 2)), ?6)
+                 lower(hex(randomblob(5))), ?6)
          ON CONFLICT (name) DO UPDATE
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
              daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at,
@@ -242,8 +242,6 @@ mod tests {
                     }
                     let late = get(&mut *db, &name("late")).await?.expect("there");
                     assert_eq!(late.spec, until(200));
-                    let stays_for_long = get(&mut *db, &name("stays")).await?.expect("there");
-                    assert!(late.directory.is_temporary() && !stays_for_long.directory.is_temporary());
                     for (now, names) in [(99, &[][..]), (100, &["early"]), (i64::MAX, &["early", "late"])] {
                         let found = expired(&mut *db, now).await?;
                         let found: Vec<&str> = found.iter().map(|tenant| tenant.name.as_str()).collect();

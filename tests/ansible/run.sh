@@ -37,11 +37,10 @@ gpu_hosts:
       ansible_connection: local
       ansible_python_interpreter: $python/bin/python
       ansible_become: false
-      mps_manager_package: ""
       mps_manager_binary: $binary
       mps_manager_binary_path: $scratch/bin/mps-manager
       mps_manager_command: $scratch/bin/mps-manager
-      mps_manager_host_file_path: $scratch/host.yaml
+      mps_manager_host_file_path: $scratch/etc/mps-manager/host.yaml
       mps_manager_environment:
         MPS_MANAGER_RUNTIME_DIR: $HOST_A_RUNTIME_DIR
 END

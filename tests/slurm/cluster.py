@@ -98,10 +98,16 @@ class Cluster:
             f"MPS_MANAGER_SLURM_SHARES={self.home}/slurm-shares.conf",
             "MPS_MANAGER_DRIVER_DIR=/nonexistent",
         ]))
-        for script in ["prolog", "epilog", "taskprolog"]:
+        for script in ["prolog", "epilog"]:
             shutil.copy(ROOT / f"deploy/slurm/{script}.sh", scripts / f"{script}.sh")
             wrapper = TIMED if script == "prolog" else PLAIN
             installed(self.home / f"{script}.sh", wrapper.format(home=self.home, scripts=scripts, name=script))
+        # It runs with the variables of the job, and believes none about its paths.
+        text = (ROOT / "deploy/slurm/taskprolog.sh").read_text()
+        for path, here in [("/etc/mps-manager/slurm-shares.conf", self.home / "slurm-shares.conf"), ("/run/mps-manager-slurm", self.records)]:
+            assert text.count(path) == 1, text
+            text = text.replace(path, str(here))
+        installed(self.home / "taskprolog.sh", text)
         example = (ROOT / "deploy/slurm/slurm-shares.conf").read_text()
         (self.home / "slurm-shares.conf").write_text(shares(example))
         conf = (ROOT / "deploy/slurm/slurm.conf").read_text()

@@ -186,18 +186,21 @@ def documented(cluster):
 def other_shares(cluster):
     """A partition and a feature with shards of another size."""
     jobs = [Job(cluster, USERS[0], shards=1, of=2, gib=8, options=["--partition=debug"]),
-            Job(cluster, USERS[1], shards=2, gib=34, options=["--constraint=bigmem"])]
+            Job(cluster, USERS[1], shards=2, gib=34, options=["--constraint=mps&bigmem"]),
+            Job(cluster, USERS[2], shards=2, options=["--constraint=mps|bigmem"])]
     until_ended(jobs, "jobs with other shares end")
     for job in jobs:
         job.check()
-    say("ok: shards of a partition and of a feature")
+    say("ok: shards of a partition and of a feature, and none of a feature that is one of several")
 
 
 def refusals(cluster):
     """A job that is given more shards than a GPU has: no task of it starts, and it is tried again."""
     words = "asks for 4 shards, and a GPU has 2"
+    # What its user says of the scripts' paths does not count.
+    told = {"MPS_MANAGER_SLURM_SHARES": "/nonexistent", "MPS_MANAGER_SLURM_DIR": str(cluster.results)}
     interactive = cluster.run("srun", "--partition=debug", "--gres=shard:4", "touch", cluster.results / "ran", user=USERS[0],
-                              check=False, timeout=180)
+                              check=False, timeout=180, **told)
     printed = interactive.stdout + interactive.stderr
     assert interactive.returncode != 0 and words in printed, f"{interactive.returncode}: {printed}"
     assert not (cluster.results / "ran").exists(), "a refused task ran"

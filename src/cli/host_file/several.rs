@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::super::confirm::ConfirmArgs;
-use super::super::fleet::{FleetArgs, HostResults};
+use super::super::fleet::{FleetArgs, FleetHost, HostResults};
 use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
 use super::super::server::CallArgs;
 use super::super::wait::{WaitArgs, ended_among_others};
@@ -77,7 +77,8 @@ pub(super) async fn diff(
     text: &str,
     file: &FileArgs,
 ) -> Result<u8, ClientError> {
-    let compared = compare_all(fleet, call, text, file).await?;
+    let hosts = fleet.hosts(&[])?;
+    let compared = compare_all(fleet, &hosts, call, text, file).await;
     let rows = compared.iter().map(|(host, result)| match result {
         Ok((changes, _)) if changes.is_empty() => HostRow::new(host, "same", changes, 0),
         Ok((changes, _)) => HostRow::new(host, "differs", changes, DIFFERS),
@@ -103,7 +104,8 @@ pub(super) async fn apply(
     file: &FileArgs,
     (wait, confirm): (WaitArgs, ConfirmArgs),
 ) -> Result<ExitCode, ClientError> {
-    let compared = compare_all(fleet, call, text, file).await?;
+    let hosts = fleet.hosts(&[])?;
+    let compared = compare_all(fleet, &hosts, call, text, file).await;
     let all = || compared.iter().filter_map(|(_, result)| result.as_ref().ok());
     let deleted = all()
         .flat_map(|(changes, _)| changes)
@@ -116,7 +118,7 @@ pub(super) async fn apply(
     }
     let shown: BTreeMap<&str, &Comparison> =
         compared.iter().filter_map(|(host, result)| Some((host.as_str(), result.as_ref().ok()?))).collect();
-    let applied = fleet.ask_each(&call.server, &[], "applying the host file", |host, client| {
+    let applied = fleet.ask_each(&hosts, &call.server, "applying the host file", |host, client| {
         // What was shown is what is applied.
         let tag = match shown.get(host.as_str()) {
             Some((changes, tag)) if !changes.is_empty() => tag.as_deref(),
@@ -124,7 +126,7 @@ pub(super) async fn apply(
         };
         futures_util::future::Either::Right(put(client, text, file, tag, wait))
     });
-    let applied = applied.await?;
+    let applied = applied.await;
     let rows = compared.iter().zip(&applied).map(|((host, before), (_, after))| match (before, after) {
         (Err(error), _) | (Ok(_), Err(error)) => HostRow::failed(host, error),
         (Ok((changes, _)), Ok(None)) => HostRow::new(host, "same", changes, 0),
@@ -145,14 +147,13 @@ fn applied_row(host: &str, changes: &[HostChange], operation: &Operation) -> Hos
 
 async fn compare_all(
     fleet: &FleetArgs,
+    hosts: &[FleetHost],
     call: &CallArgs,
     text: &str,
     file: &FileArgs,
-) -> Result<HostResults<Comparison>, ClientError> {
-    let compared = fleet.ask_each(&call.server, &[], "comparing the host file", |_, client| async move {
-        compare(&client, text, file).await
-    });
-    compared.await
+) -> HostResults<Comparison> {
+    let compare = |_, client: Client| async move { compare(&client, text, file).await };
+    fleet.ask_each(hosts, &call.server, "comparing the host file", compare).await
 }
 
 /// Applies the file to one host; gives the operation, which has ended unless the caller does not wait.

@@ -57,9 +57,7 @@ pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
 
 async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
     let beside: Vec<&HostAddress> = args.from.iter().collect();
-    if !args.fleet.is_given() {
-        args.fleet.refuse_alone(&beside)?;
-    }
+    let hosts = args.fleet.hosts(&beside)?;
     let ca_file = args.call.server.ca_file();
     let ca_file = ca_file.as_deref();
     let text = match (&args.from, file) {
@@ -95,7 +93,7 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     let results = if args.fleet.is_given() {
         let (request, document) = (&request, &document);
         let replay = |_, client: Client| async move { on_host(&client, request, document, false).await };
-        args.fleet.ask_each(&args.call.server, &beside, "replaying", replay).await?
+        args.fleet.ask_each(&hosts, &args.call.server, "replaying", replay).await
     } else {
         vec![("this host".into(), on_host(&args.call.client()?, &request, &document, true).await)]
     };

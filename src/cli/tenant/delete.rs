@@ -37,12 +37,15 @@ pub(in crate::cli) struct TenantDeleteArgs {
     /// The tenant
     #[arg(add = ArgValueCandidates::new(completion::tenants))]
     name: TenantName,
-    /// Wait for its processes to end, for at most this time, for example 30s
+    /// Wait for its processes to end, for at most this time, for example 30s; further ones may still start
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     drain: Option<Duration>,
     /// Terminate the clients that are left, revoke other leases, and accept that there is no such tenant
     #[arg(long)]
     force: bool,
+    /// No process will be started with its environment any more: remove its directory at once, and not after a day
+    #[arg(long)]
+    finished: bool,
     /// Say what would be done, and change nothing
     #[arg(long, conflicts_with_all = ["drain", "force"])]
     dry_run: bool,
@@ -109,7 +112,9 @@ async fn drain_and_delete(
             return Ok(ExitCode::from(DIFFERS));
         }
     }
-    client.delete(&filtered(path, &[("dry_run", args.dry_run.then(|| "true".into()))])).await?;
+    let yes = |is: bool| is.then(|| "true".into());
+    let query = [("dry_run", yes(args.dry_run)), ("finished", yes(args.finished))];
+    client.delete(&filtered(path, &query)).await?;
     let words = if args.dry_run { "would be deleted" } else { "was deleted" };
     args.announce(&format!("tenant {name} {words}"), !args.dry_run);
     Ok(ExitCode::SUCCESS)

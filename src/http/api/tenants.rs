@@ -92,11 +92,25 @@ pub(super) async fn put(
     Ok(written(&done, done.value.generation, query.dry_run))
 }
 
+/// Whether a deletion is a dry run, and what becomes of the tenant's directory.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeleteTenantQuery {
+    /// Check the request and answer as if it were done, but change nothing.
+    #[serde(default)]
+    dry_run: bool,
+    /// No process will be started with the tenant's environment any more, so that its directory goes at once. Else it stays for a day,
+    /// with a socket that refuses: a shell that has its path would go past MPS without it.
+    #[serde(default)]
+    finished: bool,
+}
+
 /// Delete a tenant
 #[utoipa::path(delete, path = "/api/v1/tenants/{name}", operation_id = "delete_tenant", tag = "tenants",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     params(
-        ("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."), DeleteTenantQuery,
         IfMatch,
     ),
     responses((status = 204, description = "Deleted, or a dry run.")))]
@@ -104,10 +118,10 @@ pub(super) async fn delete(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<TenantName>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<DeleteTenantQuery>,
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
-    app.service.delete_tenant(&ctx, name, conditions.options(query.dry_run)).await?;
+    app.service.delete_tenant(&ctx, name, query.finished, conditions.options(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

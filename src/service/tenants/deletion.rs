@@ -14,14 +14,17 @@ use crate::store;
 
 impl Service {
     /// Deletes a tenant; refused while its processes are connected.
+    ///
+    /// `is_finished` says that no process will be started with its environment any more, so that its directory goes at once.
     pub async fn delete_tenant(
         &self,
         ctx: &RequestContext,
         name: TenantName,
+        is_finished: bool,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::Administer)?;
-        self.with(&permit).delete_unused(&permit, name, options).await
+        self.with(&permit).delete_unused(&permit, name, is_finished, options).await
     }
 }
 
@@ -31,6 +34,7 @@ impl Backend {
         self: &Arc<Self>,
         permit: &Permit,
         name: TenantName,
+        is_finished: bool,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         self.refuse_read_only().await?;
@@ -40,7 +44,7 @@ impl Backend {
         let service = Arc::clone(self);
         let (by, clock) = (permit.ctx().cause(), permit.ctx().clock);
         let forgotten = name.clone();
-        let (desired, revoked) = self
+        let (desired, revoked, directory) = self
             .write(permit, move |db| {
                 Box::pin(async move {
                     let tenant =
@@ -53,7 +57,7 @@ impl Backend {
                     } else {
                         store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
                     };
-                    Ok::<_, ServiceError>(((desired, revoked), fate(&options)))
+                    Ok::<_, ServiceError>(((desired, revoked, tenant.directory), fate(&options)))
                 })
             })
             .await?;
@@ -61,6 +65,9 @@ impl Backend {
             self.parts.access.end(&revoked).await;
             self.history.forget(&forgotten);
             self.publish(desired);
+            if is_finished {
+                self.parts.fleet.context().handouts.finish(&directory);
+            }
         }
         Ok(())
     }
@@ -108,7 +115,7 @@ impl Backend {
             RequestContext::of_manager(self.parts.clock, EXPIRE, target).require(Right::Administer)?;
         // One that was renewed meanwhile has another entity tag.
         let options = WriteOptions { if_match: Some(etag(tenant.generation)), ..WriteOptions::default() };
-        self.delete_unused(&permit, tenant.name.clone(), options).await?;
+        self.delete_unused(&permit, tenant.name.clone(), false, options).await?;
         Ok(true)
     }
 

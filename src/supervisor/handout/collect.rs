@@ -12,8 +12,7 @@ use crate::host::process::having;
 use crate::mps::process::{PIPE_ENV, SOCKET, daemon_of_pid_file, is_listened_at};
 
 /// How long the directory of a deleted tenant is kept at least: a shell that has its path, a file of variables or a job that is
-/// not started yet would go past MPS without it, and shows in no process. An engine that made a tenant with an expiry hands its
-/// directory to one job, and has ended that when it deletes the tenant.
+/// not started yet would go past MPS without it, and shows in no process. An engine that deletes a tenant can say that there is none.
 const KEPT: Duration = Duration::from_hours(24);
 /// Directories of deleted tenants beyond which the oldest are not kept for so long: each has an open socket.
 const MOST: usize = 128;
@@ -39,22 +38,23 @@ impl Handouts {
             }
             if let Some(entry) = inner.entries.get_mut(&name) {
                 self.apply(&name, entry, &Handout::Refuse);
-                orphans.push((*entry.closed.get_or_insert_with(Instant::now), name));
+                let closed = *entry.closed.get_or_insert_with(Instant::now);
+                orphans.push((closed, name, entry.is_finished));
             }
         }
         orphans.sort_unstable();
         let mut beyond = orphans.len().saturating_sub(MOST);
-        orphans.retain(|(closed, name)| {
+        orphans.retain(|(closed, _, is_finished)| {
             let is_beyond = beyond > 0;
             beyond = beyond.saturating_sub(1);
-            is_beyond || name.is_temporary() || closed.elapsed() >= kept
+            is_beyond || *is_finished || closed.elapsed() >= kept
         });
         if orphans.is_empty() {
             return;
         }
         let (environments, mounted) = (having(PIPE_ENV), mounts::roots());
         let is_of = |path: &Path, name: &TenantDirectory| path.iter().any(|part| part == name.as_str());
-        for (_, name) in orphans {
+        for (_, name, _) in orphans {
             let held = environments.iter().any(|(_, value)| is_of(Path::new(value), &name))
                 || mounted.iter().any(|path| is_of(path, &name));
             let mut inner = self.inner();
@@ -75,6 +75,13 @@ impl Handouts {
                     entry.stays = Some(why);
                 }
             }
+        }
+    }
+
+    /// No process will be started with this directory any more: it goes once its tenant is gone and no process or mount has it.
+    pub fn finish(&self, name: &TenantDirectory) {
+        if let Some(entry) = self.inner().entries.get_mut(name) {
+            entry.is_finished = true;
         }
     }
 

@@ -189,6 +189,8 @@ struct TenantEntry {
     problem: Option<Blocker>,
     /// When it was first found to be no tenant's.
     closed: Option<Instant>,
+    /// Whether no process will be started with it any more, as who deleted the tenant said.
+    is_finished: bool,
     /// Why it could not be removed after its tenant was deleted.
     stays: Option<String>,
 }
@@ -426,6 +428,7 @@ impl Handouts {
             spare: None,
             problem: None,
             closed: None,
+            is_finished: false,
             stays: None,
         }
     }

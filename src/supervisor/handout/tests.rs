@@ -99,8 +99,8 @@ const A: &str = "aaaaaaaaaa";
 const B: &str = "bbbbbbbbbb";
 /// Of one test: a directory counts as held by the name that processes of any test have in their environment.
 const C: &str = "cccccccccc";
-/// That of a tenant with an expiry.
-const TEMPORARY: &str = "x234567890";
+/// That of a job that has ended.
+const ENDED: &str = "dddddddddd";
 
 #[tokio::test]
 async fn announced_tenant_outlives_an_older_generation() {
@@ -285,7 +285,7 @@ async fn adopted_daemon_elsewhere_keeps_its_own_directory() {
 async fn directory_of_a_deleted_tenant_stays_while_held() {
     let host = host();
     let (_listener, control) = host.control();
-    host.set(&[A, B, TEMPORARY], Handout::Open(control.clone()));
+    host.set(&[A, B, ENDED], Handout::Open(control.clone()));
     host.set(&[B], Handout::Open(control.clone()));
     assert!(!host.is_open(A, &control) && host.path(A).join(SOCKET).exists(), "a placeholder");
     let mut holder =
@@ -299,9 +299,10 @@ async fn directory_of_a_deleted_tenant_stays_while_held() {
     assert!(host.path(A).join(SOCKET).exists(), "a process has it");
     holder.kill().expect("killed");
     holder.wait().expect("reaped");
+    host.handouts.finish(&directory(ENDED));
     host.handouts.collect(&known);
     assert!(host.has_placeholder(A), "a shell may have its path, which no process shows");
-    assert!(!host.path(TEMPORARY).exists(), "only one job had it, which has ended");
+    assert!(!host.path(ENDED).exists(), "only one job had it, which has ended");
     host.handouts.collect_after(&known, Duration::ZERO);
     assert!(!host.path(A).exists());
     assert!(host.is_open(B, &control), "another tenant's is left alone");

@@ -195,12 +195,15 @@ fn allocation_makes_a_tenant_until_its_pod_is_gone() {
 
     // A plugin that is started later has taken it over.
     plugin.end(Signal::KILL);
-    let mut plugin = Plugin::start(&host, &kubelet, &[&QUICK[..], &["--drain", "0s"]].concat());
+    let mut plugin = Plugin::start(&host, &kubelet, &QUICK);
     eventually("the new plugin asked", || plugin.log().contains("PodResources API").then_some(()));
     assert!(tenants(&host).contains_key(&name));
     kubelet.remove_pod("a");
+    // No process is ended.
+    eventually("its process is seen", || plugin.log().contains("which has 1 client: it stays").then_some(()));
+    assert!(tenants(&host).contains_key(&name) && client.is_running());
+    drop(client);
     await_no_tenant(&host);
-    client.ended();
 
     // Without an answer nothing is deleted, and the checkpoint is the next best.
     let only = [ids[0].clone()];
@@ -224,6 +227,60 @@ fn allocation_makes_a_tenant_until_its_pod_is_gone() {
     let directory = &answer.envs["CUDA_MPS_PIPE_DIRECTORY"];
     assert_eq!((&answer.mounts[0].host_path, answer.mounts[0].read_only), (directory, true));
     assert_eq!((&answer.envs["NVIDIA_VISIBLE_DEVICES"], answer.mounts.len()), (&zero, 1));
+}
+
+#[test]
+fn tenants_outlast_a_kubelet_that_lists_no_pod() {
+    let host = Host::ready();
+    divide(&host, 4);
+    let mut kubelet = kubelet(&host);
+    let _plugin = Plugin::start(&host, &kubelet, &QUICK);
+    kubelet.await_healthy(QUARTER, 8);
+    let ids = [format!("{}-0", gpu(&host, "gpu0"))];
+    kubelet.add_pod("a", QUARTER, &ids);
+    kubelet.allocate(QUARTER, &ids).0.expect("allocated");
+    kubelet.write_checkpoint(&[(QUARTER, &ids)]);
+    kubelet.restart_alone();
+    let listed = kubelet.await_healthy(QUARTER, 8).at;
+    kubelet.await_asked(5);
+    assert_eq!(tenants(&host).len(), 1, "the checkpoint has its places");
+    // A kubelet writes its checkpoint when devices are listed to it.
+    eventually("devices are listed again", || (kubelet.listed(QUARTER)?.at > listed).then_some(()));
+    kubelet.write_checkpoint(&[]);
+    await_no_tenant(&host);
+}
+
+#[test]
+fn every_place_has_the_share_of_its_class() {
+    let host = Host::ready();
+    divide(&host, 4);
+    let kubelet = kubelet(&host);
+    let _plugin = Plugin::start(&host, &kubelet, &[]);
+    kubelet.await_healthy(QUARTER, 8);
+    let zero = gpu(&host, "gpu0");
+    for number in 0..4 {
+        kubelet.allocate(QUARTER, &[format!("{zero}-{number}")]).0.expect("allocated");
+    }
+    let tenants = tenants(&host);
+    assert_eq!(tenants.len(), 4);
+    for tenant in tenants.values() {
+        assert_eq!(tenant["spec"]["active_thread_percentage"], json!(25.0), "{tenant}");
+    }
+}
+
+#[test]
+fn allocation_without_a_cdi_specification_is_refused() {
+    let host = Host::ready_of("h200x2", "cdi_dir = \"off\"");
+    divide(&host, 4);
+    let kubelet = kubelet(&host);
+    let _plugin = Plugin::start(&host, &kubelet, &["--timeout", "2s"]);
+    kubelet.await_healthy(QUARTER, 8);
+    let status =
+        kubelet.allocate(QUARTER, &[format!("{}-0", gpu(&host, "gpu0"))]).0.expect_err("it has no device");
+    assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+    let message = status.message();
+    assert!(message.contains("has no CDI device after 2 s") && message.contains("--legacy-env"), "{message}");
+    assert_eq!(tenants(&host).len(), 0, "it was deleted");
 }
 
 #[test]

@@ -58,6 +58,10 @@ struct Known {
     listed: BTreeMap<String, Listed>,
     /// The devices of each pod: resource and IDs.
     pods: BTreeMap<String, (String, Vec<String>)>,
+    /// Whether the API server was not reached since the start, so that no pod of it is listed.
+    is_alone: bool,
+    /// How often the pods were asked for.
+    asked: u32,
 }
 
 #[derive(Clone)]
@@ -138,7 +142,8 @@ impl PodResourcesLister for Shared {
         &self,
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let known = self.known.lock().expect("unpoisoned");
+        let mut known = self.known.lock().expect("unpoisoned");
+        known.asked += 1;
         let of_pod = |(name, (resource, ids)): (&String, &(String, Vec<String>))| {
             // Each device by itself, as the kubelet lists them.
             let device = |id: &String| ContainerDevices {
@@ -149,7 +154,8 @@ impl PodResourcesLister for Shared {
             let containers = vec![ContainerResources { name: "main".into(), devices }];
             PodResources { name: name.clone(), namespace: "default".into(), containers }
         };
-        let pod_resources = known.pods.iter().map(of_pod).collect();
+        let pods = known.pods.iter().filter(|_| !known.is_alone);
+        let pod_resources = pods.map(of_pod).collect();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 }
@@ -206,6 +212,19 @@ impl StandInKubelet {
             known.endpoints.clear();
         });
         self.serve_registration();
+    }
+
+    /// Restarts it while its API server is away: no pod is listed then.
+    pub(super) fn restart_alone(&mut self) {
+        self.known(|known| known.is_alone = true);
+        self.restart();
+    }
+
+    /// Waits until the plugin has asked for the pods so many times from now on.
+    pub(super) fn await_asked(&self, times: u32) {
+        let asked = || self.known(|known| known.asked);
+        let enough = asked() + times;
+        eventually("the plugin asks which pods there are", || (asked() >= enough).then_some(()));
     }
 
     /// Takes the `PodResources` API away.

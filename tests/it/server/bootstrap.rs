@@ -5,14 +5,24 @@ use std::path::Path;
 
 use crate::harness::{InProcess, stderr_of};
 
+const UNIT: &str = "etc/systemd/system/mps-manager.service";
+
 fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Puts a program into an image, where `bootstrap` only looks whether it is there.
+fn install(root: &Path, program: &str) {
+    let program = root.join(program);
+    fs::create_dir_all(program.parent().expect("a directory")).expect("made");
+    fs::write(program, "").expect("written");
 }
 
 #[test]
 fn image_gets_unit_and_host_file_that_applies() {
     let host = InProcess::stopped();
     let root = host.dir().join("image");
+    install(&root, "usr/local/bin/mps-manager");
     let name = root.display().to_string();
     let bootstrap = |more: &[&str]| {
         let mut words = vec!["bootstrap", "--concurrency", "4", "--gpus", "0,1", "--root", &name];
@@ -26,14 +36,14 @@ fn image_gets_unit_and_host_file_that_applies() {
     assert!(printed.contains("mps-manager run --tenant gpu1 -- COMMAND"), "{printed}");
     let drop_in = text(&root.join("etc/systemd/system/mps-manager.service.d/50-host-file.conf"));
     assert!(
-        drop_in.contains("\nExecStart=\nExecStart=/")
-            && drop_in.ends_with("serve --apply /etc/mps-manager/host.yaml\n"),
+        drop_in.ends_with(
+            "\nExecStart=\nExecStart=/usr/local/bin/mps-manager serve --apply /etc/mps-manager/host.yaml\n"
+        ),
         "{drop_in}"
     );
-    let unit = root.join("etc/systemd/system/mps-manager.service");
     let wanted = root.join("etc/systemd/system/multi-user.target.wants/mps-manager.service");
     assert_eq!(fs::read_link(wanted).expect("enabled"), Path::new("/etc/systemd/system/mps-manager.service"));
-    assert!(text(&unit).contains("Type=notify"));
+    assert!(text(&root.join(UNIT)).contains("\nExecStart=/usr/local/bin/mps-manager serve\n"));
     let file = root.join("etc/mps-manager/host.yaml");
     let applied = host.cli(&["diff", "-f", &file.display().to_string(), "-o", "name"]);
     assert_eq!(applied.status.code(), Some(1), "{}", stderr_of(&applied));
@@ -52,6 +62,55 @@ fn image_gets_unit_and_host_file_that_applies() {
 }
 
 #[test]
+fn unit_of_an_image_starts_the_program_that_the_image_has() {
+    let host = InProcess::stopped();
+    let root = host.dir().join("image");
+    let name = root.display().to_string();
+    let words = ["bootstrap", "--concurrency", "4", "--gpus", "0", "--root", &name];
+    let refused = host.cli(&words);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr_of(&refused).contains("install the program there first"), "{}", stderr_of(&refused));
+    assert!(!root.exists(), "something was written");
+    install(&root, "usr/bin/mps-manager");
+    let made = host.cli(&words);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    assert!(text(&root.join(UNIT)).contains("\nExecStart=/usr/bin/mps-manager serve\n"));
+}
+
+#[test]
+fn host_file_that_cannot_be_read_or_named_is_refused() {
+    let host = InProcess::stopped();
+    let root = host.dir().join("image");
+    install(&root, "usr/local/bin/mps-manager");
+    let name = root.display().to_string();
+    let bootstrap = |more: &[&str]| {
+        let mut words = vec!["bootstrap", "--concurrency", "4", "--gpus", "0", "--root", &name];
+        words.extend(more);
+        host.cli(&words)
+    };
+    let unnamed = bootstrap(&["--host-file", "/etc/mps manager/100%.yaml"]);
+    assert_eq!(unnamed.status.code(), Some(2));
+    assert!(
+        stderr_of(&unnamed).contains("/etc/mps manager/100%.yaml cannot stand in a unit"),
+        "{}",
+        stderr_of(&unnamed)
+    );
+    assert!(!root.join("etc").exists(), "something was written");
+
+    let file = root.join("etc/mps-manager/host.yaml");
+    let latin = b"version: v1 # f\xfcr";
+    fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+    fs::write(&file, latin).expect("written");
+    let unread = bootstrap(&[]);
+    assert_eq!(unread.status.code(), Some(2));
+    assert!(stderr_of(&unread).contains("cannot be read"), "{}", stderr_of(&unread));
+    assert_eq!(fs::read(&file).expect("there"), latin);
+    assert!(!root.join("etc/systemd").exists(), "something was written");
+    let forced = bootstrap(&["--force"]);
+    assert!(forced.status.success() && text(&file).contains("gpu0"), "{}", stderr_of(&forced));
+}
+
+#[test]
 fn cloud_init_example_bootstraps() {
     let host = InProcess::stopped();
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/cloud-init.yaml");
@@ -66,7 +125,9 @@ fn cloud_init_example_bootstraps() {
             .collect()
     };
     let ours = commands.iter().map(words).find(|words| words[0] == "mps-manager").expect("a command of ours");
-    let image = host.dir().join("image").display().to_string();
+    let root = host.dir().join("image");
+    install(&root, "usr/bin/mps-manager");
+    let image = root.display().to_string();
     let mut words: Vec<&str> = ours.iter().skip(1).map(String::as_str).collect();
     words.extend(["--gpus", "0", "--root", &image]);
     let made = host.cli(&words);

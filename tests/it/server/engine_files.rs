@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use mps_manager::domain::rfc3339;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -263,4 +264,20 @@ fn no_specification_is_kept_where_none_is_wanted() {
     eventually("units are given the tenant", || has_environment(&host, "demo").then_some(()));
     assert!(!host.runtime(SPECIFICATION).exists() && problem(&host).is_none());
     assert_eq!(host.api().get("/api/v1/tenants/demo/environment").ok()["cdi_device"], json!(null));
+}
+
+#[test]
+fn expired_tenant_is_withdrawn_while_its_client_runs() {
+    let host = InProcess::ready();
+    let expires_at = rfc3339::format(jiff::Timestamp::now().as_millisecond() + 5_000);
+    let uid = rustix::process::geteuid().as_raw();
+    let spec = json!({"daemon": "gpu1", "uid": uid, "expires_at": expires_at});
+    assert_eq!(host.api().tenant("brief", &spec).status, 201);
+    host.await_ready();
+    let client = host.run_client("brief");
+    host.listed(client.pid());
+    eventually("it has a device", || edits(&host, "brief"));
+    eventually("it has none", || edits(&host, "brief").is_none().then_some(()));
+    eventually("it has no environment", || (!has_environment(&host, "brief")).then_some(()));
+    assert_eq!(host.api().get("/api/v1/tenants/brief").status, 200, "it has a client");
 }

@@ -1,5 +1,6 @@
 //! Tenants for a time: ensured again and again, expired, collected, and taken down with what still runs in them.
 
+use std::path::Path;
 use std::process::{Child, Command, Output};
 
 use mps_manager::domain::rfc3339;
@@ -117,6 +118,8 @@ fn expired_tenant_without_processes_is_collected() {
     let at = in_ms(1_500);
     let made = host.api().tenant("web", &until(&at));
     assert_eq!((made.status, &made.json()["spec"]["expires_at"]), (201, &json!(at)));
+    let environment = host.api().get(&format!("{WEB}/environment")).ok();
+    let directory = environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().expect("a path").to_owned();
     await_gone(&host, WEB);
     let events = host.events("&type=tenant.deleted");
     let [deleted] = events.as_slice() else { panic!("{events:?}") };
@@ -131,6 +134,9 @@ fn expired_tenant_without_processes_is_collected() {
         (&json!("manager"), &json!("expire"), &json!("done"), &Value::Null)
     );
     assert!(row["before"].as_str().expect("a spec").contains(&at), "{row}");
+    // A shell that has its path would go past MPS without the socket in it.
+    await_collection(&host);
+    assert!(Path::new(&directory).join("control").exists(), "{directory}");
 }
 
 #[test]
@@ -293,4 +299,15 @@ fn task_prolog_and_nomad_job_get_the_tenants_variables() {
     assert!(file("dotenv").contains(&format!("CUDA_MPS_PIPE_DIRECTORY={directory}\n")));
     assert_eq!(file("dotenv"), file("env-file"));
     assert!(said(&host.cli(&["env", "demo", "--format", "hcl"]), 2).contains("hcl"));
+}
+
+#[test]
+fn directory_of_a_finished_tenant_goes_at_once() {
+    let host = InProcess::ready();
+    assert_eq!(host.api().tenant("web", &until(&in_ms(3_600_000))).status, 201);
+    host.await_ready();
+    let environment = host.api().get(&format!("{WEB}/environment")).ok();
+    let directory = environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().expect("a path").to_owned();
+    said(&host.cli(&["tenant", "delete", "web", "--force", "--finished"]), 0);
+    eventually("its directory is gone", || (!Path::new(&directory).exists()).then_some(()));
 }

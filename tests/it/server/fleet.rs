@@ -123,6 +123,20 @@ fn hosts_come_from_contexts_and_from_programs() {
         let listed = with(&["diff", "-f", &file, option, value, "-o", "json"], &bin);
         assert_eq!(results(&listed), [(own.clone(), "differs".to_owned())], "{option}");
     }
+    // What names hosts may name others a moment later: what was compared is what is applied.
+    let second = InProcess::ready();
+    let other = runtime(&second);
+    let calls = host.dir().join("calls");
+    program(
+        "kubectl",
+        &format!(
+            "if [ -e '{0}' ]; then echo 'node/{own}'; else touch '{0}'; printf 'node/{other}\\nnode/{own}\\n'; fi",
+            calls.display()
+        ),
+    );
+    let applied = with(&["apply", "-f", &file, "--kubernetes", "gpu=yes", "-o", "json"], &bin);
+    let both = [(other.clone(), "applied".to_owned()), (own.clone(), "applied".to_owned())];
+    assert_eq!(results(&applied), both, "{}", stderr_of(&applied));
     let refused = with(&["diff", "-f", &file, "--slurm", "gpu[9"], &bin);
     assert_eq!(refused.status.code(), Some(2));
     assert!(

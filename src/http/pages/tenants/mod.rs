@@ -472,7 +472,7 @@ async fn confirm_delete(
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     let tenant = app.service.tenant(&ctx, &name, false).await?;
-    let rehearsed = app.service.delete_tenant(&ctx, name.clone(), WriteOptions::rehearsal()).await;
+    let rehearsed = app.service.delete_tenant(&ctx, name.clone(), false, WriteOptions::rehearsal()).await;
     let refused = rehearsal_refusal(&ctx, rehearsed)?;
     let frame = Frame::of(&app.service, &ctx, Section::Tenants, &format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
@@ -486,7 +486,7 @@ async fn delete(
 ) -> Result<Response, Problem> {
     let revision = form.text("revision").parse().ok();
     let options = WriteOptions { if_match: revision.map(etag), ..WriteOptions::default() };
-    app.service.delete_tenant(&ctx, name, options).await?;
+    app.service.delete_tenant(&ctx, name, false, options).await?;
     Ok(Redirect::to("/tenants").into_response())
 }
 

@@ -23,6 +23,8 @@ const UNFINISHED: &str = ".new";
 pub(super) struct EngineFiles {
     /// The CDI specification; none where it would have no device.
     pub(super) specification: Option<String>,
+    /// The tenants that have a device in it.
+    pub(super) devices: BTreeSet<TenantName>,
     /// The environment of each tenant, for systemd.
     pub(super) environments: BTreeMap<TenantName, String>,
 }
@@ -33,12 +35,14 @@ pub(in crate::service) struct EngineFileWriter {
     cdi: Option<CdiDirectory>,
     environments: PathBuf,
     is_closed: Arc<Mutex<bool>>,
+    /// The tenants that have a device in the specification as it was written last.
+    listed: Arc<Mutex<BTreeSet<TenantName>>>,
 }
 
 impl EngineFileWriter {
     /// Keeps the specification in a directory of specifications, if there is one, and environments in a runtime directory.
     pub(in crate::service) fn new(cdi: Option<CdiDirectory>, runtime_dir: &Path) -> Self {
-        Self { cdi, environments: runtime_dir.join("env"), is_closed: Arc::default() }
+        Self { cdi, environments: runtime_dir.join("env"), is_closed: Arc::default(), listed: Arc::default() }
     }
 
     /// Makes the files what they should be; gives what could not be done, with the remedy. Blocks.
@@ -54,9 +58,17 @@ impl EngineFileWriter {
         self.write(&EngineFiles::default())
     }
 
+    /// Whether a tenant has a device in the specification.
+    pub(super) fn lists(&self, tenant: &TenantName) -> bool {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).contains(tenant)
+    }
+
     fn write(&self, files: &EngineFiles) -> Vec<String> {
         let specification = files.specification.as_deref();
         let specification = self.cdi.as_ref().map(|directory| keep_specification(directory, specification));
+        let is_written = matches!(specification, Some(Ok(())));
+        let listed = if is_written { files.devices.clone() } else { BTreeSet::new() };
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = listed;
         let environments = keep_environments(&self.environments, &files.environments);
         specification.into_iter().chain([environments]).filter_map(Result::err).collect()
     }
@@ -203,6 +215,7 @@ mod tests {
         let environment =
             |(tenant, text): &(&str, &str)| (TenantName::parse(tenant).expect("a name"), (*text).to_owned());
         EngineFiles {
+            devices: BTreeSet::new(),
             specification: specification.map(str::to_owned),
             environments: tenants.iter().map(environment).collect(),
         }

@@ -58,6 +58,7 @@ impl Backend {
             if is_due {
                 due = Instant::now() + every;
             }
+            due = due.min(self.next_expiry(kept.as_ref()).unwrap_or(due));
             let woken = tokio::select! {
                 changed = commits.changed() => {
                     tokio::time::sleep(GATHERED).await;
@@ -103,10 +104,17 @@ impl Backend {
         }
     }
 
-    /// The CDI device of a tenant, by its qualified name; `None` where no specification is kept.
+    /// The CDI device of a tenant, by its qualified name, once it is in the specification; `None` where none is kept.
     pub(super) fn cdi_device(&self, tenant: &TenantName) -> Option<String> {
-        let is_kept = self.parts.cdi.is_some() && !self.parts.health.has(HostFault::EngineFilesNotWritten);
-        is_kept.then(|| cdi::qualified(tenant.as_str()))
+        self.engine_files.lists(tenant).then(|| cdi::qualified(tenant.as_str()))
+    }
+
+    /// When the next tenant expires of those that the files may have: nothing else reports it.
+    fn next_expiry(&self, kept: Option<&EngineFileSources>) -> Option<Instant> {
+        let now = self.parts.clock.unix_ms();
+        let later = kept?.tenants.iter().filter_map(|tenant| tenant.spec.expires_at).filter(|at| *at > now);
+        let wait = u64::try_from(later.min()? - now).unwrap_or_default();
+        Some(Instant::now() + Duration::from_millis(wait))
     }
 
     async fn blocking_write(
@@ -162,17 +170,21 @@ impl Backend {
         // A tenant's own name is its device, whether or not it is handed out now.
         let mut names: BTreeSet<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
         let (mut devices, mut environments) = (Vec::new(), BTreeMap::new());
+        let (mut listed, now) = (BTreeSet::new(), self.parts.clock.unix_ms());
         for (tenant, daemon, directory) in handed_out {
             let Ok(resolved) = self.resolved(tenant, daemon, tenants, &gpus) else { continue };
             let Ok(placement) = self.placement(tenant, &resolved, daemon.generation) else { continue };
-            if blockers.refusal(tenant, daemon, &placement).is_some() {
+            if tenant.spec.has_expired(now) || blockers.refusal(tenant, daemon, &placement).is_some() {
                 continue;
             }
             let view = self.environment_in(directory.clone(), tenant, &resolved, &placement, &gpus);
             let set: Vec<(String, String)> = view.variables.clone().into_iter().collect();
             let text = as_environment_file(&view.variables, &defaults(&resolved, &gpus, &set));
             environments.insert(tenant.name.clone(), text);
-            devices.extend(device(tenant.name.to_string(), view));
+            if let Some(device) = device(tenant.name.to_string(), view) {
+                devices.push(device);
+                listed.insert(tenant.name.clone());
+            }
             if resolved.gpus.len() < 2 {
                 continue;
             }
@@ -187,7 +199,7 @@ impl Backend {
                 devices.extend(device(name, view));
             }
         }
-        Ok(EngineFiles { specification: cdi::specification(&devices), environments })
+        Ok(EngineFiles { specification: cdi::specification(&devices), devices: listed, environments })
     }
 }
 
