@@ -15,7 +15,8 @@ boxed_client_is_listed() {
     api_is '/api/v1/clients?fresh=true&tenant=boxed' "[c['pid'] for c in d['items']] == [$1]"
 }
 
-box_is_made() { boxed test -S "$BOX_DIRECTORY/control"; }
+# The shell that makes it becomes `sleep` once it is made.
+box_is_made() { [ "$(cat "/proc/$1/comm")" = sleep ] && boxed test -S "$BOX_DIRECTORY/control"; }
 
 # What the client sees, by the multiprocessors that its kernels ran on and by the allocation that goes beyond the limit.
 boxed_client_has_its_limits() {
@@ -50,7 +51,7 @@ tenant_in_a_mount_namespace() {
     box=$!
     CLIENT_PIDS+=("$box")
     BOX=(nsenter "--mount=/proc/$box/ns/mnt" "${CLEAN[@]}" "${variables[@]}")
-    wait_for 10 "the namespace is made" box_is_made
+    wait_for 10 "the namespace is made" box_is_made "$box"
     check "all that there is of the manager" control "$(boxed ls "$BOX_DIRECTORY" | tr '\n' ' ' | xargs)"
     check "the daemon's own directory is not there" no "$(boxed test -e "$RUNTIME/daemons" && echo yes || echo no)"
     boxed_client_has_its_limits "at first"
