@@ -55,8 +55,8 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default)]
     #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
-    /// When it expires: from then on it admits no process, and it is deleted once it has none. Left out, it stays until somebody
-    /// deletes it.
+    /// When it expires: from then on it admits no process, and it is deleted once it has none. Left out, it stays until it is
+    /// deleted.
     #[serde(default, with = "crate::domain::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<i64>,

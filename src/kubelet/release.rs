@@ -29,7 +29,7 @@ pub(super) async fn keep_released(context: &PluginContext) {
             source = usage.source;
             tracing::info!("which devices pods hold is known from {source}");
         }
-        match settle_all(context, &usage).await {
+        match renew_or_release_all(context, &usage).await {
             // The kubelet writes its checkpoint when devices are listed to it, and leaves out the pods that are gone.
             Ok(true) if relisted.elapsed() >= context.options.min_age => {
                 relisted = Instant::now();
@@ -43,7 +43,7 @@ pub(super) async fn keep_released(context: &PluginContext) {
 }
 
 /// Renews or deletes each tenant; whether there is one of which it is doubtful which is right.
-async fn settle_all(context: &PluginContext, usage: &DeviceUsage) -> Result<bool, ClientError> {
+async fn renew_or_release_all(context: &PluginContext, usage: &DeviceUsage) -> Result<bool, ClientError> {
     let tenants: Vec<TenantView> = answered(context.client.list("/api/v1/tenants", usize::MAX)).await?;
     let domain = format!("{}/", context.options.resource_domain);
     let claimed = |tenant: TenantView| {
@@ -58,14 +58,18 @@ async fn settle_all(context: &PluginContext, usage: &DeviceUsage) -> Result<bool
     for (tenant, claim) in &tenants {
         let used = usage.of_claim(claim);
         is_doubtful |= used == ClaimUse::Doubtful;
-        if let Err(error) = settle(context, tenant, used).await {
+        if let Err(error) = renew_or_release(context, tenant, used).await {
             tracing::warn!(%error, "tenant {} could be neither renewed nor deleted", tenant.name);
         }
     }
     Ok(is_doubtful)
 }
 
-async fn settle(context: &PluginContext, tenant: &TenantView, used: ClaimUse) -> Result<(), ClientError> {
+async fn renew_or_release(
+    context: &PluginContext,
+    tenant: &TenantView,
+    used: ClaimUse,
+) -> Result<(), ClientError> {
     let mut all = context.tracked.lock().await;
     let tracked = all.entry(tenant.name.clone()).or_insert_with(TrackedTenant::new);
     if used != ClaimUse::Free {

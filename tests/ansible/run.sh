@@ -8,6 +8,7 @@ binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
 export MPS_MANAGER_BINARY=$binary
 [ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/ansible/run.sh "$binary"
 . tests/clients/installed.sh
+. tests/host/example.sh
 
 say() { echo "ansible: $*"; }
 fail() {
@@ -23,13 +24,8 @@ mkdir "$scratch/files" "$scratch/bin" "$scratch/home"
 cp -r -- deploy/ansible/roles "$scratch/"
 cp -- deploy/host-notebooks.yaml "$scratch/files/host.yaml"
 # The playbook as it is documented.
-awk '
-    $0 == "<!-- example: playbook -->" { marked = 1; next }
-    marked && !open && /^```/ { open = 1; next }
-    open && /^```/            { exit }
-    open                      { print }
-' docs/integrate/ansible.md >"$scratch/site.yml"
-grep -q 'role: mps_manager' "$scratch/site.yml" || fail "docs/integrate/ansible.md has no block <!-- example: playbook -->"
+example docs/integrate/ansible.md playbook >"$scratch/site.yml"
+grep -q 'role: mps_manager' "$scratch/site.yml" || fail "the documented playbook has no role: mps_manager"
 cat >"$scratch/inventory.yml" <<END
 gpu_hosts:
   hosts:

@@ -79,7 +79,7 @@ class Cluster:
         for folder in ["munge", "state", "spool", "scripts", "results", "programs"]:
             (self.home / folder).mkdir(parents=True)
         self.results.chmod(0o1777)
-        # Jobs of every user run it, whoever may pass through the build directory.
+        # Jobs of every user run it, and not all may pass through the build directory.
         shutil.copy(BINARY, self.programs / "mps-manager")
         installed(self.programs / "logger", f'#!/bin/sh\necho "$*" >>{self.home}/scripts.log\n')
         self.configure()

@@ -184,8 +184,8 @@ fn leased(host: &Served) -> Child {
     child
 }
 
-#[test]
-fn forced_deletion_ends_clients_and_is_repeatable() {
+/// A host with the tenant `web`, which stays.
+fn with_tenant() -> InProcess {
     let host = InProcess::ready();
     assert_eq!(
         host.api()
@@ -194,6 +194,12 @@ fn forced_deletion_ends_clients_and_is_repeatable() {
         201
     );
     host.await_ready();
+    host
+}
+
+#[test]
+fn forced_deletion_ends_clients_and_is_repeatable() {
+    let host = with_tenant();
     let (mut client, mut other) = (host.run_client("web"), host.run_client("demo"));
     host.listed(client.pid());
     let mut sleeper = leased(&host);
@@ -225,14 +231,7 @@ fn forced_deletion_ends_clients_and_is_repeatable() {
 
 #[test]
 fn drained_tenant_is_deleted_when_its_client_ends() {
-    let host = InProcess::ready();
-    assert_eq!(
-        host.api()
-            .tenant("web", &json!({"daemon": "gpu1", "uid": rustix::process::geteuid().as_raw()}))
-            .status,
-        201
-    );
-    host.await_ready();
+    let host = with_tenant();
     let client = host.run_client("web");
     host.listed(client.pid());
     let mut command: Command = host.command(&["tenant", "delete", "web", "--drain", "60s"]);
