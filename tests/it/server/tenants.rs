@@ -153,7 +153,11 @@ fn client_in_given_environment_sees_its_share() {
 #[test]
 fn environment_is_given_as_json_and_shell() {
     let host = InProcess::ready();
-    let view = host.api().get("/api/v1/tenants/demo/environment").ok();
+    // The tenant is ready a moment before its device is in the specification.
+    let view = eventually("the tenant has a CDI device", || {
+        let view = host.api().get("/api/v1/tenants/demo/environment").ok();
+        view["cdi_device"].is_string().then_some(view)
+    });
     let uuid = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
     let variables = &view["variables"];
     assert_eq!(variables["CUDA_VISIBLE_DEVICES"], uuid.as_str());
