@@ -15,7 +15,7 @@ use crate::domain::{GpuUuid, TenantName};
 use crate::service::tenants::{EnvironmentView, TenantView};
 
 /// How often a tenant is read until it is ready.
-const POLL: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(2);
 /// How long the manager may take to delete a tenant that did not become ready.
 const ANSWER: Duration = Duration::from_secs(2);
 

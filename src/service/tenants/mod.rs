@@ -259,7 +259,13 @@ impl Service {
         let gpus = backend.held_gpus().await?;
         let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
         let placement = backend.proven_placement(&tenant, &resolved, daemon.generation).await?;
-        backend.environment_of(&tenant, &resolved, &placement, &gpus)
+        let mut view = backend.environment_of(&tenant, &resolved, &placement, &gpus)?;
+        if view.container.is_some() && view.cdi_device.is_none() {
+            // It may have become ready only now.
+            backend.await_cdi_device(name).await;
+            view.cdi_device = backend.cdi_device(name);
+        }
+        Ok(view)
     }
 }
 

@@ -124,11 +124,11 @@ fn classes_are_registered_after_every_restart() {
 
     kubelet.restart();
     kubelet.await_healthy(QUARTER, 8);
-    let registrations = kubelet.registrations(QUARTER);
-    assert!(registrations > 1);
 
     plugin.end(Signal::KILL);
     eventually("its stream ends", || kubelet.listed(QUARTER).is_none().then_some(()));
+    let registrations = kubelet.registrations(QUARTER);
+    assert!(registrations > 1);
     let mut plugin = Plugin::start(&host, &kubelet, &[]);
     kubelet.await_healthy(QUARTER, 8);
     assert_eq!(kubelet.registrations(QUARTER), registrations + 1);

@@ -77,12 +77,12 @@ pub(super) struct StandInKubelet {
     pod_resources: Option<JoinHandle<()>>,
 }
 
-async fn connected(socket: PathBuf) -> Channel {
+async fn connected(socket: PathBuf) -> Result<Channel, tonic::transport::Error> {
     let connect = tower::service_fn(move |_: Uri| {
         let socket = socket.clone();
         async move { Ok::<_, io::Error>(TokioIo::new(UnixStream::connect(socket).await?)) }
     });
-    Endpoint::from_static("http://localhost").connect_with_connector(connect).await.expect("connected")
+    Endpoint::from_static("http://localhost").connect_with_connector(connect).await
 }
 
 fn connections(socket: &Path) -> impl futures_util::Stream<Item = io::Result<UnixStream>> + use<> {
@@ -115,11 +115,16 @@ impl Registration for Shared {
 impl Shared {
     /// Keeps what a plugin lists, until its stream ends or the resource is registered again.
     async fn follow(self, resource: String, socket: PathBuf, number: u32) {
-        let mut plugin = DevicePluginClient::new(connected(socket).await);
-        let mut lists = plugin.list_and_watch(Empty {}).await.expect("a stream").into_inner();
-        while let Ok(Some(list)) = lists.message().await {
-            let listed = Listed { devices: list.devices, at: Instant::now() };
-            self.note(&resource, number, Some(listed));
+        let lists = async {
+            let mut plugin = DevicePluginClient::new(connected(socket).await.ok()?);
+            Some(plugin.list_and_watch(Empty {}).await.ok()?.into_inner())
+        };
+        // A plugin may be killed before it answers.
+        if let Some(mut lists) = lists.await {
+            while let Ok(Some(list)) = lists.message().await {
+                let listed = Listed { devices: list.devices, at: Instant::now() };
+                self.note(&resource, number, Some(listed));
+            }
         }
         self.note(&resource, number, None);
     }
@@ -255,7 +260,7 @@ impl StandInKubelet {
     fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
         let socket =
             self.known(|known| known.endpoints.get(resource).cloned()).expect("a registered resource");
-        DevicePluginClient::new(self.runtime.block_on(connected(socket)))
+        DevicePluginClient::new(self.runtime.block_on(connected(socket)).expect("connected"))
     }
 
     /// Asks the plugin which devices a request should get.

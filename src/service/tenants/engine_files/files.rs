@@ -6,6 +6,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::domain::TenantName;
 use crate::domain::environment::cdi::{self, CdiDirectory};
@@ -36,13 +40,21 @@ pub(in crate::service) struct EngineFileWriter {
     environments: PathBuf,
     is_closed: Arc<Mutex<bool>>,
     /// The tenants that have a device in the specification as it was written last.
-    listed: Arc<Mutex<BTreeSet<TenantName>>>,
+    listed: watch::Sender<BTreeSet<TenantName>>,
+    /// Somebody waits for a device.
+    requested: Arc<Notify>,
 }
 
 impl EngineFileWriter {
     /// Keeps the specification in a directory of specifications, if there is one, and environments in a runtime directory.
     pub(in crate::service) fn new(cdi: Option<CdiDirectory>, runtime_dir: &Path) -> Self {
-        Self { cdi, environments: runtime_dir.join("env"), is_closed: Arc::default(), listed: Arc::default() }
+        Self {
+            cdi,
+            environments: runtime_dir.join("env"),
+            is_closed: Arc::default(),
+            listed: watch::Sender::default(),
+            requested: Arc::default(),
+        }
     }
 
     /// Makes the files what they should be; gives what could not be done, with the remedy. Blocks.
@@ -60,7 +72,22 @@ impl EngineFileWriter {
 
     /// Whether a tenant has a device in the specification.
     pub(super) fn lists(&self, tenant: &TenantName) -> bool {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner).contains(tenant)
+        self.listed.borrow().contains(tenant)
+    }
+
+    /// Has the files brought up to date, and waits until a tenant has a device in the specification, if there is one to be kept.
+    pub(super) async fn await_device(&self, tenant: &TenantName, longest: Duration) {
+        if self.cdi.is_none() || self.lists(tenant) {
+            return;
+        }
+        self.requested.notify_one();
+        // What comes of it, the caller sees.
+        let _ = timeout(longest, self.listed.subscribe().wait_for(|listed| listed.contains(tenant))).await;
+    }
+
+    /// Waits until somebody wants the files brought up to date.
+    pub(super) async fn requested(&self) {
+        self.requested.notified().await;
     }
 
     fn write(&self, files: &EngineFiles) -> Vec<String> {
@@ -68,7 +95,7 @@ impl EngineFileWriter {
         let specification = self.cdi.as_ref().map(|directory| keep_specification(directory, specification));
         let is_written = matches!(specification, Some(Ok(())));
         let listed = if is_written { files.devices.clone() } else { BTreeSet::new() };
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = listed;
+        self.listed.send_replace(listed);
         let environments = keep_environments(&self.environments, &files.environments);
         specification.into_iter().chain([environments]).filter_map(Result::err).collect()
     }

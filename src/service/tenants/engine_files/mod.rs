@@ -8,10 +8,11 @@
 mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout};
 
 pub(in crate::service) use self::files::EngineFileWriter;
 
@@ -33,6 +34,8 @@ use crate::supervisor::ClientDirectory;
 
 /// How long commits are gathered: most change no tenant, and many come at once.
 const GATHERED: Duration = Duration::from_millis(20);
+/// How long a caller waits for a tenant's device, which takes some milliseconds to write.
+const WRITTEN: Duration = Duration::from_millis(500);
 
 /// What decides about the files and is reported when it changes; the rest is read again at intervals.
 #[derive(PartialEq)]
@@ -44,14 +47,15 @@ struct EngineFileSources {
 }
 
 impl Backend {
-    /// Keeps the files true: at each commit, whenever a tenant's socket is handed out or closed, and at intervals, for what nobody
-    /// reports, as a file that was removed.
+    /// Keeps the files true: at each commit, whenever a tenant's socket is handed out or closed, when somebody waits for a device,
+    /// and at intervals, for what nobody reports, as a file that was removed.
     pub async fn keep_engine_files(self: Arc<Self>, every: Duration) {
         let mut commits = self.parts.store.committed();
         let mut handouts = self.parts.fleet.context().handouts.changes();
         let (mut kept, mut due) = (None, Instant::now());
+        let mut is_requested = false;
         loop {
-            let is_due = Instant::now() >= due;
+            let is_due = is_requested || Instant::now() >= due;
             if let Err(error) = self.refresh_engine_files(&mut kept, is_due).await {
                 tracing::warn!(%error, "the files for container engines and systemd could not be brought up to date");
             }
@@ -59,13 +63,19 @@ impl Backend {
                 due = Instant::now() + every;
             }
             due = due.min(self.next_expiry(kept.as_ref()).unwrap_or(due));
+            is_requested = false;
+            let mut requested = pin!(self.engine_files.requested());
             let woken = tokio::select! {
                 changed = commits.changed() => {
-                    tokio::time::sleep(GATHERED).await;
+                    is_requested = timeout(GATHERED, requested.as_mut()).await.is_ok();
                     changed
                 }
                 changed = handouts.changed() => changed,
-                () = tokio::time::sleep_until(due) => Ok(()),
+                () = requested.as_mut() => {
+                    is_requested = true;
+                    Ok(())
+                }
+                () = sleep_until(due) => Ok(()),
             };
             if woken.is_err() {
                 // The store is closed.
@@ -101,6 +111,13 @@ impl Backend {
     pub async fn close_engine_files(&self) {
         for problem in self.blocking_write(EngineFileWriter::close).await {
             tracing::error!("{problem}");
+        }
+    }
+
+    /// Waits until the device of a tenant that may be handed out is in the specification, unless none can be written.
+    pub(super) async fn await_cdi_device(&self, tenant: &TenantName) {
+        if !self.parts.health.has(HostFault::EngineFilesNotWritten) {
+            self.engine_files.await_device(tenant, WRITTEN).await;
         }
     }
 
