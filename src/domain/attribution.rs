@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{ClientFacts, ClientId, Lease};
 use super::tenant::Tenant;
-use super::{DaemonName, TenantName};
+use super::{DaemonName, TenantDirectory, TenantName};
 
 /// Evidence of which tenant a process belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,14 +15,22 @@ pub struct Signs {
     pub ancestors: Vec<ClientId>,
     /// Its user.
     pub uid: Option<u32>,
+    /// The tenants' directories that are mounted, each by itself, in the container that it is in.
+    pub mounted: Vec<TenantDirectory>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.
     pub hint: Option<String>,
 }
 
 impl From<&ClientFacts> for Signs {
     fn from(client: &ClientFacts) -> Self {
-        let ClientFacts { id, ancestors, uid, hint, .. } = client;
-        Self { id: *id, ancestors: ancestors.clone(), uid: *uid, hint: hint.clone() }
+        let ClientFacts { id, ancestors, uid, mounted, hint, .. } = client;
+        Self {
+            id: *id,
+            ancestors: ancestors.clone(),
+            uid: *uid,
+            mounted: mounted.clone(),
+            hint: hint.clone(),
+        }
     }
 }
 
@@ -32,6 +40,8 @@ impl From<&ClientFacts> for Signs {
 pub enum AttributedBy {
     /// It, or a parent of it, was started by `mps-manager run`.
     Lease,
+    /// Its container has the directory of this tenant mounted, and of no other tenant of the daemon.
+    Container,
     /// Only one tenant of the daemon has its user, and other tenants have others.
     Uid,
     /// Its environment says so; a hint that the process could have forged.
@@ -49,14 +59,37 @@ pub struct Candidate {
     pub daemon: DaemonName,
     /// Its user.
     pub uid: u32,
+    /// Its directory.
+    pub directory: TenantDirectory,
 }
 
 impl Candidate {
     /// The tenants of a daemon.
     pub fn of(tenants: &[Tenant], daemon: &DaemonName) -> Vec<Self> {
         let here = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
-        here.map(|tenant| Self { tenant: tenant.name.clone(), daemon: daemon.clone(), uid: tenant.spec.uid })
-            .collect()
+        let candidate = |tenant: &Tenant| Self {
+            tenant: tenant.name.clone(),
+            daemon: daemon.clone(),
+            uid: tenant.spec.uid,
+            directory: tenant.directory.clone(),
+        };
+        here.map(candidate).collect()
+    }
+}
+
+/// The tenant of the daemon whose directory alone is mounted in the container of a process. With those of several, the process could
+/// have connected by any of them.
+fn tenant_of_container<'c>(
+    client: &Signs,
+    daemon: &DaemonName,
+    candidates: &'c [Candidate],
+) -> Option<&'c TenantName> {
+    let mut mounted = candidates
+        .iter()
+        .filter(|candidate| candidate.daemon == *daemon && client.mounted.contains(&candidate.directory));
+    match (mounted.next(), mounted.next()) {
+        (Some(only), None) => Some(&only.tenant),
+        _ => None,
     }
 }
 
@@ -70,6 +103,9 @@ pub fn attribute(
     let chain = std::iter::once(&client.id).chain(&client.ancestors);
     if let Some(lease) = chain.into_iter().find_map(|id| leases.iter().find(|lease| lease.holder == *id)) {
         return (Some(lease.tenant.clone()), AttributedBy::Lease);
+    }
+    if let Some(tenant) = tenant_of_container(client, daemon, candidates) {
+        return (Some(tenant.clone()), AttributedBy::Container);
     }
     let here = || candidates.iter().filter(|candidate| candidate.daemon == *daemon);
     let mut of_user = here().filter(|candidate| Some(candidate.uid) == client.uid);
@@ -113,6 +149,7 @@ pub fn occupant(
     };
     let by = match by {
         AttributedBy::Lease => "lease",
+        AttributedBy::Container => "container",
         AttributedBy::Uid => "user",
         AttributedBy::Environment | AttributedBy::Unattributed => "environment",
     };
@@ -123,6 +160,10 @@ pub fn occupant(
         let whose = TenantName::parse(hint)
             .map_or_else(|_| "no possible tenant".to_owned(), |hinted| format!("tenant {hinted}"));
         return disputed(&whose, "environment");
+    }
+    let of_container = tenant_of_container(client, daemon, candidates);
+    if let Some(another) = of_container.filter(|tenant| **tenant != owner) {
+        return disputed(&format!("tenant {another}"), "container");
     }
     // Root's processes may be anybody's.
     let uid = client.uid.filter(|uid| *uid != 0);
@@ -156,6 +197,7 @@ mod tests {
             since: 0,
             memory: vec![],
             container: None,
+            mounted: vec![],
             ancestors: vec![ClientId { pid: 9, start_time: 4 }],
             hint: hint.map(Into::into),
             sm_partition: None,
@@ -165,12 +207,26 @@ mod tests {
         }
     }
 
+    /// The directory of a tenant with a name of one letter.
+    fn directory(tenant: &str) -> TenantDirectory {
+        TenantDirectory::parse(&tenant.repeat(TenantDirectory::LENGTH)).expect("a directory")
+    }
+
+    /// Three tenants, of which two have the same user.
+    fn candidates(daemon: &DaemonName) -> Vec<Candidate> {
+        let candidate = |(tenant, uid)| Candidate {
+            tenant: name(tenant),
+            daemon: daemon.clone(),
+            uid,
+            directory: directory(tenant),
+        };
+        [("a", 1000), ("b", 1001), ("c", 1001)].map(candidate).into()
+    }
+
     #[test]
     fn lease_beats_user_and_user_beats_hint() {
         let daemon = DaemonName::parse("gpu0").expect("name");
-        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
-            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
-            .into();
+        let candidates = candidates(&daemon);
         let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") };
         let who =
             |client: &ClientFacts, leases: &[Lease]| attribute(&client.into(), &daemon, leases, &candidates);
@@ -183,11 +239,37 @@ mod tests {
     }
 
     #[test]
+    fn single_mounted_directory_beats_user_and_hint() {
+        let daemon = DaemonName::parse("gpu0").expect("name");
+        let mut candidates = candidates(&daemon);
+        let elsewhere = DaemonName::parse("gpu1").expect("name");
+        candidates.push(Candidate {
+            tenant: name("d"),
+            daemon: elsewhere.clone(),
+            uid: 1000,
+            directory: directory("d"),
+        });
+        let who = |mounted: &[&str], daemon: &DaemonName, leases: &[Lease]| {
+            let mounted = mounted.iter().map(|tenant| directory(tenant)).collect();
+            let client = ClientFacts { mounted, ..client(1000, Some("c")) };
+            attribute(&Signs::from(&client), daemon, leases, &candidates)
+        };
+        let by_container = |tenant| (Some(name(tenant)), AttributedBy::Container);
+        assert_eq!(who(&["b"], &daemon, &[]), by_container("b"));
+        assert_eq!(who(&["b", "d", "e"], &daemon, &[]), by_container("b"), "one of this daemon");
+        assert_eq!(who(&["b", "d"], &elsewhere, &[]), by_container("d"));
+        for mounted in [&["b", "c"][..], &["d"], &["e"], &[]] {
+            let by_user = (Some(name("a")), AttributedBy::Uid);
+            assert_eq!(who(mounted, &daemon, &[]), by_user, "{mounted:?}");
+        }
+        let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("c") };
+        assert_eq!(who(&["b"], &daemon, &[lease]), (Some(name("c")), AttributedBy::Lease));
+    }
+
+    #[test]
     fn occupant_needs_all_evidence_to_agree() {
         let daemon = DaemonName::parse("gpu0").expect("name");
-        let candidates: Vec<Candidate> = [("a", 1000), ("b", 1001), ("c", 1001)]
-            .map(|(tenant, uid)| Candidate { tenant: name(tenant), daemon: daemon.clone(), uid })
-            .into();
+        let candidates = candidates(&daemon);
         let lease = [Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("b") }];
         let who = |uid: u32, hint: Option<&str>, leases: &[Lease]| {
             occupant(&Signs::from(&client(uid, hint)), &daemon, leases, &candidates)
@@ -224,5 +306,17 @@ mod tests {
         ] {
             assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
         }
+        let contained = |mounted: &str, uid: u32, hint: Option<&str>, leases: &[Lease]| {
+            let client = ClientFacts { mounted: vec![directory(mounted)], ..client(uid, hint) };
+            occupant(&Signs::from(&client), &daemon, leases, &candidates)
+        };
+        assert_eq!(contained("b", 1001, Some("b"), &lease), PartitionOccupant::Of(name("b")));
+        assert_eq!(contained("c", 0, None, &[]), PartitionOccupant::Of(name("c")));
+        let by_lease = "of tenant b by its lease and of tenant c by its container";
+        assert_eq!(contained("c", 1001, None, &lease), disputed(by_lease));
+        let by_hint = "of tenant b by its container and of tenant c by its environment";
+        assert_eq!(contained("b", 1001, Some("c"), &[]), disputed(by_hint));
+        let by_user = "of tenant b by its container and of tenant a by its user";
+        assert_eq!(contained("b", 1000, None, &[]), disputed(by_user));
     }
 }

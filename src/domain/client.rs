@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{GpuUuid, InvalidValue, MemoryLimit, TenantName, ThreadPercentage};
+use super::{GpuUuid, InvalidValue, MemoryLimit, TenantDirectory, TenantName, ThreadPercentage};
 
 /// Names one process for ever: its PID and its start time, as `1234-567890`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -97,6 +97,8 @@ pub struct ClientFacts {
     pub memory: Vec<(GpuUuid, Option<u64>)>,
     /// The ID of the container that it is in.
     pub container: Option<String>,
+    /// The tenants' directories that are mounted, each by itself, in the container that it is in.
+    pub mounted: Vec<TenantDirectory>,
     /// Its parent processes, nearest first.
     pub ancestors: Vec<ClientId>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.

@@ -7,6 +7,7 @@
 
 use super::container::container_in;
 use super::machine_id_in;
+use super::mounts::Mount;
 use super::process::{entries, numbers, open_files_limit, parse_stat, words};
 use super::systemd::version_in;
 use crate::fuzz::{Inputs, values};
@@ -50,6 +51,16 @@ fn cgroups_of_containers() {
     let samples = [format!("4:memory:/libpod_parent/libpod-{id}\n"), format!("0::/docker-{id}.scope\n")];
     Inputs::new(samples, &[":", "/", "-", ".scope", "\n", "0"])
         .check_text(|text| container_in(text).is_some());
+}
+
+#[test]
+fn mounts_of_containers() {
+    let samples = [
+        &b"1234 1200 0:25 /mps-manager/tenants/0123456789 /run/a\\040b ro,relatime - tmpfs tmpfs rw"[..],
+        b"22 27 0:21 / /proc rw,relatime - proc proc rw",
+    ];
+    Inputs::new(samples, &[" ", "/", "\\", "\\040", "\\777", "0:25", "-"])
+        .check(|line| Mount::parse(line).is_some());
 }
 
 #[test]

@@ -94,7 +94,7 @@ mkdir -p -m 755 "${specification%/*}"
 "$binary" serve --config "$work/config.toml" --rm >/dev/null 2>"$work/manager.log" &
 manager=$!
 until_true "the manager is ready" mps status
-mps tenant set web --daemon gpu0 --uid 0 --memory-limit 2G --sms 32 >/dev/null
+for tenant in other web; do mps tenant set "$tenant" --daemon gpu0 --uid 0 --memory-limit 2G --sms 32 >/dev/null; done
 until_true "the tenant has a device" listed
 
 # What a container gets, and what it cannot do.
@@ -127,13 +127,15 @@ for command in 'rm "$CUDA_MPS_PIPE_DIRECTORY/control"' 'touch "$CUDA_MPS_PIPE_DI
 done
 say "ok: root in a container cannot change the tenant's directory"
 
-# How it is listed.
-container --detach --name busy --device "$device" "$image" /usr/bin/mps-manager sim client --json --spin 600 --alloc 256 >/dev/null
+# How it is listed, whatever it says of itself.
+container --detach --name busy --device "$device" "$image" /bin/env MPS_MANAGER_TENANT=other /usr/bin/mps-manager sim client --json --spin 600 --alloc 256 >/dev/null
 pid=$(engine inspect --format '{{.State.Pid}}' busy)
 until_true "the client is listed by its PID on the host ($pid)" mps client get "$pid"
 client=$(mps client get "$pid" -o json)
 [ "$(field tenant <<<"$client")" = web ] || fail "the client is not the tenant's: $client"
 [ "$(field container <<<"$client")" = "$(engine inspect --format '{{.Id}}' busy)" ] || fail "the client is not listed with its container: $client"
+[ "$(field attributed_by <<<"$client")" = container ] || fail "its tenant is not known by its container: $client"
+say "ok: its tenant is known by its container and not by its environment"
 holds_memory() { [ "$(mps client get "$pid" -o json | field used_bytes)" -gt $((256 << 20)) ]; }
 until_true "the driver lists it with its memory by the same PID" holds_memory
 engine rm --force --time 1 busy >/dev/null

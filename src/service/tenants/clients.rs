@@ -231,7 +231,8 @@ pub(in crate::service) async fn candidates(
     daemon: &DaemonName,
 ) -> Result<Vec<Candidate>, ServiceError> {
     let users = store::tenants::users(db, daemon).await?.into_iter();
-    Ok(users.map(|(tenant, uid)| Candidate { tenant, daemon: daemon.clone(), uid }).collect())
+    let candidate = |(tenant, uid, directory)| Candidate { tenant, daemon: daemon.clone(), uid, directory };
+    Ok(users.map(candidate).collect())
 }
 
 fn view(

@@ -18,7 +18,7 @@ use crate::service::access::redaction::AudienceText;
 use crate::service::{Backend, ServiceError};
 use crate::store::partition_leases::PartitionLease;
 use crate::store::{self, Transaction};
-use crate::supervisor::Handle;
+use crate::supervisor::{Handle, Handouts};
 
 /// The partition of a tenant on one of its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -264,16 +264,18 @@ fn applied_layout(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<L
     }
 }
 
-/// Every process that was started with partitions in its environment.
-pub(in crate::service) fn partition_users() -> Vec<PartitionUser> {
-    let processes = host::process::having(SM_PARTITION).into_iter();
-    let named = processes.map(|(id, value)| {
+/// Every process that was started with partitions in its environment; blocks.
+pub(in crate::service) fn partition_users(handouts: &Handouts) -> Vec<PartitionUser> {
+    let processes = host::process::having(SM_PARTITION);
+    let mut mounted = handouts.mounted_in(processes.iter().map(|(id, _)| id.pid));
+    let named = processes.into_iter().map(|(id, value)| {
         let ancestors = host::process::ancestors(id.pid).filter_map(host::process::identify);
         let hint = host::process::variable(id.pid, TENANT_HINT);
         let signs = Signs {
             id: id.into(),
             ancestors: ancestors.map(ClientId::from).collect(),
             uid: host::process::uid(id.pid),
+            mounted: mounted.remove(&id.pid).unwrap_or_default(),
             hint: hint.map(|hint| hint.to_string_lossy().into_owned()),
         };
         PartitionUser { signs, partitions: named(&value.to_string_lossy()) }

@@ -173,7 +173,8 @@ impl Backend {
             of_daemons.insert(daemon.clone(), candidates(&mut reader, daemon).await?);
         }
         drop(reader);
-        let users = tokio::task::spawn_blocking(partition_users).await;
+        let handouts = Arc::clone(&self.parts.fleet.context().handouts);
+        let users = tokio::task::spawn_blocking(move || partition_users(&handouts)).await;
         let users = users.map_err(|error| ServiceError::Internal(error.to_string()))?;
         Ok(Occupants { partition_leases, leases, candidates: of_daemons, users })
     }

@@ -16,6 +16,7 @@
 
 mod collect;
 mod directory;
+mod mounted;
 mod placeholder;
 mod policy;
 mod socket;

@@ -22,7 +22,7 @@ use crate::domain::gpu::GpuProcess;
 use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
-use crate::domain::{GpuUuid, MemoryLimit, ThreadPercentage};
+use crate::domain::{GpuUuid, MemoryLimit, TenantDirectory, ThreadPercentage};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError};
@@ -382,9 +382,12 @@ async fn clients(
         return Vec::new();
     }
     let inventory = Arc::clone(&context.inventory);
+    let handouts = Arc::clone(&context.handouts);
     let gpus = gpus.to_vec();
-    let memory = tokio::task::spawn_blocking(move || -> Vec<(GpuUuid, Vec<GpuProcess>)> {
-        gpus.into_iter()
+    let pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
+    let (memory, mut mounted) = tokio::task::spawn_blocking(move || {
+        let memory: Vec<(GpuUuid, Vec<GpuProcess>)> = gpus
+            .into_iter()
             .map(|gpu| {
                 let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
                     // Reported already where the driver was suspended or timed out; the clients' memory is unknown meanwhile.
@@ -395,17 +398,23 @@ async fn clients(
                 });
                 (gpu, processes)
             })
-            .collect()
+            .collect();
+        (memory, handouts.mounted_in(pids))
     })
     .await
     .unwrap_or_default();
     let boot_time = host::boot_time().unwrap_or_default();
-    rows.into_iter().filter_map(|row| facts(row, &memory, boot_time)).collect()
+    let with_mounts = |row: parse::ClientRow| {
+        let mounted = mounted.remove(&row.pid).unwrap_or_default();
+        facts(row, &memory, mounted, boot_time)
+    };
+    rows.into_iter().filter_map(with_mounts).collect()
 }
 
 fn facts(
     row: parse::ClientRow,
     memory: &[(GpuUuid, Vec<GpuProcess>)],
+    mounted: Vec<TenantDirectory>,
     boot_time: i64,
 ) -> Option<ClientFacts> {
     // A client that is gone already is none.
@@ -431,6 +440,7 @@ fn facts(
         since: host::process::started_at(identity, boot_time),
         memory,
         container: host::container::container_of(row.pid),
+        mounted,
         ancestors: host::process::ancestors(row.pid)
             .filter_map(host::process::identify)
             .map(ClientId::from)

@@ -1,10 +1,11 @@
 //! Clients: who they are and whose.
 
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Host, InProcess, MANAGER, eventually, unix_ms};
+use crate::harness::{Client, Host, InProcess, MANAGER, eventually, is_root, unix_ms};
 
 #[test]
 fn client_listing_has_tenant_memory_and_user() {
@@ -71,6 +72,50 @@ fn program_without_tenant_is_unattributed() {
     let listed = host.listed(client.pid());
     assert_eq!((&listed["tenant"], &listed["attributed_by"]), (&json!(null), &json!("unattributed")));
     assert!(String::from_utf8(host.cli(&["clients"]).stdout).unwrap().contains("unattributed"));
+}
+
+/// The command in a mount namespace of its own, where these directories are mounted somewhere.
+fn with_mounts(command: &Command, mounts: &[(&Path, &Path)]) -> Command {
+    let mount = |(from, to): &(&Path, &Path)| format!("mount --bind {} {} && ", from.display(), to.display());
+    let script = mounts.iter().map(mount).collect::<String>() + "exec \"$@\"";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "sh", "-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+    inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    inside
+}
+
+#[test]
+fn client_in_a_container_is_its_mounted_tenants() {
+    if !is_root() {
+        return;
+    }
+    let host = InProcess::ready();
+    let points = ["first", "second"].map(|name| host.dir().join(name));
+    for point in &points {
+        std::fs::create_dir(point).unwrap();
+    }
+    let directory = |tenant: &str| -> PathBuf {
+        let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
+        environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap().into()
+    };
+    let (demo, batch, runtime) = (directory("demo"), directory("batch"), host.runtime(""));
+    let (demo, batch, runtime) = (demo.as_path(), batch.as_path(), runtime.as_path());
+    let attributed = |mounted: &[&Path]| {
+        // What a process says of itself can be forged.
+        let mut command = host.client_command("demo", &["--spin", "600"]);
+        command.env("MPS_MANAGER_TENANT", "batch");
+        let mounts: Vec<(&Path, &Path)> =
+            mounted.iter().copied().zip(points.iter().map(PathBuf::as_path)).collect();
+        let client = Client::start(with_mounts(&command, &mounts));
+        assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
+        let listed = host.listed(client.pid());
+        (listed["tenant"].clone(), listed["attributed_by"].clone())
+    };
+    assert_eq!(attributed(&[demo]), (json!("demo"), json!("container")));
+    let by_environment = (json!("batch"), json!("environment"));
+    assert_eq!(attributed(&[]), by_environment, "a private copy of the host's mounts");
+    assert_eq!(attributed(&[demo, batch]), by_environment, "it may have connected by either");
+    assert_eq!(attributed(&[runtime, demo]), by_environment, "it has those of all tenants");
 }
 
 #[test]

@@ -450,6 +450,7 @@ fn places(name: &TenantName, daemon: Option<&DaemonView>) -> Vec<PartitionStatus
 pub(super) fn attributed(by: AttributedBy) -> &'static str {
     match by {
         AttributedBy::Lease => "started by mps-manager run",
+        AttributedBy::Container => "by its container, which has this tenant's directory mounted",
         AttributedBy::Uid => "by its user, which only this tenant has",
         AttributedBy::Environment => "by its environment, a hint that can be forged",
         AttributedBy::Unattributed => "unknown",

@@ -77,6 +77,7 @@ fn client(pid: u32) -> ClientFacts {
         since: 0,
         memory: Vec::new(),
         container: None,
+        mounted: Vec::new(),
         ancestors: Vec::new(),
         hint: None,
         sm_partition: None,

@@ -1,0 +1,28 @@
+//! Whose directory the processes in a container have, by what is mounted there.
+
+use std::collections::BTreeMap;
+
+use super::Handouts;
+use crate::domain::TenantDirectory;
+use crate::host::mounts::{MountSource, entries_in, lives_elsewhere};
+
+impl Handouts {
+    /// The tenants' directories that processes in other mount namespaces have mounted, by process; blocks. Left out is who has none,
+    /// and who could have mounted one without being root here.
+    pub fn mounted_in(
+        &self,
+        processes: impl IntoIterator<Item = u32>,
+    ) -> BTreeMap<u32, Vec<TenantDirectory>> {
+        let elsewhere: Vec<u32> = processes.into_iter().filter(|pid| lives_elsewhere(*pid)).collect();
+        if elsewhere.is_empty() {
+            return BTreeMap::new();
+        }
+        let Some(tenants) = MountSource::of(&self.root) else { return BTreeMap::new() };
+        let mounted = elsewhere.into_iter().map(|pid| {
+            let names = entries_in(pid, &tenants).into_iter();
+            let directories = names.filter_map(|name| TenantDirectory::parse(name.to_str()?).ok());
+            (pid, directories.collect::<Vec<TenantDirectory>>())
+        });
+        mounted.filter(|(_, directories)| !directories.is_empty()).collect()
+    }
+}
