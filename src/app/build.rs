@@ -351,6 +351,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
         tokio::spawn(tasks().refresh_metrics_snapshot()),
         tokio::spawn(tasks().keep_history()),
         tokio::spawn(tasks().watch_breaches(every)),
+        tokio::spawn(tasks().watch_exposures(every)),
     ]
 }
 

@@ -22,6 +22,7 @@ pub mod duration;
 mod effective;
 pub mod environment;
 pub mod event;
+pub mod exposure;
 pub mod foreign;
 #[cfg(test)]
 mod fuzz;

@@ -1,9 +1,7 @@
 //! What runs on the GPUs: what the manager says of its daemons, whose clients wait, and which namespaces processes live in.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{DaemonReport, Examination};
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
@@ -13,6 +11,7 @@ use crate::host::process;
 use crate::mps::log::{self, LogEvent};
 use crate::mps::process::foreign::{Running, running};
 use crate::mps::process::servers;
+use crate::supervisor::exposed_directories;
 
 /// How much of the end of a log is read for clients that wait.
 const TAIL: usize = 64 << 10;
@@ -90,15 +89,14 @@ impl Examination {
     /// Containers that have a daemon's own directory mounted, with the socket by which its user administers it.
     pub(super) fn privileged_socket(&mut self) {
         let runtime = &self.config.runtime_dir;
-        let daemons = runtime.join("daemons");
-        let homes = fs::read_dir(&daemons).into_iter().flatten().flatten().map(|home| home.path());
-        let own = homes.flat_map(|home| [home.join("pipe"), home]);
-        let inner: BTreeSet<(u64, u64)> = own
-            .chain([daemons.clone(), runtime.clone()])
-            .filter_map(|path| fs::metadata(path).ok())
-            .map(|found| (found.dev(), found.ino()))
+        let homes = runtime.join("daemons");
+        let own = running(self.world.as_deref());
+        let own = own.iter().filter(|daemon| managed_name(daemon, &homes).is_some());
+        let controls: Vec<u32> = own.map(|daemon| daemon.identity.pid).collect();
+        let exposed: Vec<String> = exposed_directories(runtime, &controls)
+            .into_iter()
+            .map(|one| format!("{} of process {}", one.point.display(), one.process.pid))
             .collect();
-        let exposed = exposures(&inner);
         self.add(if exposed.is_empty() {
             Check::ok("privileged_socket", "no other mount namespace has a daemon's directory mounted")
         } else {
@@ -179,34 +177,6 @@ fn waiting_users(daemon: &Running) -> Option<String> {
         let daemon = daemon.identity.pid;
         format!("at control daemon {daemon}, which serves uid {}: {}", served.join(", "), words.join(", "))
     })
-}
-
-/// Where one of these directories is mounted in a mount namespace that is not this process's.
-fn exposures(directories: &BTreeSet<(u64, u64)>) -> Vec<String> {
-    let mut seen: BTreeSet<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
-    let mut found = Vec::new();
-    for pid in process::all() {
-        let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt")) else { continue };
-        if !seen.insert(namespace) {
-            continue;
-        }
-        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        let points = mounts.lines().filter_map(|line| {
-            let mut fields = line.split(' ').skip(3);
-            let (root, point) = (fields.next()?, fields.next()?);
-            // The whole of a file system is no bind mount of a directory in it, and may be slow to answer.
-            (root != "/").then_some(point)
-        });
-        for point in points {
-            let inside = format!("/proc/{pid}/root{point}");
-            let is_ours = fs::metadata(&inside)
-                .is_ok_and(|mounted| directories.contains(&(mounted.dev(), mounted.ino())));
-            if is_ours {
-                found.push(format!("{point} of process {pid}"));
-            }
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -79,6 +79,8 @@ types! {
     BypassAppeared = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limit holds them; at most one such event a minute for each daemon.";
     BypassChanged = "bypass.changed", Info, "Some of the processes that used a GPU of the daemon outside MPS have ended, and others have not; at most one event a minute about either.";
     BypassEnded = "bypass.ended", Info, "The processes that used a GPU of the daemon outside MPS have ended.";
+    ExposureDetected = "exposure.detected", Warning, "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.";
+    ExposureEnded = "exposure.ended", Info, "No other mount namespace has the daemon's own directory mounted any longer.";
     BreachDetected = "breach.detected", Warning, "A client holds more device memory than its limit allows.";
     BreachEnded = "breach.ended", Info, "A client that held more device memory than its limit allows has ended, or holds less.";
     TenantCreated = "tenant.created", Info, "A tenant was created.";

@@ -36,15 +36,15 @@ impl DomainEvent {
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
-            BypassAppeared BypassChanged BypassEnded BreachDetected BreachEnded IncidentOpened IncidentRecovered
-            IncidentAcknowledged TenantCreated TenantChanged TenantDeleted TenantVerified
-            TenantVerificationFailed LeaseGranted LeaseRevoked LayoutVersionWritten LayoutDeleted
-            LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted LayoutRepaired OperationRequested
-            OperationStarted OperationStep OperationCancelRequested OperationFinished OperationFailed
-            OperationCancelled GpuMissing GpuBack GpuReplaced ComputeModeChanged MaintenanceBegun
-            MaintenanceActive MaintenanceEnded HostConfirmed ManagerStarted ManagerStopped DatabaseBackedUp
-            DatabaseRestored DatabaseRowsLost TokenCreated TokenRevoked SessionOpened SessionEnded
-            EventsLost
+            BypassAppeared BypassChanged BypassEnded ExposureDetected ExposureEnded BreachDetected
+            BreachEnded IncidentOpened IncidentRecovered IncidentAcknowledged TenantCreated TenantChanged
+            TenantDeleted TenantVerified TenantVerificationFailed LeaseGranted LeaseRevoked
+            LayoutVersionWritten LayoutDeleted LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted
+            LayoutRepaired OperationRequested OperationStarted OperationStep OperationCancelRequested
+            OperationFinished OperationFailed OperationCancelled GpuMissing GpuBack GpuReplaced
+            ComputeModeChanged MaintenanceBegun MaintenanceActive MaintenanceEnded HostConfirmed
+            ManagerStarted ManagerStopped DatabaseBackedUp DatabaseRestored DatabaseRowsLost TokenCreated
+            TokenRevoked SessionOpened SessionEnded EventsLost
         }
     }
 
@@ -89,6 +89,8 @@ impl DomainEvent {
             | Self::SettingsDrifted { daemon, .. }
             | Self::SettingsRepaired { daemon }
             | Self::BypassEnded { daemon }
+            | Self::ExposureDetected { daemon, .. }
+            | Self::ExposureEnded { daemon }
             | Self::EventsLost(LostEvents::LinesMissed { daemon }) => EventSubject::daemon(daemon),
             Self::DaemonChanged { daemon, gpus, operation, .. }
             | Self::DaemonDeleted { daemon, gpus, operation } => {
@@ -241,6 +243,10 @@ impl DomainEvent {
                 let first = processes.first()?;
                 Details::Process { pid: first.pid, uid: first.uid }
             }
+            Self::ExposureDetected { present, .. } => {
+                let first = present.first()?;
+                Details::Process { pid: first.process.pid, uid: first.uid }
+            }
             Self::DaemonDied { pid, lost, .. } | Self::ServerDied { pid, lost, .. } => {
                 Details::Death { pid: *pid, clients: lost.clients.clone(), waiting: Vec::new() }
             }
@@ -302,6 +308,7 @@ impl DomainEvent {
             | Self::ServerRecovered { .. }
             | Self::ClientTerminated { .. }
             | Self::BypassEnded { .. }
+            | Self::ExposureEnded { .. }
             | Self::TenantVerified { .. }
             | Self::TenantVerificationFailed { .. }
             | Self::GpuMissing { .. }
@@ -326,7 +333,8 @@ impl DomainEvent {
             }
             Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
             | Self::BypassAppeared { .. }
-            | Self::BypassChanged { .. } => outsider(&None),
+            | Self::BypassChanged { .. }
+            | Self::ExposureDetected { .. } => outsider(&None),
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
             Self::SettingsRepaired { .. } => EventTrigger::Latest(EventType::SettingsDrifted),
             Self::LayoutRepaired(_) => EventTrigger::Latest(EventType::LayoutDrifted),

@@ -11,6 +11,7 @@ use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientId, LeaseKind};
 use crate::domain::condition::ConditionReason;
 use crate::domain::drift::Drifted;
+use crate::domain::exposure::SocketExposure;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::incident::IncidentKind;
 use crate::domain::layout::record::{Degraded, PartitionDrift};
@@ -61,6 +62,8 @@ pub enum DomainEvent {
     BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, present: Vec<Bypass> },
     BypassChanged { daemon: DaemonName, present: Vec<Bypass> },
     BypassEnded { daemon: DaemonName },
+    ExposureDetected { daemon: DaemonName, present: Vec<SocketExposure> },
+    ExposureEnded { daemon: DaemonName },
     BreachDetected(MemoryBreach),
     BreachEnded(MemoryBreach),
     TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },

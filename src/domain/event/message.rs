@@ -10,6 +10,7 @@ use super::domain_event::{
 use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::client::LeaseKind;
 use crate::domain::count::counted;
+use crate::domain::exposure::describe_exposures;
 use crate::domain::maintenance::Maintenance;
 use crate::domain::memory::Bytes;
 use crate::domain::rfc3339;
@@ -131,6 +132,13 @@ impl DomainEvent {
             }
             Self::BypassEnded { daemon } => {
                 format!("the processes that used a GPU of daemon {daemon} outside MPS have ended")
+            }
+            Self::ExposureDetected { daemon, present } => {
+                let named = describe_exposures(present);
+                format!("daemon {daemon}'s own directory is mounted in another mount namespace: {named}")
+            }
+            Self::ExposureEnded { daemon } => {
+                format!("daemon {daemon}'s own directory is no longer mounted in another mount namespace")
             }
             Self::TenantCreated { tenant, .. } => format!("tenant {tenant} was created"),
             Self::TenantChanged(ChangedTenant { tenant, .. }) => format!("tenant {tenant} was changed"),

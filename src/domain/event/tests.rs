@@ -5,6 +5,7 @@ use crate::domain::access::Grant;
 use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientId, LeaseKind};
 use crate::domain::condition::ConditionReason;
+use crate::domain::exposure::SocketExposure;
 use crate::domain::maintenance::{Maintenance, MaintenanceState};
 use crate::domain::token::TokenId;
 use crate::domain::verification::VerifiedSetting;
@@ -101,6 +102,13 @@ fn examples() -> Vec<DomainEvent> {
         logged_at: None,
     };
     let bypass = Bypass { pid: 7, gpu: gpu(), uid: None, program: None, tenant: None };
+    let exposure = SocketExposure {
+        process: client,
+        uid: Some(0),
+        program: Some("train".into()),
+        container: Some("3f9a2b4c5d6e7f80".into()),
+        point: "/mnt".into(),
+    };
     let lease = || GrantedLease { tenant: tenant(), holder: client, kind: LeaseKind::Own, program: None };
     let layout = || DaemonLayout {
         daemon: daemon(),
@@ -187,6 +195,8 @@ fn examples() -> Vec<DomainEvent> {
         },
         DomainEvent::BypassChanged { daemon: daemon(), present: vec![bypass] },
         DomainEvent::BypassEnded { daemon: daemon() },
+        DomainEvent::ExposureDetected { daemon: daemon(), present: vec![exposure] },
+        DomainEvent::ExposureEnded { daemon: daemon() },
         DomainEvent::TenantCreated { tenant: tenant(), daemon: Some(daemon()) },
         DomainEvent::TenantChanged(ChangedTenant {
             tenant: tenant(),

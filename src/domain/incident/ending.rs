@@ -33,6 +33,9 @@ impl Grouping<'_> {
                 self.end(Recovered, |open| open.topic == IncidentTopic::Layout);
             }
             DomainEvent::BypassEnded { .. } => self.end(Recovered, |open| open.kind == Kind::Bypass),
+            DomainEvent::ExposureEnded { .. } => {
+                self.end(Recovered, |open| open.kind == Kind::SocketExposed);
+            }
             DomainEvent::BreachEnded(MemoryBreach { client, gpu, .. }) => self.end(Recovered, |open| {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
                 open.kind == Kind::Breach && open.topic == topic && open.gpus.contains(gpu)
@@ -51,9 +54,12 @@ impl Grouping<'_> {
                 };
                 self.end(Recovered, is_it);
             }
-            // What another program started on its GPUs goes on.
+            // What another program started on its GPUs, or with its directory, goes on.
             DomainEvent::DaemonStopped { .. } => self.end(Stopped, |open| {
-                !matches!(open.kind, Kind::Bypass | Kind::GpuMissing | Kind::LayoutIdsDiffer)
+                !matches!(
+                    open.kind,
+                    Kind::Bypass | Kind::SocketExposed | Kind::GpuMissing | Kind::LayoutIdsDiffer
+                )
             }),
             DomainEvent::DaemonDeleted { .. } | DomainEvent::DaemonReleased { .. } => {
                 self.end(Replaced, |_| true);

@@ -102,6 +102,8 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::BypassAppeared { daemon, .. }
         | DomainEvent::BypassChanged { daemon, .. }
         | DomainEvent::BypassEnded { daemon }
+        | DomainEvent::ExposureDetected { daemon, .. }
+        | DomainEvent::ExposureEnded { daemon }
         | DomainEvent::GpuMissing { daemon, .. }
         | DomainEvent::GpuBack { daemon, .. }
         | DomainEvent::GpuReplaced { daemon, .. } => Some(daemon),
@@ -252,6 +254,7 @@ impl Grouping<'_> {
                 self.bypass_appeared(processes, present);
             }
             DomainEvent::BypassChanged { present, .. } => self.bypass_changed(present),
+            DomainEvent::ExposureDetected { present, .. } => self.exposed(present),
             DomainEvent::BreachDetected(MemoryBreach { client, tenant, gpu, used, limit, .. }) => {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
                 self.recurring(IncidentReport {

@@ -63,6 +63,8 @@ kinds! {
         "Apply the daemon's layout again.";
     Bypass = "bypass", "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
         "End these processes and start them with mps-manager run, or set the daemon's compute_mode to exclusive_process.";
+    SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
+        "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
         "Look at the client: it may have changed its own MPS environment, which escapes limits that only the environment enforces. If it has, terminate it.";
     ClientRefused = "client_refused", "MPS itself refused a client.",

@@ -5,6 +5,7 @@
 
 pub mod breach;
 mod ending;
+pub mod exposure;
 mod grouping;
 mod kind;
 mod outside_mps;
@@ -47,9 +48,12 @@ impl IncidentKind {
             | Self::LayoutIdsDiffer
             | Self::LayoutDegraded
             | Self::GpuMissing => Severity::Error,
-            Self::Drift | Self::Bypass | Self::Breach | Self::ClientRefused | Self::UnknownOutcome => {
-                Severity::Warning
-            }
+            Self::Drift
+            | Self::Bypass
+            | Self::SocketExposed
+            | Self::Breach
+            | Self::ClientRefused
+            | Self::UnknownOutcome => Severity::Warning,
         }
     }
 }

@@ -1,9 +1,11 @@
-//! What the processes outside MPS are to an incident: it keeps all of them, and which have ended.
+//! What processes that are no clients are to an incident: of those outside MPS it keeps all, and which have ended; of those that have
+//! a daemon's own directory mounted, all that were seen.
 
 use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition};
 use super::report::IncidentReport;
 use super::{Incident, IncidentKind, IncidentTopic, Suspect};
 use crate::domain::bypass::Bypass;
+use crate::domain::exposure::{SocketExposure, describe_exposures};
 
 impl Grouping<'_> {
     /// Processes appeared outside MPS; `present` are all that are there now.
@@ -28,6 +30,22 @@ impl Grouping<'_> {
         mark_ended(&mut incident, present);
         self.note_event(&mut incident);
         self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+    }
+
+    /// Processes have the daemon's own directory mounted; `present` are all that have it now.
+    pub(super) fn exposed(&mut self, present: &[SocketExposure]) {
+        let suspects = present.iter().map(|one| Suspect {
+            pid: one.process.pid,
+            client: Some(one.process),
+            tenant: None,
+            program: one.program.clone(),
+            has_ended: false,
+        });
+        self.recurring(IncidentReport {
+            suspects: suspects.collect(),
+            detail: Some(describe_exposures(present)),
+            ..IncidentReport::of(IncidentKind::SocketExposed, IncidentTopic::Daemon)
+        });
     }
 }
 

@@ -67,6 +67,10 @@ impl Incident {
                 None => format!("some partitions of {daemon} are not as they were"),
             },
             IncidentKind::Bypass => self.bypass(over.is_some()),
+            IncidentKind::SocketExposed => {
+                let is = if over.is_some() { "was" } else { "is" };
+                format!("{daemon}'s own directory {is} mounted in another mount namespace")
+            }
             IncidentKind::Breach => {
                 let who = self.suspects.first().map_or_else(|| "a client".to_owned(), named);
                 match over {
@@ -134,6 +138,7 @@ impl Incident {
             IncidentKind::LayoutIdsDiffer => "had other partition IDs than on record",
             IncidentKind::LayoutDegraded => "had partitions that were not as before",
             IncidentKind::Bypass => "had processes outside MPS on its GPUs",
+            IncidentKind::SocketExposed => "had its own directory mounted in another mount namespace",
             IncidentKind::Breach => "had a client above its memory limit",
             IncidentKind::ClientRefused => "refused clients",
             IncidentKind::UnknownOutcome => "had not answered a command",

@@ -260,6 +260,8 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::BypassAppeared
         | EventType::BypassChanged
         | EventType::BypassEnded
+        | EventType::ExposureDetected
+        | EventType::ExposureEnded
         | EventType::LayoutVersionWritten
         | EventType::LayoutDeleted
         | EventType::LayoutApplied

@@ -35,7 +35,7 @@ impl Backend {
             if events.is_empty() || self.parts.store.is_sealed() {
                 continue;
             }
-            match self.write_breaches(events).await {
+            match self.append_events(events).await {
                 Ok(()) => {}
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::warn!(%error, "a breach of a memory limit could not be recorded"),
@@ -43,7 +43,8 @@ impl Backend {
         }
     }
 
-    async fn write_breaches(&self, events: Vec<DomainEvent>) -> Result<(), StoreError> {
+    /// Writes events that were found, all or none.
+    pub(super) async fn append_events(&self, events: Vec<DomainEvent>) -> Result<(), StoreError> {
         let clock = self.parts.clock;
         self.parts
             .store

@@ -1,6 +1,7 @@
 //! Incidents: listed, read and acknowledged.
 
 pub mod breaches;
+pub mod exposures;
 
 use serde::{Deserialize, Serialize};
 

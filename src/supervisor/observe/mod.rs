@@ -5,6 +5,7 @@ pub(crate) mod control_process;
 pub(crate) mod debounce;
 pub(crate) mod evidence;
 pub(crate) mod exact_limits;
+pub(crate) mod exposed_directories;
 pub(crate) mod external_writes;
 pub(crate) mod foreign_daemons;
 pub(crate) mod gather;

@@ -1,12 +1,14 @@
 //! Incidents: what broke, whom it hit, who may see that, and who acknowledged it.
 
+use std::process::{Child, Command};
+
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Client, Host, InProcess, Served, eventually, signal, stderr_of};
+use crate::harness::{Client, Host, InProcess, Served, eventually, is_root, signal, stderr_of};
 
 /// The newest incident of a kind, once there is one for which `is_it` holds.
 pub(super) fn incident(host: &Served, kind: &str, is_it: impl Fn(&Value) -> bool) -> Value {
@@ -328,4 +330,69 @@ fn client_that_escapes_its_limit_is_a_breach() {
     assert!(summary.contains("of demo holds more memory on gpu0 than its limit allows"), "{summary}");
     drop(client);
     incident(&host, "breach", recovered);
+}
+
+/// A process in a mount namespace of its own, ended and reaped with this value.
+struct Contained(Child);
+
+impl Contained {
+    /// One in which the script was run before.
+    fn start(script: &str) -> Self {
+        let script = format!("{script} && exec sleep 600");
+        Self(Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().expect("unshare"))
+    }
+}
+
+impl Drop for Contained {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn mounted_daemon_directory_is_an_incident() {
+    if !is_root() {
+        return;
+    }
+    let mut host = Host::ready();
+    let mounted = host.dir().join("mounted");
+    std::fs::create_dir(&mounted).expect("made");
+    // It has a copy of all mounts of the host, and none of the directory.
+    let _private = Contained::start("true");
+    let tenant = host.api().get("/api/v1/tenants/demo/environment").ok();
+    let own = tenant["container"]["mount"].as_str().expect("a path");
+    let _client = Contained::start(&format!("mount --bind {own} {}", mounted.display()));
+    let pipe = host.runtime("daemons/gpu0/pipe");
+    let container = Contained::start(&format!("mount --bind {} {}", pipe.display(), mounted.display()));
+    let open = incident(&host, "socket_exposed", |one| one["state"] == "open");
+    let suspected = open["suspected"].as_array().expect("processes");
+    let pids: Vec<u64> = suspected.iter().map(|one| one["pid"].as_u64().expect("a PID")).collect();
+    assert_eq!(pids, [u64::from(container.0.id())], "{open}");
+    assert_eq!((&open["daemon"], &open["severity"]), (&json!("gpu0"), &json!("warning")));
+    let summary = open["summary"].as_str().expect("text");
+    assert!(summary.contains(&format!("has it at {}", mounted.display())), "{summary}");
+    assert!(open["remedy"].as_str().expect("text").contains("container.mount"), "{open}");
+
+    // It ends while no manager runs: the next one says so.
+    host.end_manager(Signal::KILL);
+    drop(container);
+    host.serve();
+    assert_eq!(incident(&host, "socket_exposed", recovered)["id"], open["id"]);
+    let all = host.api().get("/api/v1/events?type=exposure.").ok()["items"].clone();
+    let kinds: Vec<&str> =
+        all.as_array().expect("items").iter().map(|one| one["type"].as_str().expect("text")).collect();
+    assert_eq!(kinds, ["exposure.ended", "exposure.detected"], "{all}");
+
+    // The directory around those of all daemons is each one's.
+    let runtime = host.runtime("");
+    let all_mounted = Contained::start(&format!("mount --bind {} {}", runtime.display(), mounted.display()));
+    for daemon in ["gpu0", "gpu1"] {
+        let is_it = |one: &Value| one["state"] == "open" && one["daemon"] == daemon;
+        incident(&host, "socket_exposed", is_it);
+    }
+    drop(all_mounted);
+    for daemon in ["gpu0", "gpu1"] {
+        incident(&host, "socket_exposed", |one| recovered(one) && one["daemon"] == daemon);
+    }
 }

@@ -16,6 +16,7 @@ use crate::domain::event::{
     ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, NotReadyReason, ObservedClient,
     ServerFault,
 };
+use crate::domain::exposure::SocketExposure;
 
 fn daemon(name: &str) -> DaemonName {
     DaemonName::parse(name).expect("a name")
@@ -364,6 +365,38 @@ fn bypass_names_who_is_there_and_ends() {
     assert_eq!(journal.only().tenants(), [tenant("demo"), tenant("web")], "both were concerned");
     journal.write(&DomainEvent::BypassEnded { daemon: daemon("gpu0") });
     assert_eq!(journal.only().summary(), "2 processes of demo and web used a GPU of gpu0 outside MPS");
+}
+
+#[test]
+fn exposed_socket_names_process_container_and_path() {
+    let exposure = |pid: u32, container: Option<&str>| SocketExposure {
+        process: id(pid),
+        uid: Some(0),
+        program: Some("train".into()),
+        container: container.map(|digit| digit.repeat(64)),
+        point: "/mnt".into(),
+    };
+    let detected = |present: Vec<SocketExposure>| DomainEvent::ExposureDetected {
+        daemon: daemon("gpu0"),
+        present,
+    };
+    let stopped = DomainEvent::DaemonStopped { daemon: daemon("gpu0"), pid: 1 };
+    let mut journal = Journal::default();
+    journal.write(&detected(vec![exposure(7, Some("a"))]));
+    let head = "gpu0's own directory is mounted in another mount namespace: ";
+    let first = "process 7 of uid 0 (train) in container aaaaaaaaaaaa has it at /mnt";
+    assert_eq!(journal.only().summary(), format!("{head}{first}"));
+    assert!(journal.only().tenants().is_empty() && journal.only().remedy().contains("container.mount"));
+    journal.write(&stopped);
+    journal.write(&ready());
+    assert!(journal.only().is_open(), "it outlives the daemon");
+    journal.write(&detected(vec![exposure(7, Some("a")), exposure(9, None)]));
+    let second = "process 9 of uid 0 (train) has it at /mnt";
+    assert_eq!(journal.only().summary(), format!("{head}{first}, {second}"));
+    assert_eq!(journal.only().suspects.len(), 2);
+    journal.write(&DomainEvent::ExposureEnded { daemon: daemon("gpu0") });
+    assert_eq!(journal.only().summary(), format!("{}{first}, {second}", head.replace(" is ", " was ")));
+    assert_eq!((journal.opened, journal.ended), (1, 1));
 }
 
 #[test]

@@ -1,0 +1,43 @@
+//! Processes that have a daemon's own directory mounted, with the socket by which its settings are changed.
+
+use super::client::ClientId;
+
+/// The most processes that a text names.
+const NAMED: usize = 4;
+/// The first digits of a container's ID, by which engines name it.
+const SHOWN: usize = 12;
+
+/// A process in another mount namespace, and where it has a daemon's own directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketExposure {
+    /// The oldest process of its namespace.
+    pub process: ClientId,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Its program, without arguments.
+    pub program: Option<String>,
+    /// The ID of the container that it is in.
+    pub container: Option<String>,
+    /// Where the directory is mounted there.
+    pub point: String,
+}
+
+/// Processes in words, the first few by name.
+pub fn describe_exposures(exposures: &[SocketExposure]) -> String {
+    let mut named: Vec<String> = exposures
+        .iter()
+        .take(NAMED)
+        .map(|SocketExposure { process, uid, program, container, point }| {
+            let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
+            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+            let short = container.as_ref().map(|id| id.chars().take(SHOWN).collect::<String>());
+            let container = short.map(|id| format!(" in container {id}")).unwrap_or_default();
+            format!("process {}{uid}{program}{container} has it at {point}", process.pid)
+        })
+        .collect();
+    let more = exposures.len().saturating_sub(NAMED);
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
+}
