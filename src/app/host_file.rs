@@ -8,7 +8,7 @@ use crate::domain::daemon::Phase;
 use crate::domain::host_file::HostFile;
 use crate::service::access::context::RequestContext;
 use crate::service::host_file::{AppliedHostFile, HostFileOptions};
-use crate::service::{Service, ServiceError, WriteOptions};
+use crate::service::{FieldError, Service, ServiceError, WriteOptions};
 use crate::supervisor::Fleet;
 
 /// Longest wait for the first poll of a daemon: one that does not answer is judged as it is.
@@ -29,7 +29,10 @@ async fn apply(service: &Service, fleet: &Fleet, file: HostFile) -> Result<(), S
         RequestContext::of_manager(service.clock(), "serve --apply", Target::Other("host/spec".to_owned()));
     let extent = HostFileOptions::default();
     let applied = service.put_host_spec(&ctx, file, extent, WriteOptions::default()).await;
-    let AppliedHostFile { changes, operation, .. } = applied.map_err(described)?;
+    let AppliedHostFile { changes, warnings, operation, .. } = applied.map_err(described)?;
+    for FieldError { pointer, detail } in warnings {
+        tracing::warn!("the host file may be wrong at {pointer}: {detail}");
+    }
     match operation {
         Some(operation) => {
             tracing::info!(changes = changes.len(), operation = %operation.id, "the host file is being applied");

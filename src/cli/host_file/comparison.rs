@@ -6,12 +6,13 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::layout::arguments::{placed, read};
-use super::super::output::{CellColour, OutputFormat, TableCell, line, print_cells};
+use super::super::output::{CellColour, OutputFormat, TableCell, line, print_cells, remark};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::host_file::{HostChange, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
 use crate::http::api::host_spec::HostFileDiff;
+use crate::service::FieldError;
 
 /// Where a host's file is read and written.
 pub(super) const SPEC: &str = "/api/v1/host/spec";
@@ -57,16 +58,33 @@ pub(in crate::cli) fn checked(path: &Path) -> Result<(HostFile, String), String>
     Ok((file, text))
 }
 
-/// What a file would change, with the entity tag of the host that it was compared with.
+/// A host file compared with a host.
+pub(super) struct HostComparison {
+    /// What the file would change.
+    pub(super) changes: Vec<HostChange>,
+    /// What may be wrong in the file.
+    pub(super) warnings: Vec<FieldError>,
+    /// The entity tag of the host.
+    pub(super) tag: Option<String>,
+}
+
+/// Compares a file with a host, and changes nothing.
 pub(super) async fn compare(
     client: &Client,
     text: &str,
     file: &FileArgs,
-) -> Result<(Vec<HostChange>, Option<String>), ClientError> {
+) -> Result<HostComparison, ClientError> {
     let path = format!("{SPEC}?dry_run=true&{}", file.query());
-    let (_, HostFileDiff { changes, .. }, tag) =
+    let (_, HostFileDiff { changes, warnings, .. }, tag) =
         client.put_text(&path, "application/yaml", text.to_owned(), None).await?;
-    Ok((changes, tag))
+    Ok(HostComparison { changes, warnings, tag })
+}
+
+/// Prints what may be wrong in the file beside the results.
+pub(super) fn warn(warnings: &[FieldError]) {
+    for FieldError { pointer, detail } in warnings {
+        remark(&format!("warning: {pointer}: {detail}"));
+    }
 }
 
 pub(super) fn print(changes: &[HostChange], format: OutputFormat) {

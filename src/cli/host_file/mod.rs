@@ -9,7 +9,7 @@ use clap::Args;
 use reqwest::{Method, StatusCode};
 
 pub(super) use self::comparison::checked;
-use self::comparison::{FileArgs, SPEC, compare, print};
+use self::comparison::{FileArgs, HostComparison, SPEC, compare, print, warn};
 use super::confirm::ConfirmArgs;
 use super::fleet::FleetArgs;
 use super::layout::arguments::{DocumentOutputArgs, document_format, media_type};
@@ -77,7 +77,10 @@ pub(super) fn diff(DiffArgs { file, fleet, call }: DiffArgs) -> Result<ExitCode,
             return Ok(ExitCode::from(several::diff(&fleet, &call, &text, &file).await?));
         }
         let changes = match compare(&call.client()?, &text, &file).await {
-            Ok((changes, _)) => changes,
+            Ok(HostComparison { changes, warnings, .. }) => {
+                warn(&warnings);
+                changes
+            }
             // Exit 1 would say that the file could be applied.
             Err(error @ ClientError::Refused(_)) => {
                 complain(&error.to_string());
@@ -103,7 +106,8 @@ pub(super) fn apply(
             return several::apply(&fleet, &call, &text, &file, (wait, confirm)).await;
         }
         let client = call.client()?;
-        let (changes, tag) = compare(&client, &text, &file).await?;
+        let HostComparison { changes, warnings, tag } = compare(&client, &text, &file).await?;
+        warn(&warnings);
         let is_last = changes.is_empty() || dry_run;
         // One result in a format for programs.
         if is_last || matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) {

@@ -12,15 +12,13 @@ use super::super::fleet::{FleetArgs, FleetHost, HostResults};
 use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
 use super::super::server::CallArgs;
 use super::super::wait::{WaitArgs, ended_among_others};
-use super::comparison::{FileArgs, SPEC, compare, print, structured};
+use super::comparison::{FileArgs, HostComparison, SPEC, compare, print, structured, warn};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
-use crate::domain::host_file::{HostChange, HostChangeAction};
+use crate::domain::host_file::HostChangeAction;
 use crate::domain::operation::{Operation, OperationState};
 use crate::http::api::host_spec::HostFileDiff;
-
-/// What a file would change on a host, with the entity tag of the host that it was compared with.
-type Comparison = (Vec<HostChange>, Option<String>);
+use crate::service::FieldError;
 
 /// A line of the result.
 #[derive(Debug, Serialize)]
@@ -29,6 +27,8 @@ struct HostRow {
     result: &'static str,
     /// What the file would change, or changed.
     changes: Value,
+    /// What may be wrong in the file on this host.
+    warnings: Vec<FieldError>,
     /// The operation that applies it.
     operation: Option<String>,
     detail: String,
@@ -49,9 +49,10 @@ const LAYOUT: ListLayout<HostRow> = ListLayout {
 };
 
 impl HostRow {
-    fn new(host: &str, result: &'static str, changes: &[HostChange], code: u8) -> Self {
-        let changes = structured(changes);
-        Self { host: host.to_owned(), result, changes, operation: None, detail: String::new(), code }
+    fn new(host: &str, result: &'static str, compared: &HostComparison, code: u8) -> Self {
+        let (changes, warnings) = (structured(&compared.changes), compared.warnings.clone());
+        let (host, detail) = (host.to_owned(), String::new());
+        Self { host, result, changes, warnings, operation: None, detail, code }
     }
 
     /// A host of which there is no result.
@@ -65,7 +66,8 @@ impl HostRow {
             _ => ("error", ERROR),
         };
         let detail = error.to_string().replace('\n', " ");
-        Self { host: host.to_owned(), result, changes: Value::Null, operation: None, detail, code }
+        let (host, changes, warnings) = (host.to_owned(), Value::Null, Vec::new());
+        Self { host, result, changes, warnings, operation: None, detail, code }
     }
 }
 
@@ -80,17 +82,18 @@ pub(super) async fn diff(
     let hosts = fleet.hosts(&[])?;
     let compared = compare_all(fleet, &hosts, call, text, file).await;
     let rows = compared.iter().map(|(host, result)| match result {
-        Ok((changes, _)) if changes.is_empty() => HostRow::new(host, "same", changes, 0),
-        Ok((changes, _)) => HostRow::new(host, "differs", changes, DIFFERS),
+        Ok(compared) if compared.changes.is_empty() => HostRow::new(host, "same", compared, 0),
+        Ok(compared) => HostRow::new(host, "differs", compared, DIFFERS),
         Err(error) => HostRow::failed(host, error),
     });
     let code = print_rows(&rows.collect::<Vec<_>>(), call.format());
     if call.format() == OutputFormat::Wide {
-        for (host, (changes, _)) in
+        for (host, compared) in
             compared.iter().filter_map(|(host, result)| Some((host, result.as_ref().ok()?)))
         {
             line!("\n{host}");
-            print(changes, call.format());
+            print(&compared.changes, call.format());
+            warn(&compared.warnings);
         }
     }
     Ok(code)
@@ -108,7 +111,7 @@ pub(super) async fn apply(
     let compared = compare_all(fleet, &hosts, call, text, file).await;
     let all = || compared.iter().filter_map(|(_, result)| result.as_ref().ok());
     let deleted = all()
-        .flat_map(|(changes, _)| changes)
+        .flat_map(|compared| &compared.changes)
         .filter(|change| change.action == HostChangeAction::Delete)
         .count();
     if deleted > 0 {
@@ -116,12 +119,12 @@ pub(super) async fn apply(
         let hosts = counted(all().count(), "host");
         confirm.ask(&format!("{objects} would be deleted. Apply the host file to {hosts}?"))?;
     }
-    let shown: BTreeMap<&str, &Comparison> =
+    let shown: BTreeMap<&str, &HostComparison> =
         compared.iter().filter_map(|(host, result)| Some((host.as_str(), result.as_ref().ok()?))).collect();
     let applied = fleet.ask_each(&hosts, &call.server, "applying the host file", |host, client| {
         // What was shown is what is applied.
         let tag = match shown.get(host.as_str()) {
-            Some((changes, tag)) if !changes.is_empty() => tag.as_deref(),
+            Some(compared) if !compared.changes.is_empty() => compared.tag.as_deref(),
             _ => return futures_util::future::Either::Left(async { Ok(None) }),
         };
         futures_util::future::Either::Right(put(client, text, file, tag, wait))
@@ -129,20 +132,21 @@ pub(super) async fn apply(
     let applied = applied.await;
     let rows = compared.iter().zip(&applied).map(|((host, before), (_, after))| match (before, after) {
         (Err(error), _) | (Ok(_), Err(error)) => HostRow::failed(host, error),
-        (Ok((changes, _)), Ok(None)) => HostRow::new(host, "same", changes, 0),
-        (Ok((changes, _)), Ok(Some(operation))) => applied_row(host, changes, operation),
+        (Ok(compared), Ok(None)) => HostRow::new(host, "same", compared, 0),
+        (Ok(compared), Ok(Some(operation))) => applied_row(host, compared, operation),
     });
     Ok(ExitCode::from(print_rows(&rows.collect::<Vec<_>>(), call.format())))
 }
 
-fn applied_row(host: &str, changes: &[HostChange], operation: &Operation) -> HostRow {
+fn applied_row(host: &str, compared: &HostComparison, operation: &Operation) -> HostRow {
     let (result, code) = match operation.state {
         OperationState::Succeeded => ("applied", 0),
         state if state.is_final() => ("failed", DIFFERS),
         _ => ("started", 0),
     };
     let detail = operation.error.as_deref().unwrap_or_default().replace('\n', " ");
-    HostRow { operation: Some(operation.id.to_string()), detail, ..HostRow::new(host, result, changes, code) }
+    let operation = Some(operation.id.to_string());
+    HostRow { operation, detail, ..HostRow::new(host, result, compared, code) }
 }
 
 async fn compare_all(
@@ -151,7 +155,7 @@ async fn compare_all(
     call: &CallArgs,
     text: &str,
     file: &FileArgs,
-) -> HostResults<Comparison> {
+) -> HostResults<HostComparison> {
     let compare = |_, client: Client| async move { compare(&client, text, file).await };
     fleet.ask_each(hosts, &call.server, "comparing the host file", compare).await
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::template::{faults_of, with_template};
+use super::template::{faults_of, on_host, with_template};
 use super::{HostFile, HostSpec, LayoutBinding, StoredHost};
 use crate::domain::admission::on_gpus_of;
 use crate::domain::daemon::Management;
@@ -125,6 +125,14 @@ pub fn resolve(
             }
         }
     }
+    let of_templates = on_host(&file.templates, &spec.daemons, gpus);
+    for (pointer, reason) in of_templates.errors {
+        // On GPUs with more memory it is right.
+        faults.conflict = true;
+        faults.add(pointer, reason);
+    }
+    let warning = |(pointer, reason)| Invalid { pointer, reason: InvalidValue(reason) };
+    spec.warnings = of_templates.warnings.into_iter().map(warning).collect();
     one_daemon_a_gpu(&mut faults, &spec, stored, gpus, prune);
     for (name, tenant) in &file.tenants {
         let within = |field: &str| format!("/tenants/{name}/{field}");

@@ -22,7 +22,7 @@ use super::daemon::DaemonSpec;
 use super::gpu::GpuRef;
 use super::layout::active::{ActiveLayout, PartitionPolicy};
 use super::layout::document::DocumentLayout;
-use super::layout::{Layout, Role, VersionRef};
+use super::layout::{Invalid, Layout, Role, VersionRef};
 use super::tenant::TenantSpec;
 use super::{DaemonName, LayoutName, TemplateName, TenantName};
 
@@ -93,6 +93,8 @@ pub struct HostSpec {
     pub tenants: BTreeMap<TenantName, TenantSpec>,
     /// The layout of each daemon.
     pub bindings: BTreeMap<DaemonName, ActiveLayout>,
+    /// What may be wrong in the file, and refuses nothing.
+    pub warnings: Vec<Invalid>,
 }
 
 /// What a host has, as it is stored.

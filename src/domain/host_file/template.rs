@@ -3,13 +3,15 @@
 //! A template is read and written in host files alone: it becomes the provisioning and the defaults of the daemons that it names, by
 //! the model of their GPUs. So an export has none, and a file with one changes nothing where it was applied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::count::{counted, enumerated};
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::device_memory_limit::DeviceMemoryLimit;
 use crate::domain::gpu::Gpu;
+use crate::domain::memory::Bytes;
 use crate::domain::provisioning::{Provisioning, ProvisioningStrategy};
 use crate::domain::{DaemonName, InvalidValue, MemoryLimit, TemplateName};
 
@@ -146,4 +148,117 @@ pub(super) fn with_template(
         template.give(&mut daemon, gpus)?;
     }
     Ok(daemon)
+}
+
+/// What is wrong with templates on one host, each with its place.
+#[derive(Debug, Default)]
+pub(super) struct TemplateFaults {
+    /// What cannot be so.
+    pub(super) errors: BTreeSet<(String, String)>,
+    /// What may be wanted all the same.
+    pub(super) warnings: BTreeSet<(String, String)>,
+}
+
+/// Compares what templates give the clients of a GPU with its memory, and the models that they name with those of the host.
+pub(super) fn on_host(
+    templates: &Templates,
+    daemons: &BTreeMap<DaemonName, DaemonSpec>,
+    gpus: &[Gpu],
+) -> TemplateFaults {
+    let mut faults = TemplateFaults::default();
+    let models: BTreeSet<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    for (name, template) in templates {
+        for daemon in template.daemons.iter().filter_map(|daemon| daemons.get(daemon)) {
+            for gpu in gpus.iter().filter(|gpu| daemon.gpus.contains(&gpu.uuid)) {
+                template.memory_faults(name, daemon, gpu, &mut faults);
+            }
+        }
+        for model in template.gpu_models.keys().filter(|model| !models.contains(model.as_str())) {
+            if !models.is_empty() {
+                faults.warnings.insert((within_model(name, model), unknown_model(model, &models)));
+            }
+        }
+    }
+    faults
+}
+
+impl DaemonTemplate {
+    /// Adds what is wrong with the memory that it gives the clients of a GPU: the same that admission says of tenants.
+    fn memory_faults(
+        &self,
+        name: &TemplateName,
+        daemon: &DaemonSpec,
+        gpu: &Gpu,
+        faults: &mut TemplateFaults,
+    ) {
+        let (clients, Some(limit)) = self.on(gpu) else { return };
+        let place = match self.gpu_models.get_key_value(&gpu.name) {
+            Some((model, _)) => within_model(name, model),
+            None => format!("/templates/{name}"),
+        };
+        let (model, total) = (&gpu.name, Bytes(gpu.memory_total));
+        if limit.bytes() > gpu.memory_total {
+            let why =
+                format!("each client gets {limit}, and a GPU of model {model} has {total}: give at most that");
+            faults.errors.insert((place, why));
+            return;
+        }
+        let needed = limit.bytes().saturating_mul(u64::from(clients));
+        let all = format!("{} of {limit} each come to {}", counted(clients, "client"), Bytes(needed));
+        if daemon.reserves() {
+            let allowed = daemon.memory_overcommit.budget(gpu.memory_total);
+            if needed > allowed {
+                let why = format!(
+                    "{all}, and a GPU of model {model} has {total} × over-commit {} = {} to reserve: lower clients_per_gpu or \
+                     device_memory_limit, raise memory_overcommit on the daemon, or set its admission to open, which reserves nothing",
+                    daemon.memory_overcommit,
+                    Bytes(allowed)
+                );
+                faults.errors.insert((place, why));
+            }
+        } else if needed > gpu.memory_total {
+            let why = format!(
+                "{all}, and a GPU of model {model} has {total}: not all of them can use what they may. If that is not meant, lower \
+                 clients_per_gpu or device_memory_limit"
+            );
+            faults.warnings.insert((place, why));
+        }
+    }
+}
+
+/// The place of what a template says of a model.
+fn within_model(template: &TemplateName, model: &str) -> String {
+    format!("/templates/{template}/gpu_models/{}", model.replace('~', "~0").replace('/', "~1"))
+}
+
+/// A file may be for several hosts, so that a model which this one lacks is no error.
+fn unknown_model(model: &str, models: &BTreeSet<&str>) -> String {
+    let near = models.iter().find(|known| is_near(model, known));
+    let remedy = match near {
+        Some(known) => format!("if {known} is meant, write that"),
+        None => "check the name, unless it is for other hosts".to_owned(),
+    };
+    let models: Vec<&str> = models.iter().copied().collect();
+    format!("no GPU of this host is of model {model:?}, but of {}: {remedy}", enumerated(&models))
+}
+
+/// Whether one may have been written for the other: a part of it, or with less than a third of the letters wrong.
+fn is_near(written: &str, meant: &str) -> bool {
+    let (written, meant) = (written.to_lowercase(), meant.to_lowercase());
+    meant.contains(&written) || wrong_letters(&written, &meant) * 3 < meant.chars().count()
+}
+
+/// How many letters have to be added, left out or replaced to make one word of the other.
+fn wrong_letters(word: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, letter) in word.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
+        for (at, of_other) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *of_other);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
 }

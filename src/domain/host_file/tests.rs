@@ -342,6 +342,48 @@ fn wrong_templates_are_refused_at_their_places() {
 }
 
 #[test]
+fn template_beyond_the_memory_is_refused_where_it_is_reserved() {
+    let text = TEMPLATE.replace("clients_per_gpu: 4", "clients_per_gpu: 9");
+    let warnings = |text: &str| {
+        let spec = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect("a good file");
+        spec.warnings.iter().map(|warning| format!("{}: {warning}", warning.pointer)).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(TEMPLATE), [""; 0]);
+    let open = warnings(&text);
+    assert_eq!(open.len(), 1, "once for all GPUs of the model: {open:?}");
+    assert!(open[0].starts_with("/templates/notebooks/gpu_models/NVIDIA H200: "), "{open:?}");
+    assert!(open[0].contains("9 clients of 16 GiB each come to 144 GiB"), "{open:?}");
+
+    let refused = |text: &str, words: &str| {
+        let errors = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect_err("refused");
+        assert!(errors.conflict, "on a larger GPU it is right");
+        let [only] = errors.errors.as_slice() else { panic!("{errors:?}") };
+        assert!(only.to_string().contains(words), "{only}");
+    };
+    let reserved = text.replace("{gpus: [0]}", "{gpus: [0], admission: reserved}");
+    refused(&reserved, "over-commit 1.0 = 139.8 GiB to reserve");
+    let overcommitted =
+        reserved.replace("admission: reserved", "admission: reserved, memory_overcommit: 1.5");
+    assert_eq!(warnings(&overcommitted).len(), 1, "of the other daemon");
+    refused(&text.replace("16G", "150G"), "each client gets 150 GiB");
+}
+
+#[test]
+fn unknown_models_of_a_template_are_warned_of() {
+    let warning = |model: &str| {
+        let text = TEMPLATE.replace("NVIDIA H200: {clients_per_gpu: 4}", &format!("{model}: {{clients_per_gpu: 4}}"));
+        let spec = resolve(&read(&text), &StoredHost::default(), &gpus(), false).expect("for other hosts");
+        let [warning] = spec.warnings.as_slice() else { panic!("{:?}", spec.warnings) };
+        assert!(warning.pointer.starts_with("/templates/notebooks/gpu_models/"), "{}", warning.pointer);
+        warning.to_string()
+    };
+    for misspelt in ["H200", "nvidia h200", "NVIDIA H2OO"] {
+        assert!(warning(misspelt).ends_with("but of NVIDIA H200: if NVIDIA H200 is meant, write that"));
+    }
+    assert!(warning("NVIDIA A100-SXM4-40GB").ends_with("unless it is for other hosts"));
+}
+
+#[test]
 fn newer_file_is_refused_by_its_version() {
     let errors = text::read("version: v2\nfuture: 1\n", LayoutFormat::Yaml).expect_err("newer");
     assert!(errors[0].pointer == "/version" && errors[0].to_string().contains("newer manager"), "{errors:?}");

@@ -14,6 +14,7 @@ use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Conditions, Query, TextBody};
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
+use crate::service::FieldError;
 use crate::service::access::context::RequestContext;
 use crate::service::host_file::{AppliedHostFile, HostFileOptions, HostFileView, refused_file};
 
@@ -25,6 +26,9 @@ const YAML: &str = "application/yaml";
 pub struct HostFileDiff {
     /// The changes, in the order in which they are made; none where the host is what the file says.
     pub changes: Vec<HostChange>,
+    /// What may be wrong in the file, and refuses nothing, each with its place in it.
+    #[serde(default)]
+    pub warnings: Vec<FieldError>,
     /// The operation that makes them; `null` for a dry run, and where there are none.
     pub operation: Option<Operation>,
 }
@@ -104,9 +108,9 @@ pub(super) async fn put(
     let file = text::read(&text, format).map_err(refused_file)?;
     let options = conditions.options(dry_run);
     let extent = HostFileOptions { prune, recreate };
-    let AppliedHostFile { changes, operation, tag } =
+    let AppliedHostFile { changes, warnings, operation, tag } =
         app.service.put_host_spec(&ctx, file, extent, options).await?;
-    let diff = HostFileDiff { changes, operation };
+    let diff = HostFileDiff { changes, warnings, operation };
     match &diff.operation {
         Some(operation) => Ok(accepted_as(operation, &diff, false)),
         None => Ok(tagged(&tag, axum::Json(diff).into_response())),

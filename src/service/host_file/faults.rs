@@ -15,11 +15,7 @@ pub(super) struct Faults {
 impl Faults {
     /// Those of the file itself.
     pub(super) fn of_file(errors: Vec<Invalid>) -> Self {
-        let errors = errors
-            .into_iter()
-            .map(|Invalid { pointer, reason }| FieldError { pointer, detail: reason.to_string() })
-            .collect();
-        Self { errors, conflict: false }
+        Self { errors: fields(errors), conflict: false }
     }
 
     /// Those of the file on one host.
@@ -79,6 +75,12 @@ impl Faults {
     pub(super) fn check(self) -> Result<(), ServiceError> {
         if self.is_empty() { Ok(()) } else { Err(self.refusal()) }
     }
+}
+
+/// The same as the API says it.
+pub(super) fn fields(errors: Vec<Invalid>) -> Vec<FieldError> {
+    let field = |Invalid { pointer, reason }| FieldError { pointer, detail: reason.to_string() };
+    errors.into_iter().map(field).collect()
 }
 
 fn below(within: &str, FieldError { pointer, detail }: FieldError) -> FieldError {

@@ -21,7 +21,7 @@ use crate::domain::layout::text::LayoutFormat;
 use crate::domain::operation::Operation;
 use crate::service::access::context::RequestContext;
 use crate::service::host_file::faults::Faults;
-use crate::service::{Backend, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 
 /// How far a host file goes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,6 +37,8 @@ pub struct HostFileOptions {
 pub struct AppliedHostFile {
     /// The changes, in the order in which they are made.
     pub changes: Vec<HostChange>,
+    /// What may be wrong in the file, and refuses nothing.
+    pub warnings: Vec<FieldError>,
     /// The operation; `None` after a dry run, and where nothing changes.
     pub operation: Option<Operation>,
     /// The entity tag of what was compared with.
@@ -106,13 +108,14 @@ impl Service {
         let tag = tag_of(&export(&stored, &gpus));
         check_tag(&options, &tag)?;
         let compared = Compared::of(&file, stored, &gpus, extent)?;
+        let warnings = faults::fields(compared.spec.warnings.clone());
         if compared.changes.is_empty() {
-            return Ok(AppliedHostFile { changes: Vec::new(), operation: None, tag });
+            return Ok(AppliedHostFile { changes: Vec::new(), warnings, operation: None, tag });
         }
         let checked = backend.check_host(&compared).await?;
         let changes = compared.changes.clone();
         let operation = backend.write_host(&permit, file, compared, checked, options.dry_run).await?;
-        Ok(AppliedHostFile { changes, operation, tag })
+        Ok(AppliedHostFile { changes, warnings, operation, tag })
     }
 }
 

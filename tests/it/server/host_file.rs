@@ -246,6 +246,35 @@ fn pruned_daemon_and_its_layout_go() {
 }
 
 #[test]
+fn template_beyond_the_memory_warns_or_refuses() {
+    let host = InProcess::ready();
+    let text = "
+version: v1
+templates:
+  jobs: {daemons: [gpu0], clients_per_gpu: 10, device_memory_limit: 16G, gpu_models: {H200: {clients_per_gpu: 2}}}
+daemons:
+  gpu0: {gpus: [0]}
+";
+    let warned = put(&host, text, "?dry_run=true").ok();
+    let places: Vec<&str> = warned["warnings"]
+        .as_array()
+        .expect("warnings")
+        .iter()
+        .map(|warning| warning["pointer"].as_str().expect("a pointer"))
+        .collect();
+    assert_eq!(places, ["/templates/jobs", "/templates/jobs/gpu_models/H200"], "{warned}");
+    let (code, said) = run(&host, "diff", &file(&host, text), &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("warning: /templates/jobs: 10 clients of 16 GiB each come to 160 GiB"), "{said}");
+    assert!(said.contains("if NVIDIA H200 is meant, write that"), "{said}");
+
+    let reserved = text.replace("gpus: [0]}", "gpus: [0], admission: reserved}");
+    let problem = put(&host, &reserved, "").problem(409, "host-file-refused");
+    assert_eq!(pointers(&problem), ["/templates/jobs"], "{problem}");
+    assert_eq!(host.daemon("gpu0")["spec"]["admission"], "open");
+}
+
+#[test]
 fn pruned_daemon_hands_its_gpu_on() {
     let host = InProcess::ready();
     let old = host.daemon_pid("gpu0");
