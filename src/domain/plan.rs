@@ -75,6 +75,8 @@ pub struct Desired {
     pub uids: Vec<u32>,
     /// The directory of each of its tenants; the code that reads them adds them.
     pub directories: BTreeMap<TenantDirectory, TenantName>,
+    /// When those of them expire that do, in milliseconds since 1970; the code that reads them adds them.
+    pub expiries: BTreeMap<TenantDirectory, i64>,
 }
 
 impl Desired {
@@ -103,6 +105,7 @@ impl Desired {
             maintenance: self.maintenance,
             drift_policy: self.drift_policy,
             share_gpus: self.share_gpus,
+            expiries: self.expiries.clone(),
             ..earlier.clone()
         };
         same == *self
@@ -183,6 +186,7 @@ pub fn desired(
         wedge: daemon.wedge(),
         uids,
         directories: BTreeMap::new(),
+        expiries: BTreeMap::new(),
     })
 }
 

@@ -37,10 +37,10 @@ pub(in crate::cli) struct TenantDeleteArgs {
     /// The tenant
     #[arg(add = ArgValueCandidates::new(completion::tenants))]
     name: TenantName,
-    /// Wait for its processes to end, for at most this time, for example 30s; further ones may still start
+    /// Admit no further process, and wait for those that it has to end, for at most this time, for example 30s
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     drain: Option<Duration>,
-    /// Terminate the clients that are left, revoke other leases, and accept that there is no such tenant
+    /// Admit no further process, terminate the clients that are left, revoke other leases, and accept that there is no such tenant
     #[arg(long)]
     force: bool,
     /// No process will be started with its environment any more: remove its directory at once, and not after a day
@@ -100,7 +100,11 @@ async fn drain_and_delete(
         };
         args.confirm.ask(&question)?;
     }
-    if args.drain.is_some() || args.force {
+    let is_drained = args.drain.is_some() || args.force;
+    let yes = |is: bool| is.then(|| "true".into());
+    if is_drained {
+        // From now on it is deleted once it has no process, also if this command is interrupted.
+        client.delete(&filtered(path, &[("drain", yes(true)), ("finished", yes(args.finished))])).await?;
         let until = Instant::now() + args.drain.unwrap_or_default();
         let mut left = RemainingProcesses::at(client, path, until).await?;
         if args.force && !left.is_empty() {
@@ -108,19 +112,27 @@ async fn drain_and_delete(
             left = RemainingProcesses::at(client, path, Instant::now() + LISTED).await?;
         }
         if !left.is_empty() {
-            complain(&format!("tenant {name} was not deleted, since it still has {}", left.words()));
+            complain(&format!(
+                "tenant {name} was not deleted, since it still has {}. It admits no further process, and is deleted once it has none; \
+                 to keep it: mps-manager tenant set {name} --unset ttl",
+                left.words()
+            ));
             return Ok(ExitCode::from(DIFFERS));
         }
     }
-    let yes = |is: bool| is.then(|| "true".into());
     let query = [("dry_run", yes(args.dry_run)), ("finished", yes(args.finished))];
-    client.delete(&filtered(path, &query)).await?;
+    match client.delete(&filtered(path, &query)).await {
+        // The manager did it already.
+        Err(error) if is_drained && is_missing(&error) => {}
+        deleted => deleted?,
+    }
     let words = if args.dry_run { "would be deleted" } else { "was deleted" };
     args.announce(&format!("tenant {name} {words}"), !args.dry_run);
     Ok(ExitCode::SUCCESS)
 }
 
 /// The processes of a tenant that is to be deleted.
+#[derive(Default)]
 struct RemainingProcesses {
     clients: Vec<ClientView>,
     /// Those of processes that are no clients.
@@ -133,9 +145,10 @@ impl RemainingProcesses {
         loop {
             // Of a daemon that cannot be read now, what was seen last counts.
             let _: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
-            let mut left = Self {
-                clients: all(client, &format!("{path}/clients")).await?,
-                leases: all(client, &format!("{path}/leases")).await?,
+            let mut left = match Self::now(client, path).await {
+                // Drained, it was deleted once it had none.
+                Err(error) if is_missing(&error) => Self::default(),
+                left => left?,
             };
             left.leases.retain(|lease| !lease.is_client);
             if left.is_empty() || Instant::now() >= until {
@@ -143,6 +156,13 @@ impl RemainingProcesses {
             }
             sleep(LOOK).await;
         }
+    }
+
+    async fn now(client: &Client, path: &str) -> Result<Self, ClientError> {
+        Ok(Self {
+            clients: all(client, &format!("{path}/clients")).await?,
+            leases: all(client, &format!("{path}/leases")).await?,
+        })
     }
 
     fn is_empty(&self) -> bool {

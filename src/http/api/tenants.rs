@@ -92,7 +92,7 @@ pub(super) async fn put(
     Ok(written(&done, done.value.generation, query.dry_run))
 }
 
-/// Whether a deletion is a dry run, and what becomes of the tenant's directory.
+/// Whether a deletion is a dry run, waits for processes, and what becomes of the tenant's directory.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -104,6 +104,10 @@ pub(super) struct DeleteTenantQuery {
     /// with a socket that refuses: a shell that has its path would go past MPS without it.
     #[serde(default)]
     finished: bool,
+    /// Admit no process from now on, and delete the tenant once it has none, for which the answer does not wait: it expires now. Until
+    /// then a later expiry takes it back.
+    #[serde(default)]
+    drain: bool,
 }
 
 /// Delete a tenant
@@ -113,7 +117,7 @@ pub(super) struct DeleteTenantQuery {
         ("name" = TenantName, Path, description = "The name of the tenant."), DeleteTenantQuery,
         IfMatch,
     ),
-    responses((status = 204, description = "Deleted, or a dry run.")))]
+    responses((status = 204, description = "Deleted, drained from now on, or a dry run.")))]
 pub(super) async fn delete(
     State(app): State<AppState>,
     ctx: RequestContext,
@@ -121,7 +125,12 @@ pub(super) async fn delete(
     Query(query): Query<DeleteTenantQuery>,
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
-    app.service.delete_tenant(&ctx, name, query.finished, conditions.options(query.dry_run)).await?;
+    let options = conditions.options(query.dry_run);
+    if query.drain {
+        app.service.drain_tenant(&ctx, name, query.finished, options).await?;
+    } else {
+        app.service.delete_tenant(&ctx, name, query.finished, options).await?;
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -43,7 +43,7 @@ pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<(), ServiceErr
     let (name, at) = (&tenant.name, rfc3339::format(at));
     let text = format!(
         "tenant {name} expired at {at}: it admits no processes, and is deleted once it has none; to keep it, give it a later expiry \
-         (mps-manager tenant set {name} --ttl 24h)"
+         (mps-manager tenant set {name} --ttl 24h) or none (--unset ttl)"
     );
     Err(ServiceError::Conflict(text).visible_to_tenants())
 }

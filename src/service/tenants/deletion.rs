@@ -1,4 +1,5 @@
-//! Tenants deleted: on request, and once they have expired.
+//! Tenants deleted: on request, and once they have expired. One that is drained expires at once, so that it is closed and deleted like
+//! any other that has, whatever becomes of who asked for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::audit::{EXPIRE, Target};
-use crate::domain::tenant::Tenant;
+use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag, fate};
@@ -26,9 +27,59 @@ impl Service {
         let permit = ctx.require(Right::Administer)?;
         self.with(&permit).delete_unused(&permit, name, is_finished, options).await
     }
+
+    /// Has a tenant admit no further process, and be deleted once it has none: it expires now.
+    pub async fn drain_tenant(
+        &self,
+        ctx: &RequestContext,
+        name: TenantName,
+        is_finished: bool,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        let permit = ctx.require(Right::Administer)?;
+        self.with(&permit).expire_now(&permit, name, is_finished, options).await
+    }
 }
 
 impl Backend {
+    /// Has a tenant expire now, unless it has expired already.
+    async fn expire_now(
+        self: &Arc<Self>,
+        permit: &Permit,
+        name: TenantName,
+        is_finished: bool,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        self.refuse_read_only().await?;
+        let gpus = self.gpus().await?;
+        let (manager_uid, dry_run, clock) = (self.parts.manager_uid, options.dry_run, permit.ctx().clock);
+        let (desired, directory) = self
+            .write(permit, move |db| {
+                Box::pin(async move {
+                    let tenant =
+                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    check_precondition(&options, Some(tenant.generation))?;
+                    let now = clock.unix_ms();
+                    let mut desired = None;
+                    if !tenant.spec.has_expired(now) {
+                        let spec = TenantSpec { expires_at: Some(now), ..tenant.spec };
+                        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
+                        store::tenants::put(&mut *db, &name, &spec, generation, now).await?;
+                        desired = store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?;
+                    }
+                    Ok::<_, ServiceError>(((desired, tenant.directory), fate(&options)))
+                })
+            })
+            .await?;
+        if !dry_run {
+            self.publish(desired);
+            if is_finished {
+                self.parts.fleet.context().handouts.finish(&directory);
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes a tenant that has no processes.
     async fn delete_unused(
         self: &Arc<Self>,

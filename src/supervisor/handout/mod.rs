@@ -11,7 +11,7 @@
 //! - `control` is renamed over, never removed, for as long as the directory is there; and that is until no process has it in
 //!   its environment and no mount is of it.
 //! - A directory belongs to one daemon. What was committed last says which, and whether clients are admitted there; a driver
-//!   that has not read that yet opens nothing that it closes.
+//!   that has not read that yet opens nothing that it closes. A tenant that has expired, as one that is drained, admits none.
 //! - What cannot be made safe is closed, and a reason is kept for the caller.
 
 mod collect;
@@ -77,7 +77,12 @@ pub(super) struct DaemonTenants<'d> {
     /// Whether the daemon takes clients.
     admits: bool,
     directories: &'d BTreeMap<TenantDirectory, TenantName>,
+    /// When those of them expire that do.
+    expiries: &'d BTreeMap<TenantDirectory, i64>,
 }
+
+/// Of tenants that stay.
+static NO_EXPIRIES: BTreeMap<TenantDirectory, i64> = BTreeMap::new();
 
 impl<'d> DaemonTenants<'d> {
     /// Those of a daemon that takes no clients until anything else is announced of it.
@@ -85,7 +90,8 @@ impl<'d> DaemonTenants<'d> {
         daemon: &'d DaemonName,
         directories: &'d BTreeMap<TenantDirectory, TenantName>,
     ) -> Self {
-        Self { daemon, version: DesiredVersion::default(), admits: false, directories }
+        let version = DesiredVersion::default();
+        Self { daemon, version, admits: false, directories, expiries: &NO_EXPIRIES }
     }
 }
 
@@ -96,6 +102,7 @@ impl<'d> From<&'d Desired> for DaemonTenants<'d> {
             version: desired.version(),
             admits: policy::admits(desired),
             directories: &desired.directories,
+            expiries: &desired.expiries,
         }
     }
 }
@@ -129,6 +136,8 @@ struct DaemonHandout {
     admits: bool,
     /// Its tenants as of then, each with the version from which on it is one.
     tenants: BTreeMap<TenantDirectory, DesiredVersion>,
+    /// When those of them expire that do.
+    expiries: BTreeMap<TenantDirectory, i64>,
     /// What its driver handed out last; never [`Handout::Unchanged`].
     handout: Handout,
     /// What its driver acted on then.
@@ -146,6 +155,7 @@ impl DaemonHandout {
             announced: DesiredVersion::default(),
             admits: false,
             tenants: BTreeMap::new(),
+            expiries: BTreeMap::new(),
             handout: Handout::Wait,
             followed: DesiredVersion::default(),
             checked: Instant::now(),
@@ -154,11 +164,16 @@ impl DaemonHandout {
         }
     }
 
-    /// What the processes of a tenant meet.
-    fn of_tenant(&self, directory: &TenantDirectory) -> Handout {
+    /// Whether a tenant has expired at `now`.
+    fn has_expired(&self, directory: &TenantDirectory, now: i64) -> bool {
+        self.expiries.get(directory).is_some_and(|at| *at <= now)
+    }
+
+    /// What the processes of a tenant meet at `now`.
+    fn of_tenant(&self, directory: &TenantDirectory, now: i64) -> Handout {
         match self.tenants.get(directory) {
             None => Handout::Refuse,
-            Some(_) if !self.admits => Handout::Refuse,
+            Some(_) if !self.admits || self.has_expired(directory, now) => Handout::Refuse,
             // The driver has not read yet that it is there.
             Some(since) if *since > self.followed => Handout::Wait,
             Some(_) => self.handout.clone(),
@@ -239,7 +254,8 @@ impl Handouts {
     }
 
     fn list_tenants(&self, inner: &mut HandoutState, tenants: &DaemonTenants<'_>) {
-        let DaemonTenants { daemon, version, admits, directories } = *tenants;
+        let DaemonTenants { daemon, version, admits, directories, expiries } = *tenants;
+        let now = self.clock.unix_ms();
         let HandoutState { daemons, entries } = inner;
         let held = daemons.entry(daemon.clone()).or_insert_with(DaemonHandout::new);
         if version < held.announced {
@@ -249,6 +265,7 @@ impl Handouts {
         let since = |name| before.get(name).copied().unwrap_or(version);
         held.tenants = directories.keys().map(|name| (name.clone(), since(name))).collect();
         (held.announced, held.admits) = (version, admits);
+        held.expiries.clone_from(expiries);
         if matches!(&held.handout, Handout::Open(control) if !is_alive(control.identity)) {
             // Nobody has noticed yet, and what was closed must not be opened again.
             held.handout = Handout::Wait;
@@ -260,7 +277,9 @@ impl Handouts {
                 // One that is another daemon's is handed over when that daemon lets it go.
                 (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
             }
-            let wanted = held.of_tenant(name);
+            let wanted = held.of_tenant(name, now);
+            // One that was taken back may have processes again.
+            entry.is_finished &= held.has_expired(name, now);
             if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != wanted {
                 self.apply(name, entry, &wanted);
             }
@@ -278,7 +297,8 @@ impl Handouts {
         };
         let next = daemons.iter().find(|(_, held)| held.tenants.contains_key(name));
         entry.daemon = next.map(|(next, _)| next.clone());
-        let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
+        let now = self.clock.unix_ms();
+        let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name, now));
         self.apply(name, entry, &wanted);
     }
 
@@ -336,8 +356,9 @@ impl Handouts {
     fn apply_to_tenants(&self, inner: &mut HandoutState, daemon: &DaemonName, all: bool) {
         let HandoutState { daemons, entries } = inner;
         let Some(held) = daemons.get(daemon) else { return };
+        let now = self.clock.unix_ms();
         for (name, entry) in entries.iter_mut().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
-            let wanted = held.of_tenant(name);
+            let wanted = held.of_tenant(name, now);
             if all || entry.shown != wanted {
                 self.apply(name, entry, &wanted);
             }

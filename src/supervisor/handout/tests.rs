@@ -66,9 +66,21 @@ impl Host {
     }
 
     fn announce_if(&self, admits: bool, daemon: &DaemonName, generation: i64, names: &[&str]) {
+        self.announce_until(admits, daemon, generation, names, &NO_EXPIRIES);
+    }
+
+    fn announce_until(
+        &self,
+        admits: bool,
+        daemon: &DaemonName,
+        generation: i64,
+        names: &[&str],
+        expiries: &BTreeMap<TenantDirectory, i64>,
+    ) {
         let directories = tenants(names);
         let version = version(generation);
-        self.handouts.announce(&DaemonTenants { daemon, version, admits, directories: &directories });
+        let directories = &directories;
+        self.handouts.announce(&DaemonTenants { daemon, version, admits, directories, expiries });
     }
 
     fn drive(&self, daemon: &DaemonName, generation: i64, handout: Handout) {
@@ -223,6 +235,24 @@ async fn dead_control_process_is_never_opened() {
 }
 
 #[tokio::test]
+async fn expired_tenant_is_closed_until_it_is_renewed() {
+    let host = host();
+    let (_listener, control) = host.control();
+    host.set(&[A, B], Handout::Open(control.clone()));
+    let until = |at: i64| BTreeMap::from([(directory(A), at)]);
+    let now = host.handouts.clock.unix_ms();
+    host.announce_until(true, &host.daemon, 2, &[A, B], &until(now));
+    assert!(host.has_placeholder(A) && host.shown(A) == Some(Handout::Refuse));
+    assert!(host.is_open(B, &control), "the other tenant");
+    host.drive(&host.daemon, 2, Handout::Open(control.clone()));
+    assert!(host.has_placeholder(A), "whatever its driver says");
+    host.handouts.finish(&directory(A));
+    host.announce_until(true, &host.daemon, 3, &[A, B], &until(now + 3_600_000));
+    assert!(host.is_open(A, &control));
+    assert!(!host.handouts.inner().entries[&directory(A)].is_finished, "it may have processes again");
+}
+
+#[tokio::test]
 async fn next_manager_keeps_only_links_that_lead_somewhere() {
     let host = host();
     let (_listener, control) = host.control();
@@ -234,8 +264,13 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
         home: tempfile::tempdir().expect("directory"),
     };
     let directories = tenants(&[A]);
-    let of_next =
-        DaemonTenants { daemon: &next.daemon, version: version(1), admits: true, directories: &directories };
+    let of_next = DaemonTenants {
+        daemon: &next.daemon,
+        version: version(1),
+        admits: true,
+        directories: &directories,
+        expiries: &NO_EXPIRIES,
+    };
     next.handouts.begin(&of_next, Some(control.clone()));
     assert!(host.is_open(A, &control), "the daemon lives");
     let gone =

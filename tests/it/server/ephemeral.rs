@@ -1,9 +1,11 @@
 //! Tenants for a time: ensured again and again, expired, collected, and taken down with what still runs in them.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output};
 
 use mps_manager::domain::rfc3339;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::log_pages::page;
@@ -208,6 +210,7 @@ fn forced_deletion_ends_clients_and_is_repeatable() {
         "tenant web was not deleted",
         &format!("client {} (", client.pid()),
         &format!("process {} (", sleeper.id()),
+        "tenant set web --unset ttl",
     ] {
         assert!(left.contains(part), "{left}");
     }
@@ -245,6 +248,50 @@ fn drained_tenant_is_deleted_when_its_client_ends() {
     let status = eventually("it ends", || waiting.try_wait().expect("waited for"));
     assert_eq!(status.code(), Some(0));
     host.api().get(WEB).problem(404, "not-found");
+}
+
+#[test]
+fn interrupted_drain_shows_and_can_be_taken_back() {
+    let host = with_tenant();
+    let mut client = host.run_client("web");
+    host.listed(client.pid());
+    let environment = host.api().get(&format!("{WEB}/environment")).ok();
+    let directory = environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().expect("a path").to_owned();
+    let socket = || std::fs::metadata(Path::new(&directory).join("control")).expect("a socket").ino();
+    let open = socket();
+    let mut command: Command = host.command(&["tenant", "delete", "web", "--drain", "60s"]);
+    let mut waiting = command.stdout(std::process::Stdio::null()).spawn().expect("it starts");
+    let why = await_expiry(&host);
+    waiting.kill().expect("it runs");
+    waiting.wait().expect("waited for");
+    assert!(why.contains("or none (--unset ttl)"), "{why}");
+    eventually("a placeholder is in its place", || (socket() != open).then_some(()));
+    let refused = host.cli(&["run", "--tenant", "web", "--", "true"]);
+    assert!(said(&refused, 2).contains(&why));
+    assert!(client.is_running());
+
+    let kept = said(&host.cli(&["tenant", "set", "web", "--unset", "ttl"]), 0);
+    assert!(kept.contains("it is ready"), "{kept}");
+    eventually("the daemon's socket is back", || (socket() == open).then_some(()));
+    assert_eq!(host.run("web", &["true"]).status.code(), Some(0));
+    assert!(client.is_running());
+}
+
+#[test]
+fn drain_is_one_change_that_a_dry_run_does_not_make() {
+    let host = with_tenant();
+    let delete = |query: &str| host.api().send(Method::DELETE, &format!("{WEB}?{query}"), &[], None).status;
+    let client = host.run_client("web");
+    host.listed(client.pid());
+    assert_eq!(delete("drain=true&dry_run=true"), 204);
+    assert_eq!(host.api().get(WEB).ok()["spec"].get("expires_at"), None);
+    assert_eq!((delete("drain=true"), delete("drain=true")), (204, 204));
+    let tenant = host.api().get(WEB).ok();
+    assert_eq!(tenant["generation"], 2, "the second changes nothing");
+    assert!(unix_ms(&tenant["spec"]["expires_at"]) > unix_ms(&tenant["created_at"]));
+    drop(client);
+    await_gone(&host, WEB);
+    assert_eq!(delete("drain=true"), 404);
 }
 
 #[test]

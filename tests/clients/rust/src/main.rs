@@ -75,7 +75,7 @@ async fn main() -> Outcome {
     let second = api.restart_daemon(&"gpu1".parse()?, None, Some(0), Some(&key), None).await?;
     assert_eq!(first.id, second.id);
 
-    api.delete_tenant(&web, None, None).await?;
+    api.delete_tenant(&web, None, None, None, None).await?;
     assert_eq!(refused(api.get_tenant(&web, None, None).await), Some(404));
     println!("progenitor: a tenant's life: passed");
     Ok(())
