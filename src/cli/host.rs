@@ -10,6 +10,7 @@ use super::output::{DetailsTable, TableCell};
 use super::server::{CallArgs, ask};
 use super::status::cuda_version;
 use crate::client::ClientError;
+use crate::domain::count::counted;
 use crate::service::host::HostView;
 
 const HOST: &str = "/api/v1/host";
@@ -64,6 +65,7 @@ fn print(call: &CallArgs, host: &HostView) {
         .row("Host", host.hostname.as_str())
         .row("Simulated", TableCell::optional(host.profile.as_deref().filter(|_| host.simulated)))
         .row("GPUs", host.gpus.to_string())
+        .row("Capacity", TableCell::optional(host.capacity.map(|clients| counted(clients, "client"))))
         .row("Driver", host.driver_version.as_str())
         .row("MPS", format!("of CUDA {}", cuda_version(host.mps_binary_version)))
         .row("Static partitions", if host.static_partitions { "supported" } else { "not supported" })

@@ -188,10 +188,12 @@ fn print_host(host: &HostView, format: OutputFormat) {
         Some(profile) if host.simulated => format!(", SIMULATED ({profile})"),
         _ => String::new(),
     };
+    let capacity = host.capacity.map(|clients| format!(", capacity {}", counted(clients, "client")));
     line!(
-        "{}: {}, driver {}, MPS of CUDA {}{simulated}\n",
+        "{}: {}{}, driver {}, MPS of CUDA {}{simulated}\n",
         host.hostname,
         counted(host.gpus, "GPU"),
+        capacity.unwrap_or_default(),
         host.driver_version,
         cuda_version(host.mps_binary_version)
     );

@@ -64,10 +64,18 @@ pub fn status<'t>(
         strategy: basis.strategy,
         clients: basis.clients,
         clients_from: basis.clients_from,
-        capacity: daemon.provisioning.expected_clients.map(|each| u64::from(each) * count_of(&daemon.gpus)),
+        capacity: capacity([daemon]),
         taken_percentage: basis.taken_percentage(),
         shares,
     })
+}
+
+/// Clients that all GPUs of these daemons are divided among, as far as they say how many they expect; `None` where none does.
+pub fn capacity<'d>(daemons: impl IntoIterator<Item = &'d DaemonSpec>) -> Option<u64> {
+    let of_one = |daemon: &DaemonSpec| {
+        Some(u64::from(daemon.provisioning.expected_clients?) * count_of(&daemon.gpus))
+    };
+    daemons.into_iter().filter_map(of_one).reduce(|sum, more| sum + more)
 }
 
 fn count_of<T>(items: &[T]) -> u64 {
@@ -90,6 +98,19 @@ mod tests {
             .collect();
         let tenants = tenants.iter().map(|(name, spec)| (name, spec));
         status(&daemon, tenants, &[h200(0)], |_, _| 0).expect("a strategy")
+    }
+
+    #[test]
+    fn capacity_is_the_sum_of_daemons_that_state_one() {
+        let daemon = |gpus: u32, extra: &str| -> DaemonSpec {
+            let gpus: Vec<_> = (0..gpus).map(|index| h200(index).uuid).collect();
+            let gpus = serde_json::to_string(&gpus).expect("JSON");
+            serde_json::from_str(&format!("{{\"gpus\":{gpus}{extra}}}")).expect("a daemon")
+        };
+        let expects = r#","provisioning":{"strategy":"uniform","expected_clients":8}"#;
+        let daemons = [daemon(1, ""), daemon(1, expects), daemon(2, expects)];
+        assert_eq!(capacity(&daemons), Some(24));
+        assert_eq!(capacity(&daemons[..1]), None);
     }
 
     #[test]

@@ -270,7 +270,7 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
         .row("Provisioning", provisioning_words(&daemon));
     let provisioning = status.and_then(|status| status.provisioning.as_ref());
     if let Some(capacity) = provisioning.and_then(|provisioning| provisioning.capacity) {
-        details = details.row("Capacity", counted(usize::try_from(capacity).unwrap_or(usize::MAX), "client"));
+        details = details.row("Capacity", counted(capacity, "client"));
     }
     for share in provisioning.map(ProvisioningStatus::shares_in_words).unwrap_or_default() {
         details = details.row("Share", share);

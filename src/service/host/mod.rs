@@ -17,7 +17,7 @@ use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, GpuUuid, shares};
 use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
@@ -59,6 +59,9 @@ pub struct HostView {
     pub manager_uid: u32,
     /// Number of GPUs of the host.
     pub gpus: usize,
+    /// Clients that the GPUs of all daemons are divided among: the sum of their `capacity`; `null` where none states how many it expects.
+    #[serde(default)]
+    pub capacity: Option<u64>,
     /// Whether the driver is queried; during maintenance it is not, and all of this is as last seen.
     pub live: bool,
     /// How the API is reached over TCP.
@@ -212,6 +215,7 @@ impl Service {
             backend.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
         let read_only = backend.read_only().await?;
+        let daemons = backend.stored_daemons().await?;
         let context = backend.parts.fleet.context();
         Ok(HostView {
             hostname: hostname(),
@@ -229,6 +233,7 @@ impl Service {
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: backend.parts.manager_uid,
             gpus: gpus.len(),
+            capacity: shares::capacity(daemons.iter().map(|daemon| &daemon.spec)),
             live: backend.parts.inventory.live(),
             listening: backend.parts.listening.borrow().clone(),
             conditions: backend.parts.health.conditions(),

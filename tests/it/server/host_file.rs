@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::log_pages::page;
 use super::openapi::kept;
 use crate::harness::{Answer, InProcess, Served, eventually};
 
@@ -272,6 +273,28 @@ daemons:
     let problem = put(&host, &reserved, "").problem(409, "host-file-refused");
     assert_eq!(pointers(&problem), ["/templates/jobs"], "{problem}");
     assert_eq!(host.daemon("gpu0")["spec"]["admission"], "open");
+}
+
+#[test]
+fn capacity_of_the_host_is_the_sum_of_its_daemons() {
+    let host = InProcess::ready();
+    let capacity = || host.api().get("/api/v1/host").ok()["capacity"].clone();
+    assert_eq!(capacity(), Value::Null);
+    assert!(!page(&host, "/").contains("Capacity of the host"));
+    let text = "
+version: v1
+templates:
+  jobs: {daemons: [gpu0, gpu1], clients_per_gpu: 4}
+daemons:
+  gpu0: {gpus: [0]}
+  gpu1: {gpus: [1]}
+";
+    host.api().succeeds(&put(&host, text, ""));
+    assert_eq!(capacity(), 8);
+    assert!(page(&host, "/").contains("Capacity of the host: 8 clients"));
+    let output = host.cli(&["status"]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains(": 2 GPUs, capacity 8 clients, driver "), "{shown}");
 }
 
 #[test]

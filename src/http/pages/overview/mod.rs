@@ -18,6 +18,7 @@ use super::rendered;
 use crate::domain::count::counted;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::incident::IncidentFilter;
+use crate::domain::shares;
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
@@ -70,6 +71,12 @@ impl OverviewPage {
             (1, _) => "1 thing needs attention".to_owned(),
             (urgent, _) => format!("{urgent} things need attention"),
         }
+    }
+
+    /// Clients that the GPUs of the host are divided among, if its daemons state how many they expect.
+    fn capacity(&self) -> Option<String> {
+        let clients = shares::capacity(self.daemons.iter().map(|row| &row.daemon.spec));
+        clients.map(|clients| counted(clients, "client"))
     }
 
     /// GPUs without a daemon, where a new operator begins.
