@@ -17,7 +17,7 @@ use crate::service::tenants::{EnvironmentView, TenantView};
 /// How often a tenant is read until it is ready.
 const POLL: Duration = Duration::from_millis(2);
 /// How long the manager may take to delete a tenant that did not become ready.
-const ANSWER: Duration = Duration::from_secs(2);
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a container gets that is given these devices of a class.
 pub(super) async fn allocate(
@@ -46,7 +46,7 @@ async fn made_for(
     let seconds = context.options.timeout.as_secs_f64();
     let mut why = "the manager did not answer".to_owned();
     let made = async {
-        let begun = TrackedTenant { made_until: Some(until + ANSWER), ..TrackedTenant::new() };
+        let begun = TrackedTenant { made_until: Some(until + DISCARDED_WITHIN), ..TrackedTenant::new() };
         context.tracked.lock().await.insert(name.clone(), begun);
         made_ready(context, requested, name, &mut why).await
     };
@@ -74,7 +74,7 @@ async fn made_for(
 
 /// Deletes a tenant that no container gets; what this misses is deleted with those that no pod holds.
 async fn discard(context: &PluginContext, name: &TenantName) {
-    let _ = timeout(ANSWER, context.client.delete(&deletion(name))).await;
+    let _ = timeout(DISCARDED_WITHIN, context.client.delete(&deletion(name))).await;
 }
 
 fn refused(name: &TenantName, error: &ClientError) -> Status {

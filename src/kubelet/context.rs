@@ -13,10 +13,10 @@ use super::preference::GpuPreference;
 use crate::client::{Client, ClientError};
 use crate::clock::Clock;
 use crate::domain::duration::parse_duration;
-use crate::domain::{InvalidValue, TenantName};
+use crate::domain::{GpuUuid, InvalidValue, TenantName};
 
 /// How long the manager may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
+const MANAGER_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How the plugin serves the kubelet.
 #[derive(Debug, Clone, clap::Args)]
@@ -120,6 +120,8 @@ pub(super) struct PluginContext {
     pub(super) options: KubeletPluginOptions,
     pub(super) clock: Clock,
     pub(super) offer: watch::Sender<Arc<NodeOffer>>,
+    /// The GPUs of which another device plugin offers replicas, each with the resource.
+    pub(super) replicated: watch::Sender<BTreeMap<GpuUuid, String>>,
     /// Has every class listed to the kubelet again, although nothing of it has changed.
     pub(super) relist: watch::Sender<()>,
     /// Held while a tenant is deleted, so that none is deleted that is just allocated again.
@@ -133,6 +135,7 @@ impl PluginContext {
             options,
             clock: Clock::system(),
             offer: watch::Sender::new(Arc::default()),
+            replicated: watch::Sender::new(BTreeMap::new()),
             relist: watch::Sender::new(()),
             tracked: Mutex::default(),
         }
@@ -175,8 +178,9 @@ pub(super) fn deletion(name: &TenantName) -> String {
 pub(super) async fn answered<T>(
     request: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
-    let late = || ClientError::Address(format!("the manager did not answer within {} s", ANSWER.as_secs()));
-    timeout(ANSWER, request).await.unwrap_or_else(|_| Err(late()))
+    let seconds = MANAGER_ANSWERS_WITHIN.as_secs();
+    let late = || ClientError::Address(format!("the manager did not answer within {seconds} s"));
+    timeout(MANAGER_ANSWERS_WITHIN, request).await.unwrap_or_else(|_| Err(late()))
 }
 
 pub(super) fn millis(duration: Duration) -> i64 {

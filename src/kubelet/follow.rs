@@ -43,11 +43,13 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
     let mut stream = answered(client.stream(EVENTS)).await?;
     // Before any event is taken: a class is named by the SMs of its GPUs.
     let mut gpus = answered(gpus_of(client)).await?;
+    let mut replicated = context.replicated.subscribe();
     let mut due = interval(REFRESH);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let is_due = tokio::select! {
             _ = due.tick() => true,
+            _ = replicated.changed() => false,
             message = stream.next() => match message? {
                 None => return Ok(()),
                 // A sign of life.
@@ -62,7 +64,7 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
         if lost.take().is_some() {
             tracing::info!("the manager answers");
         }
-        context.publish(NodeOffer::of(&daemons, &gpus));
+        context.publish(NodeOffer::of(&daemons, &gpus).beside(&replicated.borrow_and_update()));
         if let Some(file) = &context.options.features_file
             && let Err(error) = facts::keep(file, &daemons)
         {

@@ -80,6 +80,20 @@ impl NodeOffer {
         }
     }
 
+    /// The same where another device plugin offers replicas of these GPUs: its pods would run there outside of every limit.
+    pub(super) fn beside(mut self, replicated: &BTreeMap<GpuUuid, String>) -> Self {
+        for place in self.classes.values_mut().flatten().filter(|place| place.fault.is_none()) {
+            place.fault = replicated.get(&place.gpu).map(|resource| {
+                format!(
+                    "another device plugin shares {} too, as {resource}: take sharing out of its configuration for this node, or take it \
+                     off the node",
+                    place.gpu
+                )
+            });
+        }
+        self
+    }
+
     /// The same while no process can be placed anywhere.
     pub(super) fn without_manager(mut self) -> Self {
         for place in self.classes.values_mut().flatten() {

@@ -29,7 +29,7 @@ const SUFFIX: &str = ".sock";
 const LOOK: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the kubelet may take to register a class; it connects to the class's socket meanwhile.
-const ANSWER: Duration = Duration::from_secs(10);
+const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Which file is at a path: another one may have its inode after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,8 +146,8 @@ async fn register(kubelet: &Path, endpoint: &str, resource: &str) -> Result<(), 
         let answer = RegistrationClient::new(channel).register(request).await;
         answer.map_err(|status| refused(status.message().to_owned()))
     };
-    let late = || refused(format!("no answer within {} s", ANSWER.as_secs()));
-    timeout(ANSWER, registered).await.unwrap_or_else(|_| Err(late()))?;
+    let late = || refused(format!("no answer within {} s", REGISTERED_WITHIN.as_secs()));
+    timeout(REGISTERED_WITHIN, registered).await.unwrap_or_else(|_| Err(late()))?;
     tracing::info!("{resource} is registered with the kubelet");
     Ok(())
 }

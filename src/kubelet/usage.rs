@@ -13,15 +13,16 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::allocation::DeviceClaim;
-use super::api::pod_resources::ListPodResourcesRequest;
+use super::api::pod_resources::{AllocatableResourcesRequest, ListPodResourcesRequest};
 use super::api::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use super::channel::connected;
 use super::context::KubeletPluginOptions;
+use crate::domain::GpuUuid;
 
 /// The file in the directory of device plugins in which the kubelet notes what it has allocated.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 /// How long the kubelet may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
+const KUBELET_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// The longest list of all devices of a node.
 const LONGEST: usize = 64 << 20;
 
@@ -71,7 +72,8 @@ impl DeviceUsage {
 /// Asks the kubelet which places are in use, and reads its checkpoint.
 pub(super) async fn device_usage(options: &KubeletPluginOptions) -> DeviceUsage {
     let late = |_| Err("no answer in time".to_owned());
-    let listed = timeout(ANSWER, pod_resources(&options.pod_resources)).await.unwrap_or_else(late);
+    let listed =
+        timeout(KUBELET_ANSWERS_WITHIN, pod_resources(&options.pod_resources)).await.unwrap_or_else(late);
     if let Err(error) = &listed {
         tracing::debug!(%error, "the PodResources API does not answer");
     }
@@ -86,6 +88,42 @@ pub(super) async fn device_usage(options: &KubeletPluginOptions) -> DeviceUsage 
         tracing::debug!(%error, "{} cannot be read", path.display());
     }
     DeviceUsage::of(listed.ok(), noted.ok())
+}
+
+/// The GPUs of which another device plugin offers replicas, each with the resource; `None` where the kubelet does not say.
+///
+/// The devices of NVIDIA's plugin are `GPU-…::0`, `GPU-…::1` then, whether it shares by time-slicing or by MPS.
+pub(super) async fn replicated_gpus(options: &KubeletPluginOptions) -> Option<BTreeMap<GpuUuid, String>> {
+    let late = |_| Err("no answer in time".to_owned());
+    let listed =
+        timeout(KUBELET_ANSWERS_WITHIN, allocatable(&options.pod_resources)).await.unwrap_or_else(late);
+    match listed {
+        Ok(devices) => Some(replicas(devices)),
+        Err(error) => {
+            // As by a kubelet before 1.23.
+            tracing::debug!(%error, "the PodResources API does not say which devices there are");
+            None
+        }
+    }
+}
+
+/// The devices of each resource of the node.
+async fn allocatable(socket: &Path) -> Result<Vec<(String, Vec<String>)>, String> {
+    let channel = connected(socket).await.map_err(|error| error.to_string())?;
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST);
+    let request = AllocatableResourcesRequest {};
+    let answer = client.get_allocatable_resources(request).await.map_err(|error| error.to_string())?;
+    let devices = answer.into_inner().devices.into_iter();
+    Ok(devices.map(|devices| (devices.resource_name, devices.device_ids)).collect())
+}
+
+fn replicas(devices: Vec<(String, Vec<String>)>) -> BTreeMap<GpuUuid, String> {
+    let mut gpus = BTreeMap::new();
+    for (resource, ids) in devices {
+        let of_gpus = ids.iter().filter_map(|id| GpuUuid::parse(id.split_once("::")?.0).ok());
+        gpus.extend(of_gpus.map(|gpu| (gpu, resource.clone())));
+    }
+    gpus
 }
 
 async fn pod_resources(socket: &Path) -> Result<BTreeSet<DeviceClaim>, String> {
@@ -195,6 +233,19 @@ mod tests {
         assert_eq!(of(None, with()), ClaimUse::Held);
         assert_eq!(of(None, none()), ClaimUse::Free);
         assert_eq!(of(None, None), ClaimUse::Held);
+    }
+
+    #[test]
+    fn replicas_of_another_plugin_are_known_by_their_ids() {
+        let gpu = "GPU-514466a0-8e68-f857-9f73-000000000000";
+        let of = |resource: &str, ids: &[String]| (resource.to_owned(), ids.to_vec());
+        let own = of("mps-manager.dev/sm32", &[format!("{gpu}-0")]);
+        let whole = of("nvidia.com/gpu", &[gpu.to_owned()]);
+        let other = of("example.org/x", &["a::0".to_owned(), "MIG-1::0".to_owned()]);
+        assert_eq!(replicas(vec![own, whole, other]), BTreeMap::new());
+        let shared = of("nvidia.com/gpu.shared", &[format!("{gpu}::0"), format!("{gpu}::1")]);
+        let gpu = GpuUuid::parse(gpu).expect("a UUID");
+        assert_eq!(replicas(vec![shared]), BTreeMap::from([(gpu, "nvidia.com/gpu.shared".to_owned())]));
     }
 
     #[test]

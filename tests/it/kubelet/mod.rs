@@ -341,6 +341,30 @@ fn nvidia_plugin_that_shares_by_mps_is_refused() {
     kubelet.await_healthy(QUARTER, 8);
 }
 
+#[test]
+fn gpus_that_another_plugin_shares_take_no_pod() {
+    let host = Host::ready();
+    divide(&host, 4);
+    let kubelet = kubelet(&host);
+    let plugin = Plugin::start(&host, &kubelet, &QUICK);
+    kubelet.await_healthy(QUARTER, 8);
+    let (zero, one) = (gpu(&host, "gpu0"), gpu(&host, "gpu1"));
+    // Whole GPUs may be others than ours.
+    kubelet.set_others(&[("nvidia.com/gpu", vec![one.clone()])]);
+    kubelet.await_asked(2);
+    kubelet.await_healthy(QUARTER, 8);
+    let replicas = (0..4).map(|number| format!("{zero}::{number}")).collect();
+    kubelet.set_others(&[("nvidia.com/gpu.shared", replicas)]);
+    let listed = kubelet.await_healthy(QUARTER, 4);
+    assert_eq!(listed.devices.len(), 8, "none disappears");
+    assert!(listed.healthy().iter().all(|id| id.starts_with(&one)), "{:?}", listed.devices);
+    eventually("the log says why", || {
+        plugin.log().contains(&format!("shares {zero} too, as nvidia.com/gpu.shared")).then_some(())
+    });
+    kubelet.set_others(&[]);
+    kubelet.await_healthy(QUARTER, 8);
+}
+
 /// The value that this share of all is below.
 fn percentile(mut all: Vec<Duration>, percent: usize) -> Duration {
     all.sort_unstable();

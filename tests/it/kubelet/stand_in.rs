@@ -20,7 +20,8 @@ use mps_manager::kubelet::api::pod_resources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
 use mps_manager::kubelet::api::pod_resources::{
-    ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources,
+    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
@@ -60,6 +61,8 @@ struct Known {
     pods: BTreeMap<String, (String, Vec<String>)>,
     /// Whether the API server was not reached since the start, so that no pod of it is listed.
     is_alone: bool,
+    /// The devices of other plugins: resource and IDs.
+    others: Vec<(String, Vec<String>)>,
     /// How often the pods were asked for.
     asked: u32,
 }
@@ -163,6 +166,20 @@ impl PodResourcesLister for Shared {
         let pod_resources = pods.map(of_pod).collect();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<AllocatableResourcesRequest>,
+    ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        let known = self.known.lock().expect("unpoisoned");
+        let of_ours =
+            known.listed.iter().map(|(resource, listed)| (resource.clone(), Vec::from_iter(listed.healthy())));
+        let devices = of_ours
+            .chain(known.others.iter().cloned())
+            .map(|(resource_name, device_ids)| ContainerDevices { resource_name, device_ids })
+            .collect();
+        Ok(Response::new(AllocatableResourcesResponse { devices }))
+    }
 }
 
 impl StandInKubelet {
@@ -230,6 +247,12 @@ impl StandInKubelet {
         let asked = || self.known(|known| known.asked);
         let enough = asked() + times;
         eventually("the plugin asks which pods there are", || (asked() >= enough).then_some(()));
+    }
+
+    /// The devices of another plugin, from now on.
+    pub(super) fn set_others(&self, others: &[(&str, Vec<String>)]) {
+        let others = others.iter().map(|(resource, ids)| ((*resource).to_owned(), ids.clone()));
+        self.known(|known| known.others = others.collect());
     }
 
     /// Takes the `PodResources` API away.
