@@ -36,13 +36,14 @@ const SERVICE: &str = "mps-manager.service";
   mps-manager bootstrap --concurrency 4 --gpus 0,1 --root /mnt/image")]
 pub(super) struct BootstrapArgs {
     /// How many processes share each GPU
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=60))]
     concurrency: u32,
     /// The share of the threads of a GPU that each process gets; by default 100 divided by the concurrency
-    #[arg(long, value_name = "PERCENT", value_parser = thread_percentage)]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = thread_percentage)]
     active_thread_percentage: Option<f64>,
     /// The memory that each process gets: one size, or one for each GPU
-    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit)]
     pinned_memory_limit: Option<String>,
     /// The GPUs, by index; by default all that the driver lists and that are not in MIG mode
     #[arg(long, value_name = "INDEX,INDEX", value_delimiter = ',')]

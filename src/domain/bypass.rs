@@ -29,7 +29,7 @@ pub fn describe_bypasses<'b>(bypasses: impl ExactSizeIterator<Item = &'b Bypass>
             let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
             let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
             let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-            format!("process {pid}{uid}{program}{tenant} on GPU {gpu}")
+            format!("process {pid}{uid}{program}{tenant} on {gpu}")
         })
         .collect();
     if more > 0 {

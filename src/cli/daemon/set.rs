@@ -53,10 +53,10 @@ pub(in crate::cli) struct DaemonSetArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     expected_clients: Option<u32>,
     /// Memory limit of tenants that state none, for example 8G, or for each GPU, for example 0=8G,1=4G
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = memory_limit)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit)]
     memory_limit: Option<String>,
     /// Thread percentage of tenants that state none
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = thread_percentage)]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = thread_percentage)]
     thread_percentage: Option<f64>,
     /// Priority of tenants that state none: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]

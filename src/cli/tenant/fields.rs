@@ -31,7 +31,7 @@ pub(super) struct TenantFieldArgs {
     #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
     gpus: Vec<String>,
     /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = memory_limit)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit)]
     memory_limit: Option<String>,
     /// How many of its processes may be connected at once
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
@@ -41,7 +41,7 @@ pub(super) struct TenantFieldArgs {
         conflicts_with = "thread_percentage")]
     sms: Option<u32>,
     /// Share of the threads of a GPU instead of SMs, in percent
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = thread_percentage)]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = thread_percentage)]
     thread_percentage: Option<f64>,
     /// Its share beside others where the daemon's provisioning is weighted
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]

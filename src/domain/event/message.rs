@@ -203,12 +203,12 @@ impl DomainEvent {
             Self::OperationFailed { operation, error, .. } => format!("{} failed: {error}", operation.words()),
             Self::OperationCancelled(operation) => format!("{} was cancelled", operation.words()),
             Self::GpuMissing { gpu, daemon } => {
-                format!("GPU {gpu} of daemon {daemon} is not listed by the driver")
+                format!("{gpu} of daemon {daemon} is not listed by the driver")
             }
             Self::GpuBack { gpu, daemon } => {
-                format!("GPU {gpu} of daemon {daemon} is listed by the driver again")
+                format!("{gpu} of daemon {daemon} is listed by the driver again")
             }
-            Self::GpuReplaced { daemon, old, new } => format!("GPU {new} replaced {old} in daemon {daemon}"),
+            Self::GpuReplaced { daemon, old, new } => format!("{new} replaced {old} in daemon {daemon}"),
             Self::ComputeModeChanged(change) => change.words(),
             Self::MaintenanceBegun(Maintenance { gpus, .. }) => {
                 format!("maintenance of {} began: its daemons take no new clients", joined(gpus))
@@ -256,9 +256,9 @@ impl ComputeModeChange {
         let previous = previous.map(|mode| format!("{mode:?}")).unwrap_or_default();
         match wanted {
             Some(wanted) => format!(
-                "the compute mode of GPU {gpu} is set to {wanted:?} for daemon {daemon}; it was {previous}"
+                "the compute mode of {gpu} is set to {wanted:?} for daemon {daemon}; it was {previous}"
             ),
-            None => format!("the compute mode of GPU {gpu} was restored to {previous}"),
+            None => format!("the compute mode of {gpu} was restored to {previous}"),
         }
     }
 }
@@ -290,7 +290,7 @@ impl MemoryBreach {
         let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
         let (used, limit) = (Bytes(*used), Bytes(*limit));
         format!(
-            "process {}{tenant}, a client of daemon {daemon}, {holds} more memory on GPU {gpu} than its limit of {limit} allows: {used}",
+            "process {}{tenant}, a client of daemon {daemon}, {holds} more memory on {gpu} than its limit of {limit} allows: {used}",
             client.pid
         )
     }

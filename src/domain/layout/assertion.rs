@@ -162,7 +162,7 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
         match (listed, expected) {
             (None, _) => found.push(difference(
                 DifferenceKind::Missing,
-                format!("partition {name} of {} is not on GPU {}", counted(step.chunks, "chunk"), step.gpu),
+                format!("partition {name} of {} is not on {}", counted(step.chunks, "chunk"), step.gpu),
             )),
             (Some(listed), _) if listed.chunks != step.chunks => found.push(difference(
                 DifferenceKind::OtherSize,

@@ -38,13 +38,13 @@ pub enum CensusError {
     #[error("CUDA does not count the chunks: {0}")]
     Failed(String),
     /// The GPU was not among the devices.
-    #[error("a CUDA process that was given GPU {0} does not see it: is it in MIG mode, or gone?")]
+    #[error("a CUDA process that was given {0} does not see it: is it in MIG mode, or gone?")]
     Unseen(GpuUuid),
     /// A thread percentage was in force, under which the splitter makes no groups.
-    #[error("GPU {0} was seen through a thread percentage or a partition, under which CUDA counts no chunks")]
+    #[error("{0} was seen through a thread percentage or a partition, under which CUDA counts no chunks")]
     Limited(GpuUuid),
     /// The driver has no splitter.
-    #[error("the driver cannot divide GPU {0}: CUDA has a splitter from version 12.4 on")]
+    #[error("the driver cannot divide {0}: CUDA has a splitter from version 12.4 on")]
     NoSplitter(GpuUuid),
 }
 

@@ -53,7 +53,7 @@ impl Backend {
         }
         if let Some(gpu) = gpus.iter().find(|gpu| mine.iter().all(|partition| partition.gpu != **gpu)) {
             let refused = format!(
-                "tenant {} has no partition on GPU {gpu}, but its processes have one thread percentage for all their GPUs: bind it to a \
+                "tenant {} has no partition on {gpu}, but its processes have one thread percentage for all their GPUs: bind it to a \
                  partition there, or remove the GPU from the tenant's gpus",
                 tenant.name
             );

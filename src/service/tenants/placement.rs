@@ -131,13 +131,13 @@ impl Backend {
                 layout.partitions.iter().find(|one| one.gpu == *gpu && one.tenants.contains(&tenant.name));
             let Some(mine) = mine else {
                 let why = format!(
-                    "its layout binds this tenant to none of GPU {gpu}: bind it, or remove the GPU from the tenant's gpus"
+                    "its layout binds this tenant to no partition of {gpu}: bind it, or remove the GPU from the tenant's gpus"
                 );
                 return Err(refused(tenant, AudienceText::same(&why)));
             };
             let Some(id) = mine.id.clone() else {
                 let why = mine.withheld.as_deref().unwrap_or("it does not exist as the layout created it");
-                let why = format!("partition {} of GPU {gpu} is not handed out: {why}", mine.partition);
+                let why = format!("partition {} of {gpu} is not handed out: {why}", mine.partition);
                 return Err(refused(tenant, AudienceText::same(&why)));
             };
             places.push(BoundPartition {

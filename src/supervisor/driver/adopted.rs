@@ -1,7 +1,9 @@
 //! What a driver does differently for a control process that was started outside this manager, and beside those of others.
 
 use super::Driver;
+use crate::domain::GpuUuid;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::enumerated;
 use crate::domain::daemon::{DaemonDirectories, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
@@ -164,9 +166,8 @@ impl Driver {
             let other = &sharing.daemon;
             conditions.push(match &sharing.gpus {
                 Ok(gpus) => {
-                    let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-                    let message =
-                        format!("GPU {} is also served by {other}: {SHARED_MEANS}", gpus.join(", "));
+                    let (gpus, verb) = named(gpus);
+                    let message = format!("{gpus} {verb} also served by {other}: {SHARED_MEANS}");
                     Condition::new(ConditionType::SharesGpu, true, ConditionReason::ForeignDaemon, message)
                 }
                 Err(reason) => {
@@ -193,14 +194,20 @@ impl Driver {
     }
 }
 
+/// GPUs in a sentence, with the verb that follows.
+fn named(gpus: &[GpuUuid]) -> (String, &'static str) {
+    let names: Vec<&str> = gpus.iter().map(GpuUuid::as_str).collect();
+    (enumerated(&names), if names.len() == 1 { "is" } else { "are" })
+}
+
 /// What speaks against a start beside these; a GPU that is known to be shared is said first.
 fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
     let SharedGpu { gpus, daemon } = known.or_else(|| sharing.first())?;
     let serves = match gpus {
         Ok(gpus) => {
-            let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-            format!("GPU {} is served by {daemon}", gpus.join(", "))
+            let (gpus, verb) = named(gpus);
+            format!("{gpus} {verb} served by {daemon}")
         }
         Err(reason) => {
             format!("{daemon} may serve a GPU of this daemon, which cannot be determined ({reason})")
@@ -233,7 +240,6 @@ fn refuse_another_shape(desired: &Desired, process: ControlProcess) -> Result<Co
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::GpuUuid;
 
     #[test]
     fn foreign_daemon_with_unknown_gpus_blocks_start() {
@@ -248,6 +254,6 @@ mod tests {
             assert!(blocker.message.contains(words), "{}", blocker.message);
         }
         let blocker = sharing_blocker(&[unknown, known]).expect("it shares");
-        assert!(blocker.message.contains(&format!("GPU {gpu} is served by control daemon 7-1")));
+        assert!(blocker.message.contains(&format!("{gpu} is served by control daemon 7-1")));
     }
 }

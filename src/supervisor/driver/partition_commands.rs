@@ -134,21 +134,21 @@ pub(crate) fn by_gpu(listing: Partitions, gpus: &[GpuUuid]) -> Result<Vec<GpuPar
         let partitions = Vec::new();
         let device = GpuPartitions { gpu, free_chunks, used_chunks, free_sms, used_sms, partitions };
         if devices[ordinal].replace(device).is_some() {
-            return Err(format!("lspart lists GPU {} twice", gpus[ordinal]));
+            return Err(format!("lspart lists {} twice", gpus[ordinal]));
         }
     }
     for Partition { device_prefix, id, chunks, sms, in_use } in listing.partitions {
         let ordinal = position(&device_prefix, gpus)?;
         let Some(device) = &mut devices[ordinal] else {
-            return Err(format!("lspart lists partition {id} of GPU {} and not the GPU", gpus[ordinal]));
+            return Err(format!("lspart lists partition {id} of {} and not the GPU", gpus[ordinal]));
         };
         if device.partitions.iter().any(|known| known.id == id) {
-            return Err(format!("lspart lists partition {id} of GPU {} twice", gpus[ordinal]));
+            return Err(format!("lspart lists partition {id} of {} twice", gpus[ordinal]));
         }
         device.partitions.push(ListedPartition { id, chunks, sms, in_use, clients: Vec::new() });
     }
     let missing = |(device, gpu): (Option<GpuPartitions>, &GpuUuid)| {
-        device.ok_or_else(|| format!("lspart does not list GPU {gpu}, which the daemon was started with"))
+        device.ok_or_else(|| format!("lspart does not list {gpu}, which the daemon was started with"))
     };
     devices.into_iter().zip(gpus).map(missing).collect()
 }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn inconsistent_partition_listing_is_an_error() {
         for (text, message) in [
-            ("GPU-9f9440d9 15 0 132 0\n".to_owned(), "does not list GPU GPU-514466a0"),
+            ("GPU-9f9440d9 15 0 132 0\n".to_owned(), "does not list GPU-514466a0"),
             (format!("{ALL}GPU-514466 15 0 132 0\n"), "could be several"),
             (format!("{ALL}GPU-77777777 15 0 132 0\n"), "is none"),
             (format!("{ALL}GPU- 15 0 132 0\n"), "is none"),

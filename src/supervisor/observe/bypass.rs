@@ -161,7 +161,7 @@ mod tests {
         let events = bypasses.observe(&name(), listed(&[11, 12]), 1_000);
         assert_eq!(kinds(&events), [EventType::BypassAppeared]);
         assert!(
-            events[0].message().contains("process 11 of uid 7 (train) on GPU GPU-514466a0"),
+            events[0].message().contains("process 11 of uid 7 (train) on GPU-514466a0"),
             "{}",
             events[0].message()
         );

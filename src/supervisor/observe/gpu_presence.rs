@@ -44,14 +44,14 @@ impl GpuPresence {
             None => Some(Blocker {
                 reason: ConditionReason::GpuMissing,
                 message: format!(
-                    "GPU {uuid} is missing: the driver does not list it, or cannot describe it (nvidia-smi and the kernel's \
+                    "{uuid} is missing: the driver does not list it, or cannot describe it (nvidia-smi and the kernel's \
                      log say why). Put it back, or put another in its place: `mps-manager gpu replace {uuid} --with GPU`"
                 ),
             }),
             Some(true) => Some(Blocker {
                 reason: ConditionReason::MigEnabled,
                 message: format!(
-                    "GPU {uuid} is in MIG mode, which this manager lists and does not manage: switch MIG mode off \
+                    "{uuid} is in MIG mode, which this manager lists and does not manage: switch MIG mode off \
                      (nvidia-smi -mig 0), or change the daemon's gpus"
                 ),
             }),

@@ -202,7 +202,7 @@ fn tenant_has_a_partition_on_each_gpu() {
         (&json!(32), &json!(16))
     );
 
-    refused(&host, "half", &["none of GPU", &uuid(&host, 1)]);
+    refused(&host, "half", &["no partition of GPU-", &uuid(&host, 1)]);
     let half = json!({"daemon": "both", "device_memory_limit": "8G", "gpus": ["0"]});
     assert_eq!(host.api().tenant("half", &half).status, 200);
     host.await_ready();
@@ -232,7 +232,7 @@ fn tenant_is_refused_without_proven_partition() {
     host.api().succeeds(&applying);
     host.await_phase("gpu1", "ready");
     let named = handed_out(&host, "web");
-    refused(&host, "jobs", &["binds this tenant to none of GPU"]);
+    refused(&host, "jobs", &["binds this tenant to no partition of GPU-"]);
 
     // The control process dies: its successor has to give the same IDs first, under this manager or the next.
     for next_manager in [false, true] {
@@ -282,7 +282,7 @@ fn reused_id_is_refused_while_still_held() {
     });
     give_to_second(&host);
     let name = format!("process {pid}-");
-    refused(&host, "first", &["binds this tenant to none of GPU"]);
+    refused(&host, "first", &["binds this tenant to no partition of GPU-"]);
     refused(&host, "second", &[&name, "of tenant first"]);
     host.end_manager(Signal::KILL);
     host.serve();

@@ -24,10 +24,7 @@ pub fn differences(
         let seen = known.clone().find(same).and_then(|known| Some((known.sms?, known.percentage?)));
         let message = match (seen, held) {
             (None, _) => {
-                format!(
-                    "no CUDA client has seen the {} SMs of partition {name} on GPU {}",
-                    share.sms, share.gpu
-                )
+                format!("no CUDA client has seen the {} SMs of partition {name} on {}", share.sms, share.gpu)
             }
             (Some((sms, _)), _) if sms != share.sms => {
                 format!("a CUDA client saw {sms} SMs in partition {name}, and {} are planned", share.sms)

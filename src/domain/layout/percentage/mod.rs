@@ -49,14 +49,14 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Planned
         let sizes = known.and_then(|gpu| Some((gpu, gpu.sms?, gpu.compute_capability?.chunk_sms())));
         let Some((gpu, total, chunk_sms)) = sizes else {
             return Err(InvalidValue(format!(
-                "the driver does not report the SMs of GPU {uuid} or its compute capability, so the size of its chunks is not known"
+                "the driver does not report the SMs of {uuid} or its compute capability, so the size of its chunks is not known"
             )));
         };
         let sms = chunk_sms.saturating_mul(add.chunks);
         let percentage = is_measured(gpu).then(|| percentage_for(sms, total));
         if percentage == Some(None) && sms <= total {
             return Err(InvalidValue(format!(
-                "no thread percentage gives {sms} of the {total} SMs of GPU {uuid}, as partition {} would have",
+                "no thread percentage gives {sms} of the {total} SMs of {uuid}, as partition {} would have",
                 add.partition
             )));
         }

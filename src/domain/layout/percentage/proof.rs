@@ -26,7 +26,7 @@ pub struct ProvenShare {
 pub enum ShareFailure {
     /// A client saw other SMs than the formula says.
     #[error(
-        "under {percentage} % a CUDA client saw {seen} SMs of GPU {gpu}, and {planned} were planned: does the server hold a smaller \
+        "under {percentage} % a CUDA client saw {seen} SMs of {gpu}, and {planned} were planned: does the server hold a smaller \
          percentage, or did the driver change?"
     )]
     Differs {
@@ -41,7 +41,7 @@ pub enum ShareFailure {
     },
     /// No percentage gives the SMs.
     #[error(
-        "no thread percentage gives a CUDA client {wanted} SMs of GPU {gpu}: it saw {} below that and {} above; choose another \
+        "no thread percentage gives a CUDA client {wanted} SMs of {gpu}: it saw {} below that and {} above; choose another \
          number of chunks", shown(*.below), shown(*.above)
     )]
     NoPercentage {

@@ -30,7 +30,7 @@ impl GpuRow {
     pub(in crate::http::pages) fn called(&self) -> String {
         match self.gpu.index {
             Some(index) => format!("GPU {index}"),
-            None => format!("GPU {}", self.gpu.uuid),
+            None => self.gpu.uuid.to_string(),
         }
     }
 
