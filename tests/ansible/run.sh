@@ -3,18 +3,9 @@
 # the host as it stands, the second run changes nothing, and a file that the host refuses fails. Needs root, Python with venv, and the
 # registry of Python packages.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-export MPS_MANAGER_BINARY=$binary
-[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/ansible/run.sh "$binary"
+hosts=(A)
+. "$(dirname "${BASH_SOURCE[0]}")/../host/begin.sh"
 . tests/clients/installed.sh
-. tests/host/example.sh
-
-say() { echo "ansible: $*"; }
-fail() {
-    say "FAILED: $*" >&2
-    exit 1
-}
 
 python=$(python_with tests/ansible/requirements.txt)
 PATH=$python/bin:$PATH

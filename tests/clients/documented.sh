@@ -3,26 +3,17 @@
 # `tests/clients/documented.sh [BINARY]`.
 # Needs what tests/clients/run.sh needs, and what that has installed.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-export MPS_MANAGER_BINARY=$binary
-[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/clients/documented.sh "$binary"
+hosts=(A)
+. "$(dirname "${BASH_SOURCE[0]}")/../host/begin.sh"
 . tests/clients/installed.sh
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
 # block NAME: the fenced block after the line <!-- client: NAME -->, with the address and the token's file of our host.
 block() {
-    awk -v mark="<!-- client: $1 -->" '
-        $0 == mark              { marked = 1; next }
-        marked && !open && /^```/ { open = 1; next }
-        open && /^```/          { exit }
-        open                    { print }
-    ' docs/clients.md | sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|${HOST_A_RUNTIME_DIR%run}|g" >"$2"
-    if ! grep -q "$HOST_A_URL" "$2"; then
-        echo "docs/clients.md has no block <!-- client: $1 --> with an address" >&2
-        return 1
-    fi
+    example docs/clients.md "$1" client |
+        sed -e "s|http://127.0.0.1:8640|$HOST_A_URL|g" -e "s|/tmp/mps/|${HOST_A_RUNTIME_DIR%run}|g" >"$2"
+    grep -q "$HOST_A_URL" "$2" || fail "the block <!-- client: $1 --> of docs/clients.md has no address"
 }
 
 "$binary" openapi >"$scratch/openapi.json"
@@ -31,21 +22,13 @@ block curl "$scratch/example.sh"
 bash -euo pipefail "$scratch/example.sh"
 
 # The README's, on our host in place of the one that it starts; the minute of its clients becomes five seconds.
-awk '
-    $0 == "<!-- try -->"      { marked = 1; next }
-    marked && !open && /^```/ { open = 1; next }
-    open && /^```/            { exit }
-    open                      { print }
-' README.md | sed -e "s|/tmp/mps/run|$HOST_A_RUNTIME_DIR|g" -e 's| PATH=[^ ]*$||' \
+example README.md try | sed -e "s|/tmp/mps/run|$HOST_A_RUNTIME_DIR|g" -e 's| PATH=[^ ]*$||' \
     -e 's|--spin 60|--spin 5|' >"$scratch/example.sh"
-if ! grep -q "$HOST_A_RUNTIME_DIR" "$scratch/example.sh"; then
-    echo "README.md has no block <!-- try --> with a runtime directory" >&2
-    exit 1
-fi
+grep -q "$HOST_A_RUNTIME_DIR" "$scratch/example.sh" || fail "the block <!-- example: try --> of README.md has no runtime directory"
 echo wait >>"$scratch/example.sh"
 PATH=$(dirname "$binary"):$PATH bash -euo pipefail "$scratch/example.sh" | tee "$scratch/tried"
 for words in SIMULATED ' 32 ' ' demo *lease ' ' batch *lease '; do
-    grep -q -- "$words" "$scratch/tried" || { echo "the README's example shows no $words" >&2; exit 1; }
+    grep -q -- "$words" "$scratch/tried" || fail "the README's example shows no $words"
 done
 
 block access "$scratch/example.sh"

@@ -3,19 +3,10 @@
 # containers.md as they stand: `tests/engines/run.sh [BINARY]`. No daemon runs: Docker's client speaks to a stand-in for one, Compose merges the
 # files, and a Nomad job is read as HCL. Needs docker, docker-compose, Python with venv, and the registry of Python packages.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-export MPS_MANAGER_BINARY=$binary
-[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/engines/run.sh "$binary"
+hosts=(A)
+. "$(dirname "${BASH_SOURCE[0]}")/../host/begin.sh"
 . tests/clients/installed.sh
-. tests/host/example.sh
 repository=$PWD
-
-say() { echo "engines: $*"; }
-fail() {
-    say "FAILED: $*" >&2
-    exit 1
-}
 
 python=$(python_with tests/engines/requirements.txt)
 scratch=$(mktemp -d)

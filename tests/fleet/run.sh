@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
 # The example of docs/integrate/fleet.md as it stands but for the addresses, on three simulated hosts: `tests/fleet/run.sh [BINARY]`.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-export MPS_MANAGER_BINARY=$binary
-[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A B C -- tests/fleet/run.sh "$binary"
-. tests/host/example.sh
-
-say() { echo "fleet: $*"; }
-fail() {
-    say "FAILED: $*" >&2
-    exit 1
-}
+hosts=(A B C)
+. "$(dirname "${BASH_SOURCE[0]}")/../host/begin.sh"
 
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT

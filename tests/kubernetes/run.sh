@@ -3,19 +3,10 @@
 # defines is valid for 1.26 and 1.37, the PodMonitor by tests/fixtures/kubernetes; a simulated host takes the ConfigMap's host file; and the
 # places that its plugin then offers are those that the pods request. Needs Python with venv, and the registry of Python packages.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
-export MPS_MANAGER_BINARY=$binary
-[ -n "${HOST_A_URL:-}" ] || exec python3 tests/host/host.py A -- tests/kubernetes/run.sh "$binary"
+hosts=(A)
+. "$(dirname "${BASH_SOURCE[0]}")/../host/begin.sh"
 . tests/clients/installed.sh
-. tests/host/example.sh
 export MPS_MANAGER_RUNTIME_DIR=$HOST_A_RUNTIME_DIR
-
-say() { echo "kubernetes: $*"; }
-fail() {
-    say "FAILED: $*" >&2
-    exit 1
-}
 
 python=$(python_with tests/kubernetes/requirements.txt)
 scratch=$(mktemp -d)

@@ -5,13 +5,7 @@ set -euo pipefail
 
 # walk NAME: the fenced block after the line <!-- walk: NAME -->. The ten minutes for clients become two seconds.
 walk() {
-    awk -v mark="<!-- walk: $1 -->" '
-        $0 == mark                { marked = 1; next }
-        marked && !open && /^```/ { open = 1; next }
-        open && /^```/            { exit }
-        open                      { print }
-    ' /scenario/operate.md | sed -e 's/--timeout 10m/--timeout 2s/' >"/tmp/walk"
-    grep -q '[^[:space:]]' /tmp/walk || fail "docs/operate.md has no block <!-- walk: $1 -->"
+    example /scenario/operate.md "$1" walk | sed -e 's/--timeout 10m/--timeout 2s/' >/tmp/walk || fail "it is not documented: $1"
     say "walk: $1"
     (cd /scenario && timeout 120 bash -euo pipefail /tmp/walk >/tmp/walked 2>&1) || {
         cat /tmp/walked
@@ -31,6 +25,7 @@ holders() { find /proc/[0-9]*/fd -lname '/run/mps-manager/sim/dev/nvidia*' 2>/de
 
 scenario() {
     local recorded
+    . /scenario/example.sh
     cd /
     until_true "systemd answers" systemctl show --property=Version
     mkdir -p /scenario/target/release /var/backups
@@ -74,5 +69,5 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-$repository/target}/debug/mps-manager}")
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-cp "$repository/tests/systemd/walks.sh" "$repository/docs/operate.md" "$work/"
+cp "$repository"/{tests/systemd/walks.sh,tests/host/example.sh,docs/operate.md} "$work/"
 SCENARIO=$work/walks.sh "$repository/tests/systemd/run.sh" "$binary"
