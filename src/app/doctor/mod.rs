@@ -23,7 +23,7 @@ use crate::sim;
 use crate::store::{self, inspect::Contents};
 
 /// Every check, in the order in which they are made and shown.
-pub const CHECKS: [&str; 34] = [
+pub const CHECKS: [&str; 35] = [
     "configuration",
     "driver",
     "gpus",
@@ -51,6 +51,7 @@ pub const CHECKS: [&str; 34] = [
     "environment",
     "foreign_daemons",
     "other_managers",
+    "slurm_mps",
     "kernel_log",
     "device_cgroup",
     "cdi",
@@ -149,6 +150,7 @@ pub async fn examine(config: Config, fault: Option<String>, report: Option<Daemo
     examination.environment();
     examination.foreign_daemons();
     examination.other_managers();
+    examination.slurm_mps();
     examination.kernel_log();
     examination.device_cgroup();
     examination.cdi();

@@ -1,4 +1,4 @@
-//! What else on the host has to do with GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS.
+//! What else on the host has to do with GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS, Slurm.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,6 +27,10 @@ const NVIDIA_MPS: &str = "mps-control-daemon";
 const DAEMON_SETS: &str = "kubectl get daemonsets --all-namespaces";
 /// The one among them that is a service of systemd.
 const MIG_MANAGER: &str = "nvidia-mig-manager";
+/// Where Slurm's configuration is, by hand or fetched from its controller.
+const SLURM: [&str; 3] = ["/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf"];
+/// The files there that enable its plugins for GPUs.
+const SLURM_FILES: [&str; 2] = ["slurm.conf", "gres.conf"];
 /// The kernel's messages are at most so long together, by default some hundred KiB.
 const LONGEST_KERNEL_LOG: usize = 4 << 20;
 
@@ -148,6 +152,37 @@ impl Examination {
             Check::each("other_managers", CheckVerdict::Warn, found)
         });
     }
+
+    /// Slurm's own MPS plugin, whose jobs would share GPUs without this manager.
+    pub(super) fn slurm_mps(&mut self) {
+        let directories: Vec<PathBuf> = match &self.world {
+            Some(world) => vec![world.join("slurm")],
+            None => SLURM.iter().map(PathBuf::from).collect(),
+        };
+        let paths = directories.iter().flat_map(|directory| SLURM_FILES.map(|name| directory.join(name)));
+        let files: Vec<(PathBuf, String)> = paths
+            .filter_map(|path| {
+                let text = fs::read_to_string(&path).ok()?;
+                Some((path, text))
+            })
+            .collect();
+        let enabling = files.iter().filter(|(_, text)| enables_mps(text));
+        let enabling: Vec<String> = enabling.map(|(path, _)| path.display().to_string()).collect();
+        self.add(if files.is_empty() {
+            Check::ok("slurm_mps", "no configuration of Slurm is here")
+        } else if enabling.is_empty() {
+            Check::ok("slurm_mps", "Slurm's MPS plugin is not enabled")
+        } else {
+            Check::warn(
+                "slurm_mps",
+                format!(
+                    "Slurm's MPS plugin is enabled ({}): its jobs cannot share GPUs with this manager, whose Prolog refuses them",
+                    enabling.join(", ")
+                ),
+                "take mps out of GresTypes and Gres in slurm.conf and Name=mps out of gres.conf, then restart slurmctld and slurmd",
+            )
+        });
+    }
 }
 
 /// The other managers that run here, by name and process.
@@ -176,6 +211,21 @@ pub fn refuse_beside_nvidia(plugin_dir: &Path) -> Result<(), String> {
          take `sharing` out of its configuration for this node, or take it off the node (`{DAEMON_SETS}` names it)",
         socket.display()
     ))
+}
+
+/// Whether a file of Slurm's configuration enables its MPS plugin.
+///
+/// ```text
+/// GresTypes=gpu,mps,shard
+/// Name=mps Count=200
+/// ```
+fn enables_mps(text: &str) -> bool {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let mut settings = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
+    settings.any(|(key, value)| {
+        let names_plugins = ["grestypes", "name"].contains(&key.to_ascii_lowercase().as_str());
+        names_plugins && value.split(',').any(|one| one.eq_ignore_ascii_case("mps"))
+    })
 }
 
 /// The kernel's messages that are kept, without waiting for further ones.
@@ -294,6 +344,16 @@ mod tests {
                    4,5,5,-;NVRM: Xid (PCI:0000:07:00): banana\n";
         assert_eq!(xids(log), ["Xid 13 (1 time)", "Xid 31 (2 times)"]);
         assert_eq!(xids(""), [] as [String; 0]);
+    }
+
+    #[test]
+    fn enabled_mps_plugin_of_slurm_is_found() {
+        for text in ["ClusterName=a\nGresTypes=gpu,mps\n", "grestypes=MPS", "#\nName=mps Count=200\n"] {
+            assert!(enables_mps(text), "{text}");
+        }
+        for text in ["", "GresTypes=gpu,shard # not mps\n", "#Name=mps\n", "NodeName=mps Gres=gpu:2\n"] {
+            assert!(!enables_mps(text), "{text}");
+        }
     }
 
     #[test]

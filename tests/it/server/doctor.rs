@@ -499,7 +499,12 @@ fn traces_around_the_daemons_are_found() {
     seen.is("kernel_log", "warn", "Xid 31 (1 time)");
     seen.is("cdi", "ok", "2 CDI specifications,");
     fs::write(cdi.join("gone.json"), spec(&gone.display().to_string().into()).to_string()).unwrap();
-    examine(&host).is("cdi", "warn", "gone.json mounts");
+    let slurm = host.runtime("sim/slurm");
+    fs::create_dir(&slurm).unwrap();
+    fs::write(slurm.join("slurm.conf"), "GresTypes=gpu,mps,shard\n").unwrap();
+    let seen = examine(&host);
+    seen.is("cdi", "warn", "gone.json mounts");
+    seen.is("slurm_mps", "warn", "slurm/slurm.conf");
 
     let plugin = host.dir().join("nvidia-device-plugin");
     install_script(&plugin, "#!/bin/sh\nread forever\n");
