@@ -1,6 +1,7 @@
 #!/bin/sh
 # Slurm's Epilog: deletes the tenant of a job that has ended. It always exits 0, since Slurm drains the node of an Epilog that fails:
-# a tenant that cannot be deleted now is left to a later epilog, and at the latest to its TTL.
+# a tenant that cannot be deleted now is left to a later epilog, and at the latest to its TTL. Without a job, as
+# mps-manager-slurm.service runs it after a reboot and from time to time, it deletes what was left alone.
 set -u
 umask 077
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
@@ -8,48 +9,95 @@ export PATH
 
 records=${MPS_MANAGER_SLURM_DIR:-/run/mps-manager-slurm}
 leftover=$records/leftover
+taken=$records/taken
+shares=${MPS_MANAGER_SLURM_SHARES:-/etc/mps-manager/slurm-shares.conf}
 job=${SLURM_JOB_ID:-}
+# What fits into the time that Slurm gives an epilog.
+most=4
+[ -n "$job" ] || most=1000
 
 say() {
-    logger -t mps-manager-slurm -- "job $job: $*" 2>/dev/null || echo "mps-manager-slurm: job $job: $*" >&2
+    set -- "${job:+job $job: }$*"
+    logger -t mps-manager-slurm -- "$1" 2>/dev/null || echo "mps-manager-slurm: $1" >&2
 }
 
-# delete TENANT SECONDS: the processes of its job were ended by Slurm, so that there is hardly anything to wait for, and none will be
-# started with the tenant's environment any more.
-delete() {
-    if answer=$(timeout "$(($2 + 15))" mps-manager tenant delete "$1" --drain "$2s" --force --finished 2>&1); then
+# contains FILE TEXT: whether that is the first line of a file.
+contains() {
+    [ -s "$1" ] && read -r line <"$1" && [ "$line" = "$2" ]
+}
+
+# note TEXT FILE: makes a file of one line, as a whole or not at all, unless it is there already.
+note() {
+    printf '%s\n' "$1" >"$records/note.$$" && ln -- "$records/note.$$" "$2" 2>/dev/null
+    rm -f -- "$records/note.$$"
+}
+
+# finish RUN SECONDS: deletes the tenant of a run that has ended. Its processes were ended by Slurm, so that there is hardly anything to
+# wait for, and none will be started with the tenant's environment any more.
+finish() {
+    [ -s "$leftover/$1" ] || return 0
+    (
+        # Another epilog may be at it, or be done.
+        flock -n 9 || exit 0
+        [ -s "$leftover/$1" ] || exit 0
+        read -r tenant <"$leftover/$1"
+        # The tenant of a partition is that of the next job as soon as this run has given it back.
+        if [ "$tenant" = "$1" ] || contains "$taken/$tenant" "$1"; then
+            if ! answer=$(timeout "$(($2 + 15))" mps-manager tenant delete "$tenant" --drain "$2s" --force --finished 2>&1); then
+                say "tenant $tenant is not deleted: $(printf '%s' "$answer" | tr '\n' ' ')"
+                exit 1
+            fi
+            [ "$tenant" = "$1" ] || rm -f -- "$taken/$tenant"
+        fi
         rm -f -- "$leftover/$1"
-        return 0
-    fi
-    say "tenant $1 is not deleted: $(printf '%s' "$answer" | tr '\n' ' ')"
-    return 1
+    ) 9<"$leftover/$1"
+}
+
+# find_lost NAMES: notes those of these tenants that are of jobs, and of no job that has a record: they are of an earlier boot, whose
+# records went with /run.
+find_lost() {
+    for tenant in $(printf '%s\n' "$1" | grep -x 'slurm_[0-9][0-9]*_[0-9][0-9]*_[0-9][0-9]*'); do
+        rest=${tenant#slurm_}
+        contains "$records/${rest%%_*}/tenant" "$tenant" || note "$tenant" "$leftover/$tenant"
+    done
+    [ -r "$shares" ] || return 0
+    for tenant in $(awk '$1 == "layout" { for (n = 5; n <= NF; n++) print $n }' "$shares" | sort -u); do
+        case $tenant in
+        *[!a-z0-9_-]*) continue ;;
+        esac
+        # It is taken as for a job, so that no job has it meanwhile; an earlier attempt may have taken it.
+        if [ ! -e "$taken/$tenant" ] && printf '%s\n' "$1" | grep -qxF -- "$tenant" || contains "$taken/$tenant" "lost_$tenant"; then
+            note "$tenant" "$leftover/lost_$tenant"
+            note "lost_$tenant" "$taken/$tenant"
+        fi
+    done
 }
 
 case $job in
-'' | *[!0-9]*) exit 0 ;;
+*[!0-9]*) exit 0 ;;
 esac
+# A node without these has no mps-manager for its jobs.
+[ -d "$records" ] || [ -e "$shares" ] || exit 0
+mkdir -p -- "$leftover" "$taken"
+chmod 0711 "$records"
 record=$records/$job
-if [ -s "$record/tenant" ]; then
-    read -r tenant <"$record/tenant"
-    # Noted first: whatever ends this script, the tenant is not forgotten.
-    mkdir -p -- "$leftover" && : >"$leftover/$tenant"
+if [ -n "$job" ] && [ -d "$record" ]; then
+    run=''
+    if [ -s "$record/tenant" ] && [ -s "$record/run" ]; then
+        read -r run <"$record/run"
+        mv -- "$record/tenant" "$leftover/$run"
+    fi
     rm -rf -- "$record"
-    delete "$tenant" 30 || exit 0
-else
-    rm -rf -- "$record"
+    if [ -n "$run" ]; then finish "$run" 30; fi
 fi
 
-# What earlier epilogs left, a few at a time, within the time that Slurm gives an epilog.
+# What earlier epilogs left, and what was lost. Without a manager that can wait.
+names=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) || exit 0
+find_lost "$names"
 count=0
 for file in "$leftover"/*; do
-    [ -e "$file" ] && [ "$count" -lt 4 ] || break
+    [ -e "$file" ] && [ "$count" -lt "$most" ] || continue
     count=$((count + 1))
-    tenant=${file##*/}
-    names=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) || break
-    if printf '%s\n' "$names" | grep -qxF -- "$tenant"; then
-        delete "$tenant" 5 || break
-    else
-        rm -f -- "$file"
-    fi
+    finish "${file##*/}" 5
 done
 exit 0

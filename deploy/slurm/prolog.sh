@@ -8,10 +8,14 @@ PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
 export PATH
 
 records=${MPS_MANAGER_SLURM_DIR:-/run/mps-manager-slurm}
+leftover=$records/leftover
+taken=$records/taken
 shares=${MPS_MANAGER_SLURM_SHARES:-/etc/mps-manager/slurm-shares.conf}
 driver=${MPS_MANAGER_DRIVER_DIR:-/proc/driver/nvidia}
 # A job that was requeued so often is held, for a person to look at.
 max_restarts=5
+# How many seconds a manager may be away, as for an upgrade. All that can be waited for here is less than PrologEpilogTimeout.
+patience=45
 
 job=${SLURM_JOB_ID:-}
 uid=${SLURM_JOB_UID:-}
@@ -81,11 +85,20 @@ has_feature() {
     printf '%s' "${SLURM_JOB_CONSTRAINTS:-}" | tr -c 'A-Za-z0-9_.-' '\n' | grep -qxF -- "$1"
 }
 
-# Reads what a shard is into shards_per_gpu and memory_per_shard, and how long a forgotten tenant stays into ttl; the last line that
-# fits the job counts.
+# Whether a list of numbers, as 0,1, has this one.
+among() {
+    case ",$1," in
+    *",$2,"*) return 0 ;;
+    esac
+    return 1
+}
+
+# Reads what a shard is into shards_per_gpu and memory_per_shard, and how long a forgotten tenant stays into ttl. Where the layout of a
+# daemon divides a GPU of the job, a shard is one of its partitions: is_divided says so, and partitions has the tenants of those that
+# the job may have. The last line that fits the job counts.
 read_shares() {
-    ttl=48h shards_per_gpu='' memory_per_shard='' number=0
-    while read -r kind name count memory _; do
+    ttl=48h shards_per_gpu='' memory_per_shard='' is_divided='' partitions='' memory_of_partition='' wanted='' number=0
+    while read -r kind name count memory tenants; do
         number=$((number + 1))
         case $kind in
         '' | '#'*) continue ;;
@@ -96,10 +109,26 @@ read_shares() {
         default) ;;
         partition) [ "$name" = "${SLURM_JOB_PARTITION:-}" ] || continue ;;
         feature) has_feature "$name" || continue ;;
-        *) refuse "line $number of $shares begins with $kind: use default, partition, feature or ttl" ;;
+        layout)
+            case $count in
+            '' | *[!0-9]*) refuse "line $number of $shares has $count as a GPU: give the number N of its /dev/nvidiaN" ;;
+            esac
+            among "$gpus" "$count" && is_divided=yes
+            # A feature of partitions is not to be had from others, on whichever GPU it is.
+            if [ "$name" = - ]; then
+                [ -z "$wanted" ] || continue
+            else
+                has_feature "$name" || continue
+                [ "$name" = "$wanted" ] || partitions=''
+                wanted=$name
+            fi
+            among "$gpus" "$count" || continue
+            ;;
+        *) refuse "line $number of $shares begins with $kind: use default, partition, feature, layout or ttl" ;;
         esac
-        case $count in
-        '' | 0* | *[!0-9]*) refuse "line $number of $shares has $count as shards of a GPU: give a number above 0" ;;
+        case $kind:$count in
+        layout:*) ;;
+        *: | *:0* | *:*[!0-9]*) refuse "line $number of $shares has $count as shards of a GPU: give a number above 0" ;;
         esac
         case $memory in
         -) ;;
@@ -107,9 +136,46 @@ read_shares() {
             refuse "line $number of $shares has $memory as memory of a shard: write 16G, 512M, or - for no limit"
             ;;
         esac
-        shards_per_gpu=$count memory_per_shard=$memory
+        if [ "$kind" = layout ]; then
+            case $tenants in
+            '' | *[!a-z0-9_[:blank:]-]*) refuse "line $number of $shares names no tenants: give those that the layout binds to partitions" ;;
+            esac
+            partitions=$tenants memory_of_partition=$memory
+        else
+            shards_per_gpu=$count memory_per_shard=$memory
+        fi
     done <"$shares"
-    [ -n "$shards_per_gpu" ] || refuse "no line of $shares fits this job: add one that begins with default"
+    [ -n "$is_divided$shards_per_gpu" ] || refuse "no line of $shares fits this job: add one that begins with default"
+}
+
+# Deletes a tenant of this name that no job has, as one from before a reboot. One that still has processes is in use after all.
+delete_earlier() {
+    latest=$(($(date +%s) + patience))
+    until names=$(timeout 10 mps-manager tenant list -o name 2>&1); do
+        [ "$(date +%s)" -lt "$latest" ] || refuse "$names"
+        sleep 1
+    done
+    printf '%s\n' "$names" | grep -qxF -- "$1" || return 0
+    timeout 20 mps-manager tenant delete "$1" --finished >/dev/null
+}
+
+# Takes a partition that no other job has, by the name of its tenant. A link is made as a whole or not at all, so that one of two prologs
+# gets it; its content is the run that has it. What an epilog is about to give back is waited for.
+take_partition() {
+    for _attempt in 1 2 3 4 5; do
+        # One word for each.
+        # shellcheck disable=SC2086
+        for tenant in $partitions; do
+            # Noted first: whatever ends this script, the epilog finds it.
+            printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
+            ln -- "$record/run" "$taken/$tenant" 2>/dev/null || [ "$(cat -- "$taken/$tenant" 2>/dev/null)" = "$run" ] || continue
+            delete_earlier "$tenant" && return
+            rm -f -- "$taken/$tenant"
+        done
+        sleep 1
+    done
+    rm -f -- "$record/tenant"
+    refuse "no partition of GPU $gpus that it may have is free ($partitions)"
 }
 
 # A node without this file has no mps-manager for its jobs.
@@ -121,12 +187,12 @@ case $job in
     ;;
 esac
 record=$records/$job
-mkdir -p -- "$records/leftover"
+mkdir -p -- "$leftover" "$taken"
 chmod 0711 "$records"
 # A record under this ID is of an earlier run whose epilog did not come: its tenant is left to the next epilog.
-if [ -s "$record/tenant" ]; then
-    read -r earlier <"$record/tenant"
-    : >"$records/leftover/$earlier"
+if [ -s "$record/tenant" ] && [ -s "$record/run" ]; then
+    read -r earlier <"$record/run"
+    mv -- "$record/tenant" "$leftover/$earlier"
 fi
 rm -rf -- "$record"
 
@@ -167,35 +233,56 @@ esac
 if [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
     refuse "gres/mps of Slurm gave it these GPUs, which cannot share them with mps-manager: take mps out of GresTypes"
 fi
+case ,$per_node,$others in
+*[,\|]gres[:/]mps*) refuse "it asks for gres/mps of Slurm, which cannot share GPUs with mps-manager: ask for --gres=shard:N" ;;
+esac
 case $others in
 *shard*) refuse "it asks for shards by job, socket or task: ask for those of a node, with --gres=shard:N" ;;
 esac
 
+# No other run has this name, also where Slurm uses a job ID again.
+run=slurm_${job}_$(printf '%s' "$submitted" | tr -cd '0-9')_$restarts
+printf '%s\n' "$run" >"$record/run" || refuse "$record cannot be written"
+
 read_shares
 shards=$(shards_in "$per_node")
-# Without shards it has whole GPUs, and shares them with nobody.
-percent=100 memory=-
-if [ "$shards" -gt 0 ]; then
-    [ "$shards" -le "$shards_per_gpu" ] || refuse "it asks for $shards shards, and a GPU has $shards_per_gpu"
-    tenths=$((shards * 1000 / shards_per_gpu))
-    percent=$((tenths / 10)).$((tenths % 10))
-    unit=${memory_per_shard##*[0-9]}
-    [ "$memory_per_shard" = - ] || memory=$((${memory_per_shard%[MG]} * shards))$unit
-fi
-
-# No other run has this name, also where Slurm uses a job ID again.
-tenant=slurm_${job}_$(printf '%s' "$submitted" | tr -cd '0-9')_$restarts
-printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
-rm -f -- "$records/leftover/$tenant"
-set --
+set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s"
 for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do set -- "$@" --gpu "$(gpu_of "$gpu")"; done
+if [ -n "$is_divided" ]; then
+    case $shards,$gpus in
+    1,*,*) refuse "it has a shard of several GPUs ($gpus), and layouts divide them" ;;
+    1,*) ;;
+    *) refuse "a layout divides GPU $gpus, where a job can have one partition: ask for it with --gres=shard:1" ;;
+    esac
+    [ -n "$partitions" ] || refuse "no line of $shares gives it a ${wanted:+$wanted }partition of GPU $gpus: add one for that GPU"
+    # The same run again, as after a restart of slurmd, keeps its partition.
+    [ ! -s "$leftover/$run" ] || partitions="$(cat -- "$leftover/$run") $partitions"
+    rm -f -- "$leftover/$run"
+    take_partition
+    # Its partition decides how many SMs it has.
+    share="a partition" memory=$memory_of_partition
+else
+    # Without shards it has whole GPUs, and shares them with nobody.
+    percent=100 memory=-
+    if [ "$shards" -gt 0 ]; then
+        [ "$shards" -le "$shards_per_gpu" ] || refuse "it asks for $shards shards, and a GPU has $shards_per_gpu"
+        tenths=$((shards * 1000 / shards_per_gpu))
+        percent=$((tenths / 10)).$((tenths % 10))
+        unit=${memory_per_shard##*[0-9]}
+        [ "$memory_per_shard" = - ] || memory=$((${memory_per_shard%[MG]} * shards))$unit
+    fi
+    share="$percent percent"
+    tenant=$run
+    printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
+    rm -f -- "$leftover/$run"
+    set -- "$@" --thread-percentage "$percent"
+fi
 [ "$memory" = - ] || set -- "$@" --memory-limit "$memory"
-answer=$(timeout 40 mps-manager tenant ensure "$tenant" "$@" --uid "$uid" --thread-percentage "$percent" --ttl "$ttl" --timeout 20s 2>&1) ||
-    refuse "$answer"
+answer=$(timeout $((patience + 10)) mps-manager tenant ensure "$tenant" "$@" 2>&1) || refuse "$answer"
 answer=$({ timeout 20 mps-manager env "$tenant" --format taskprolog >"$record/env.new"; } 2>&1) || refuse "$answer"
 if ! { [ -s "$record/env.new" ] && chown "$uid" "$record/env.new" && chmod 0400 "$record/env.new" &&
     mv -- "$record/env.new" "$record/env"; }; then
     refuse "its environment could not be written to $record"
 fi
-say "tenant $tenant: GPUs $gpus, $percent percent, memory $memory"
+say "tenant $tenant: GPUs $gpus, $share, memory $memory"
 exit 0

@@ -180,7 +180,11 @@ class Host(Api):
         if self.manager and self.manager.poll() is None:
             self.manager.terminate()
             self.manager.wait()
-        # Daemons outlive their manager by design. Processes of this host have its directory in their environment.
+        self.kill_processes()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def kill_processes(self):
+        """Kills daemons, which outlive their manager by design, and clients: all have the directory of this host in their environment."""
         ours = (f"MPS_SIM_WORLD={self.home}/".encode(), f"CUDA_MPS_PIPE_DIRECTORY={self.home}/".encode())
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():
@@ -191,7 +195,6 @@ class Host(Api):
                     os.kill(int(folder.name), signal.SIGKILL)
             except OSError:
                 continue
-        shutil.rmtree(self.home, ignore_errors=True)
 
 
 def main():

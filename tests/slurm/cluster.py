@@ -22,6 +22,7 @@ SlurmctldHost={name}(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
 SlurmUser=root
+FirstJobId={first_job}
 AuthType=auth/munge
 AuthInfo=socket={home}/munge/socket,cred_expire=30
 StateSaveLocation={home}/state
@@ -82,14 +83,16 @@ class Cluster:
         # Jobs of every user run it, and not all may pass through the build directory.
         shutil.copy(BINARY, self.programs / "mps-manager")
         installed(self.programs / "logger", f'#!/bin/sh\necho "$*" >>{self.home}/scripts.log\n')
+        self.name = socket.gethostname().split(".")[0]
+        self.install()
         self.configure()
         path = f"{self.programs}:{SYSTEM_PATH}"
         self.environment = {"PATH": path, "SLURM_CONF": str(self.home / "slurm.conf"), "HOME": "/", "LC_ALL": "C"}
         # What a job of a real GPU host has no need of.
         self.simulated = {"MPS_SIM_WORLD": str(host.home / "run/sim"), "RESULTS": str(self.results)}
 
-    def configure(self):
-        name = socket.gethostname().split(".")[0]
+    def install(self):
+        """The scripts of deploy/slurm, and the devices of the simulated GPUs."""
         scripts = self.home / "scripts"
         (self.home / "environment").write_text("".join(f"export {line}\n" for line in [
             f"PATH={self.programs}:{SYSTEM_PATH}",
@@ -110,23 +113,29 @@ class Cluster:
         installed(self.home / "taskprolog.sh", text)
         example = (ROOT / "deploy/slurm/slurm-shares.conf").read_text()
         (self.home / "slurm-shares.conf").write_text(shares(example))
-        conf = (ROOT / "deploy/slurm/slurm.conf").read_text()
-        conf = conf.replace("/etc/slurm/mps-manager", str(self.home)).replace("Nodes=gpu[01-08]", f"Nodes={name}")
-        conf = conf.replace("NodeName=gpu[01-08]", f"NodeName={name} NodeAddr=127.0.0.1")
-        ports = {"controller_port": free_port(), "node_port": free_port()}
-        (self.home / "slurm.conf").write_text(conf + ONE_MACHINE.format(name=name, home=self.home, **ports))
         # Slurm takes device files only, and those of the simulated GPUs are plain ones.
         (self.home / "dev").mkdir()
         for number in range(2):
             os.mknod(self.home / f"dev/nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
-        gres = (ROOT / "deploy/slurm/gres.conf").read_text()
+
+    def configure(self, change=lambda text: text, first_job=1):
+        """Slurm's configuration: the examples of deploy/slurm, with a change to both."""
+        name = self.name
+        conf = change((ROOT / "deploy/slurm/slurm.conf").read_text())
+        conf = conf.replace("/etc/slurm/mps-manager", str(self.home)).replace("Nodes=gpu[01-08]", f"Nodes={name}")
+        conf = conf.replace("NodeName=gpu[01-08]", f"NodeName={name} NodeAddr=127.0.0.1")
+        ports = {"controller_port": free_port(), "node_port": free_port()}
+        (self.home / "slurm.conf").write_text(conf + ONE_MACHINE.format(name=name, home=self.home, first_job=first_job, **ports))
+        gres = change((ROOT / "deploy/slurm/gres.conf").read_text())
         (self.home / "gres.conf").write_text(gres.replace("/dev/nvidia", f"{self.home}/dev/nvidia"))
 
     def daemon(self, *command, **options):
         log = self.home / f"{command[0]}.log"
-        self.logs.append(log)
+        if log not in self.logs:
+            self.logs.append(log)
         with open(log, "ab") as out:
             self.processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=self.environment, **options))
+        return self.processes[-1]
 
     def start(self):
         munge = pwd.getpwnam("munge")
@@ -141,9 +150,37 @@ class Cluster:
                     f"--log-file={files['log']}", f"--seed-file={files['seed']}",
                     user=munge.pw_uid, group=munge.pw_gid, extra_groups=[])
         eventually("munged listens", files["socket"].exists)
-        self.daemon("slurmctld", "-D", "-c", "-f", self.home / "slurm.conf")
-        self.daemon("slurmd", "-D", "-f", self.home / "slurm.conf")
+        self.start_slurm()
+
+    def start_slurm(self):
+        self.controller = self.daemon("slurmctld", "-D", "-c", "-f", self.home / "slurm.conf")
+        self.start_node()
         eventually("the node is idle", lambda: self.node_state() == "idle", timeout=60)
+
+    def start_node(self):
+        self.node = self.daemon("slurmd", "-D", "-f", self.home / "slurm.conf")
+
+    def reconfigure(self, change):
+        """Slurm with another configuration, without jobs; the numbers of jobs go on."""
+        first_job = max(self.states(), default=0) + 1
+        for process in [self.node, self.controller]:
+            process.terminate()
+            process.wait(60)
+            self.processes.remove(process)
+        self.configure(change, first_job)
+        self.start_slurm()
+
+    def crash_node(self):
+        """The end of everything that Slurm has on the node, and of what is in /run there."""
+        self.node.kill()
+        self.node.wait()
+        self.processes.remove(self.node)
+        self.kill_processes(but=[process.pid for process in self.processes])
+        shutil.rmtree(self.records)
+
+    def clean_up(self):
+        """What mps-manager-slurm.service does."""
+        self.run(self.home / "epilog.sh")
 
     def run(self, *command, user=None, check=True, timeout=60, **environment):
         """Runs a command of Slurm, as `user` or as root."""
@@ -194,12 +231,20 @@ class Cluster:
                 process.kill()
                 process.wait()
         self.processes.clear()
-        # Steps outlive slurmd by design; those of this cluster, and their tasks, have its configuration in their environment.
+        self.kill_processes()
+
+    def kill_processes(self, but=()):
+        """Kills steps, which outlive slurmd by design, and their tasks: all have this cluster's configuration in their environment.
+
+        Spares these processes and their children.
+        """
         mark = f"SLURM_CONF={self.home}/".encode()
         for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            if not folder.name.isdigit() or int(folder.name) in [os.getpid(), *but]:
                 continue
             try:
+                if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) in but:
+                    continue
                 if mark in (folder / "environ").read_bytes():
                     os.kill(int(folder.name), signal.SIGKILL)
             except OSError:

@@ -74,8 +74,9 @@ def sms_of(shards, of):
 class Job:
     """A job, what it should see, and how it ends."""
 
-    def __init__(self, cluster, user, shards=0, gpus=0, fate="ends", script=CLIENT, of=8, gib=17, options=()):
-        self.cluster, self.fate, self.shards, self.gpus, self.of, self.gib = cluster, fate, shards, gpus, of, gib
+    def __init__(self, cluster, user, shards=0, gpus=0, fate="ends", script=CLIENT, of=8, gib=17, sms=None, options=()):
+        self.cluster, self.user, self.fate, self.shards, self.gpus, self.gib = cluster, user, fate, shards, gpus, gib
+        self.sms = sms or sms_of(shards, of)
         request = f"--gres=shard:{shards}" if shards else f"--gres=gpu:{gpus}"
         spin = "1" if fate == "ends" else "600"
         self.id = cluster.submit(user, script, request, *options, SPIN=spin)
@@ -112,10 +113,10 @@ class Job:
         wanted = {"ends": "COMPLETED", "cancelled": "CANCELLED", "killed": "FAILED"}[self.fate]
         about = f"job {self.id} ({self.shards} shards, {self.gpus} GPUs, {self.fate})"
         assert self.state == wanted, f"{about} is {self.state}: {self.cluster.output(self.id)}"
-        check_seen(about, self.seen(), self.shards, self.gpus, self.of, self.gib)
+        check_seen(about, self.seen(), self.shards, self.gpus, self.sms, self.gib)
 
 
-def check_seen(about, seen, shards, gpus, of, gib):
+def check_seen(about, seen, shards, gpus, sms, gib):
     assert seen and seen["mps"] and not seen.get("error"), f"{about} saw {seen}"
     assert len(seen["devices"]) == (gpus or 1), f"{about} saw {seen}"
     for device in seen["devices"]:
@@ -124,7 +125,7 @@ def check_seen(about, seen, shards, gpus, of, gib):
             assert device["sms"] == SMS and free > 100 * GIB, f"{about} saw {seen}"
         else:
             limit = shards * gib * GIB
-            assert device["sms"] == sms_of(shards, of), f"{about} saw {seen}, not {sms_of(shards, of)} SMs"
+            assert device["sms"] == sms, f"{about} saw {seen}, not {sms} SMs"
             # What the context itself takes is paid from the limit.
             assert limit - GIB < free < limit, f"{about} saw {seen}, not {limit} bytes"
 
@@ -179,7 +180,7 @@ def documented(cluster):
     """The job of the documentation."""
     job = cluster.submit(USERS[0], example("job"))
     eventually("the documented job ends", lambda: cluster.states().get(job) in ENDED, timeout=60)
-    check_seen("the documented job", json.loads(cluster.output(job)), 2, 0, 8, 17)
+    check_seen("the documented job", json.loads(cluster.output(job)), 2, 0, sms_of(2, 8), 17)
     say("ok: the documented job")
 
 
@@ -194,16 +195,19 @@ def other_shares(cluster):
     say("ok: shards of a partition and of a feature, and none of a feature that is one of several")
 
 
+def refused(cluster, words, *options, **environment):
+    """An interactive job with these options starts nothing, and says why."""
+    done = cluster.run("srun", *options, "touch", cluster.results / "ran", user=USERS[0], check=False, timeout=180, **environment)
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and words in printed, f"{done.returncode}: {printed}"
+    assert not (cluster.results / "ran").exists(), "a refused task ran"
+
+
 def refusals(cluster):
     """A job that is given more shards than a GPU has: no task of it starts, and it is tried again."""
-    words = "asks for 4 shards, and a GPU has 2"
     # What its user says of the scripts' paths does not count.
-    told = {"MPS_MANAGER_SLURM_SHARES": "/nonexistent", "MPS_MANAGER_SLURM_DIR": str(cluster.results)}
-    interactive = cluster.run("srun", "--partition=debug", "--gres=shard:4", "touch", cluster.results / "ran", user=USERS[0],
-                              check=False, timeout=180, **told)
-    printed = interactive.stdout + interactive.stderr
-    assert interactive.returncode != 0 and words in printed, f"{interactive.returncode}: {printed}"
-    assert not (cluster.results / "ran").exists(), "a refused task ran"
+    environment = {"MPS_MANAGER_SLURM_SHARES": "/nonexistent", "MPS_MANAGER_SLURM_DIR": str(cluster.results)}
+    refused(cluster, "asks for 4 shards, and a GPU has 2", "--partition=debug", "--gres=shard:4", **environment)
     batch = cluster.submit(USERS[0], CLIENT, "--partition=debug", "--gres=shard:4", SPIN="0")
 
     def restarts():
@@ -229,7 +233,8 @@ def reused_job_id(cluster, host):
     assert done.returncode == 0, done.stdout + done.stderr
     record = cluster.records / str(number)
     record.mkdir(mode=0o711)
-    (record / "tenant").write_text(f"{stale}\n")
+    for name in ["tenant", "run"]:
+        (record / name).write_text(f"{stale}\n")
     (record / "env").write_text("export CUDA_MPS_PIPE_DIRECTORY=/nonexistent\n")
     job = Job(cluster, USERS[1], shards=2)
     assert job.id == number, f"job {job.id} came for {number}"
@@ -240,13 +245,8 @@ def reused_job_id(cluster, host):
 
 def nothing_left(cluster, host, before):
     """No tenant, lease, directory or record is left but the directories of `before`, and no node is drained."""
-    # An epilog that found no manager left its tenants to the ones that follow.
-    for _ in range(20):
-        if not any((cluster.records / "leftover").iterdir()):
-            break
-        sweeper = Job(cluster, USERS[0], shards=1)
-        until_ended([sweeper], "a job ends")
-        eventually("its epilog has ended", lambda: not (cluster.records / str(sweeper.id)).exists())
+    # Epilogs that found no manager, or more than they take at a time, left tenants to it.
+    cluster.clean_up()
 
     def left():
         database = sqlite3.connect(f"file:{host.home}/state/mps-manager.db?mode=ro", uri=True)
@@ -256,8 +256,9 @@ def nothing_left(cluster, host, before):
             "tenants": [tenant["name"] for tenant in host.api("GET", "/tenants")["items"]],
             "leases": leases,
             "directories": sorted(directories(host) - before),
-            "records": sorted(path.name for path in cluster.records.iterdir() if path.name != "leftover"),
+            "records": sorted(path.name for path in cluster.records.iterdir() if path.name not in ["leftover", "taken"]),
             "leftover": sorted(path.name for path in (cluster.records / "leftover").iterdir()),
+            "taken": sorted(path.name for path in (cluster.records / "taken").iterdir()),
             "clients": [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]],
         }
 
@@ -281,6 +282,125 @@ def several_gpus(cluster, host, count, dice):
     for job in jobs:
         job.check()
     say(f"ok: {count} jobs with shards and with two GPUs on one daemon")
+
+
+def tenants(host):
+    return {tenant["name"]: tenant for tenant in host.api("GET", "/tenants")["items"]}
+
+
+def with_partitions(text):
+    """A file of Slurm's configuration with the documented lines for partitions in place of its own."""
+    for line in example("partitions-slurm").splitlines():
+        if not line.startswith("#"):
+            text = re.sub(rf"^{re.escape(line.split()[0])} .*$", line, text, flags=re.MULTILINE)
+    return text
+
+
+def partitions(cluster, host, is_long):
+    """The documented partitions: each job has one, of the size that it asks for, and what an earlier boot left is in nobody's way."""
+    apply(host, example("partitions"))
+    eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
+    (cluster.home / "slurm-shares.conf").write_text(example("partitions-shares"))
+    cluster.reconfigure(with_partitions)
+    names = {f"gpu{gpu}-{partition}" for gpu in range(2) for partition in "abcdef"}
+    # As after a reboot: tenants of jobs without records. The one that is called mine is of no job.
+    of_nobody = {"uid": 65534, "device_memory_limit": "1G"}
+    lost = names | {"slurm_999999_20200101000000_0"}
+    for name in [*sorted(lost), "mine"]:
+        daemon = "gpu1" if name.startswith("gpu1") else "gpu0"
+        host.api("PUT", f"/tenants/{name}", {**of_nobody, "daemon": daemon})
+    # No more than one GPU has of each size, since Slurm may take the same for all.
+    jobs = [Job(cluster, USERS[number % 3], shards=1, fate="cancelled", sms=16) for number in range(4)]
+    jobs += [Job(cluster, USERS[number], shards=1, fate="cancelled", sms=24, gib=34, options=["--constraint=large"]) for number in range(2)]
+    for job in jobs:
+        job.is_done = True
+    eventually("all of them run at once", lambda: all([job.seen() for job in jobs]), timeout=120)
+    held = {(cluster.records / f"{job.id}/tenant").read_text().strip(): job for job in jobs}
+    assert len(held) == len(jobs) and set(held) <= names, held
+    users = {name: tenants(host)[name]["spec"]["uid"] for name in held}
+    assert users == {name: pwd.getpwnam(job.user).pw_uid for name, job in held.items()}, users
+    if is_long:
+        # Every other partition is taken too.
+        others = [cluster.records / "taken" / name for name in names - set(held)]
+        for path in others:
+            path.write_text("test\n")
+        refused(cluster, "that it may have is free", "--gres=shard:1")
+        refused(cluster, "ask for it with --gres=shard:1", "--gres=shard:2")
+        for path in others:
+            path.unlink()
+    for job in jobs:
+        cluster.run("scancel", str(job.id))
+    until_ended(jobs, "jobs with partitions end")
+    for job in jobs:
+        job.check()
+    eventually("epilogs have ended", lambda: not any((cluster.records / str(job.id)).exists() for job in jobs))
+    cluster.clean_up()
+    eventually("what jobs lost is deleted, and nothing else", lambda: set(tenants(host)) == {"mine"})
+    host.api("DELETE", "/tenants/mine?finished=true")
+    say(f"ok: {len(jobs)} jobs had a partition each, and what an earlier boot left is gone")
+
+
+def slurms_own_mps(cluster):
+    """A job of Slurm's MPS plugin on GPUs of the manager."""
+    cluster.reconfigure(lambda text: text.replace("=gpu,shard", "=gpu,mps").replace("shard:16", "mps:16").replace("Name=shard", "Name=mps"))
+    refused(cluster, "gres/mps of Slurm", "--gres=mps:8")
+    say("ok: a job of Slurm's own MPS plugin is refused")
+
+
+def running(cluster, count):
+    """Jobs that run until they are cancelled."""
+    jobs = [Job(cluster, USERS[number % 3], shards=1, fate="cancelled") for number in range(count)]
+    for job in jobs:
+        job.is_done = True
+    eventually("all of them run", lambda: all([job.seen() for job in jobs]), timeout=120)
+    return jobs
+
+
+def away(cluster, host, dice):
+    """A manager that is away for 30 seconds, while jobs end and others start."""
+    ended = running(cluster, 3)
+    host.stop(signal.SIGKILL)
+    back = time.monotonic() + 30
+    for job in ended:
+        cluster.run("scancel", str(job.id))
+    jobs = random_jobs(cluster, 8, dice)
+    leftover = cluster.records / "leftover"
+    eventually("epilogs leave their tenants", lambda: all(any(leftover.glob(f"slurm_{job.id}_*")) for job in ended), timeout=60)
+    eventually("30 seconds have passed", lambda: time.monotonic() >= back, timeout=60)
+    assert not any([job.seen() for job in jobs]), "a job ran without a tenant"
+    host.start()
+    until_ended([*jobs, *ended], "all jobs end")
+    for job in [*jobs, *ended]:
+        job.check()
+    say("ok: a manager that was away for 30 seconds")
+
+
+def reboot(cluster, host):
+    """A node that reboots while jobs run: they run again with other tenants, and those of before are gone before that."""
+    jobs = running(cluster, 3)
+    before = set(tenants(host))
+    assert len(before) == len(jobs), before
+    # Slurm goes first, or it would requeue or end jobs by itself.
+    cluster.crash_node()
+    host.stop(signal.SIGKILL)
+    host.kill_processes()
+    for job in jobs:
+        (cluster.results / f"{job.id}.json").unlink()
+    cluster.run("scontrol", "update", f"nodename={cluster.name}", "state=down", "reason=rebooted")
+    host.start()
+    cluster.clean_up()
+    eventually("no tenant of before is left", lambda: not tenants(host))
+    cluster.start_node()
+    cluster.run("scontrol", "update", f"nodename={cluster.name}", "state=resume")
+    eventually("the jobs run again", lambda: all([job.seen() for job in jobs]), timeout=240)
+    after = set(tenants(host))
+    assert len(after) == len(jobs) and not after & before, f"{before}, {after}"
+    for job in jobs:
+        cluster.run("scancel", str(job.id))
+    until_ended(jobs, "they end")
+    for job in jobs:
+        job.check()
+    say("ok: a node that rebooted")
 
 
 def measure(cluster, host, count):
@@ -308,6 +428,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=8, metavar="N")
     parser.add_argument("--measure", type=int, metavar="N")
+    parser.add_argument("--long", action="store_true")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     options = parser.parse_args()
     if options.jobs < 4:
@@ -333,8 +454,18 @@ def main():
             reused_job_id(cluster, host)
             refusals(cluster)
             nothing_left(cluster, host, before)
+            if options.long:
+                away(cluster, host, dice)
+                nothing_left(cluster, host, before)
+                reboot(cluster, host)
+                nothing_left(cluster, host, before)
             several_gpus(cluster, host, max(4, options.jobs // 4), dice)
             nothing_left(cluster, host, before)
+            partitions(cluster, host, options.long)
+            nothing_left(cluster, host, before)
+            if options.long:
+                slurms_own_mps(cluster)
+                nothing_left(cluster, host, before)
     except BaseException:
         if cluster:
             print(cluster.describe(), file=sys.stderr)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Jobs of a real Slurm on a simulated host: `tests/slurm/run.sh [BINARY] [--jobs N] [--measure N]`. munged, slurmctld and slurmd run on this
+# Jobs of a real Slurm on a simulated host: `tests/slurm/run.sh [BINARY] [--jobs N] [--long] [--measure N]`. munged, slurmctld and slurmd run on this
 # machine with files of their own, and with the scripts and examples of deploy/slurm and docs/integrate/slurm.md as they stand. Users
 # are three that every Debian has. Needs root, and Debian's munge, slurmctld, slurmd and slurm-client; nothing is skipped.
 #
 #   --jobs N     jobs of the first part; a quarter of them in the second, where one daemon has both GPUs (default 8)
+#   --long       also a manager that is away for 30 seconds, a reboot of the node, and Slurm's own MPS plugin: some minutes
 #   --measure N  in place of that, the time from the Prolog to the environment with 100 tenants, of N jobs
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -63,6 +63,17 @@ scenario() {
     mps-manager daemon uncordon gpu1 >/dev/null
     until_true "it starts by itself once there is a file again" of_tenant existing
 
+    # What a job of Slurm left before a reboot.
+    install -D -m 755 /scenario/epilog.sh /etc/slurm/mps-manager/epilog.sh
+    install -m 644 /scenario/slurm-shares.conf /etc/mps-manager/slurm-shares.conf
+    install -m 644 /scenario/mps-manager-slurm.{service,timer} /run/systemd/system/
+    check "systemd has nothing to remark on the units for Slurm" verified_units mps-manager-slurm.service mps-manager-slurm.timer
+    systemctl daemon-reload
+    mps-manager tenant set slurm_17_20260412093000_0 --daemon gpu1 --uid 1000 --memory-limit 1G --sms 8 >/dev/null
+    check "the service for Slurm ends well" systemctl start mps-manager-slurm.service
+    mps-manager tenant list -o name >/tmp/printed
+    check "it has deleted the tenant of a job, and no other" [ "$(grep -c '^slurm_' /tmp/printed) $(grep -cx web /tmp/printed)" = "0 1" ]
+
     # `systemd-run --wait` asks by the system bus.
     ln -s /usr/lib/systemd/system/dbus.{service,socket} /run/systemd/system/
     systemctl daemon-reload
@@ -79,5 +90,5 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-$repository/target}/debug/mps-manager}")
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-cp "$repository"/{tests/systemd/services.sh,tests/host/example.sh,docs/integrate/{bootstrap,systemd}.md,deploy/systemd/50-mps.conf} "$work/"
+cp "$repository"/{tests/systemd/services.sh,tests/host/example.sh,docs/integrate/{bootstrap,systemd}.md,deploy/systemd/50-mps.conf,deploy/slurm/{epilog.sh,slurm-shares.conf,mps-manager-slurm.{service,timer}}} "$work/"
 SCENARIO=$work/services.sh "$repository/tests/systemd/run.sh" "$binary"
