@@ -72,9 +72,8 @@ pub fn status<'t>(
 
 /// Clients that all GPUs of these daemons are divided among, as far as they say how many they expect; `None` where none does.
 pub fn capacity<'d>(daemons: impl IntoIterator<Item = &'d DaemonSpec>) -> Option<u64> {
-    let of_one = |daemon: &DaemonSpec| {
-        Some(u64::from(daemon.provisioning.expected_clients?) * count_of(&daemon.gpus))
-    };
+    let of_one =
+        |daemon: &DaemonSpec| Some(u64::from(daemon.provisioning.expected_clients?) * count_of(&daemon.gpus));
     daemons.into_iter().filter_map(of_one).reduce(|sum, more| sum + more)
 }
 

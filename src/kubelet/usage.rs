@@ -13,8 +13,8 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::allocation::DeviceClaim;
-use super::api::pod_resources::{AllocatableResourcesRequest, ListPodResourcesRequest};
 use super::api::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
+use super::api::pod_resources::{AllocatableResourcesRequest, ListPodResourcesRequest};
 use super::channel::connected;
 use super::context::KubeletPluginOptions;
 use crate::domain::GpuUuid;

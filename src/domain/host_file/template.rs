@@ -198,8 +198,9 @@ impl DaemonTemplate {
         };
         let (model, total) = (&gpu.name, Bytes(gpu.memory_total));
         if limit.bytes() > gpu.memory_total {
-            let why =
-                format!("each client gets {limit}, and a GPU of model {model} has {total}: give at most that");
+            let why = format!(
+                "each client gets {limit}, and a GPU of model {model} has {total}: give at most that"
+            );
             faults.errors.insert((place, why));
             return;
         }

@@ -371,7 +371,8 @@ fn template_beyond_the_memory_is_refused_where_it_is_reserved() {
 #[test]
 fn unknown_models_of_a_template_are_warned_of() {
     let warning = |model: &str| {
-        let text = TEMPLATE.replace("NVIDIA H200: {clients_per_gpu: 4}", &format!("{model}: {{clients_per_gpu: 4}}"));
+        let text = TEMPLATE
+            .replace("NVIDIA H200: {clients_per_gpu: 4}", &format!("{model}: {{clients_per_gpu: 4}}"));
         let spec = resolve(&read(&text), &StoredHost::default(), &gpus(), false).expect("for other hosts");
         let [warning] = spec.warnings.as_slice() else { panic!("{:?}", spec.warnings) };
         assert!(warning.pointer.starts_with("/templates/notebooks/gpu_models/"), "{}", warning.pointer);

@@ -172,8 +172,10 @@ impl PodResourcesLister for Shared {
         _: Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
         let known = self.known.lock().expect("unpoisoned");
-        let of_ours =
-            known.listed.iter().map(|(resource, listed)| (resource.clone(), Vec::from_iter(listed.healthy())));
+        let of_ours = known
+            .listed
+            .iter()
+            .map(|(resource, listed)| (resource.clone(), Vec::from_iter(listed.healthy())));
         let devices = of_ours
             .chain(known.others.iter().cloned())
             .map(|(resource_name, device_ids)| ContainerDevices { resource_name, device_ids })

@@ -376,10 +376,8 @@ fn exposed_socket_names_process_container_and_path() {
         container: container.map(|digit| digit.repeat(64)),
         point: "/mnt".into(),
     };
-    let detected = |present: Vec<SocketExposure>| DomainEvent::ExposureDetected {
-        daemon: daemon("gpu0"),
-        present,
-    };
+    let detected =
+        |present: Vec<SocketExposure>| DomainEvent::ExposureDetected { daemon: daemon("gpu0"), present };
     let stopped = DomainEvent::DaemonStopped { daemon: daemon("gpu0"), pid: 1 };
     let mut journal = Journal::default();
     journal.write(&detected(vec![exposure(7, Some("a"))]));
