@@ -35,6 +35,7 @@ impl MountSource {
     }
 
     /// What has this path below it.
+    #[must_use]
     pub fn join(&self, path: impl AsRef<Path>) -> Self {
         Self { device: self.device.clone(), path: self.path.join(path) }
     }
