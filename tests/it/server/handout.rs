@@ -73,24 +73,22 @@ fn client_of_dead_daemon_waits_and_connects() {
 #[test]
 fn no_client_slips_past_dying_daemons() {
     let host = InProcess::ready();
-    let mut clients = Vec::new();
     for _ in 0..3 {
         let daemon = host.daemon_pid("gpu0");
         signal(daemon, Signal::KILL);
         eventually("the placeholder is there", || {
             (!is_linked(&host, &directory(&host, "demo"))).then_some(())
         });
-        clients.extend((0..4).map(|_| coming(&host, "demo")));
+        let clients: Vec<Child> = (0..4).map(|_| coming(&host, "demo")).collect();
         eventually("there is another daemon", || {
             let status = host.daemon("gpu0")["status"].clone();
             (status["phase"] == "ready" && status["pid"] != daemon).then_some(())
         });
-    }
-    for client in clients {
-        let seen = seen(client);
-        // One that was admitted just before the next death gets an error of its daemon: none runs outside MPS.
-        let error = seen["error"].as_str().unwrap_or_default();
-        assert!(seen["mps"] == true || error.starts_with("CUDA_ERROR_MPS_"), "{seen}");
+        // Before the next death, at which one that comes late would find a dead daemon's socket for a moment.
+        for client in clients {
+            let seen = seen(client);
+            assert_eq!(seen["mps"], true, "{seen}");
+        }
     }
 }
 
