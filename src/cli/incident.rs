@@ -74,12 +74,9 @@ pub(super) const LAYOUT: ListLayout<IncidentView> = ListLayout {
     columns: &[
         ListColumn::new("INCIDENT", |incident| incident.id.to_string().into()),
         ListColumn::new("STATE", |incident| TableCell::state(&word(incident.state))),
-        ListColumn::ranked(
-            5,
-            ListColumn::new("ACKNOWLEDGED", |incident| {
-                TableCell::state(if incident.acknowledged.is_some() { "yes" } else { "-" })
-            }),
-        ),
+        ListColumn::wide("ACKNOWLEDGED", |incident| {
+            TableCell::state(if incident.acknowledged.is_some() { "yes" } else { "-" })
+        }),
         ListColumn::ranked(3, ListColumn::new("KIND", |incident| incident.kind.as_str().into())),
         ListColumn::ranked(2, ListColumn::new("DAEMON", |incident| incident.daemon.to_string().into())),
         ListColumn::ranked(4, ListColumn::new("AGE", |incident| age(incident.opened_at).into())),

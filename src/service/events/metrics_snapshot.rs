@@ -72,7 +72,8 @@ impl Backend {
         }
     }
 
-    /// Reads committed data, and counts the events after `counted`.
+    /// Reads committed data; counts the events after `counted`, and writes the incidents among them to the log, where whoever reads
+    /// the journal looks for them.
     async fn read_snapshot(&self, counted: &mut Option<i64>) -> Result<CommittedSnapshot, StoreError> {
         let mut db = self.parts.store.read().await?;
         let mut last = match *counted {
@@ -84,10 +85,13 @@ impl Backend {
             let events = store::events::page(&mut db, &all, order, Some(last), EVENTS).await?;
             for event in &events {
                 self.parts.metrics.events.happened(event.kind.as_str(), event.severity.as_str());
-                if let (EventType::IncidentOpened, Some(Details::Incident { incident_kind, .. })) =
-                    (event.kind, &event.details)
-                {
-                    self.parts.metrics.incidents.opened(*incident_kind);
+                match (event.kind, &event.details) {
+                    (EventType::IncidentOpened, Some(Details::Incident { incident_kind, .. })) => {
+                        self.parts.metrics.incidents.opened(*incident_kind);
+                        tracing::warn!("{}", event.message);
+                    }
+                    (EventType::IncidentRecovered, _) => tracing::info!("{}", event.message),
+                    _ => {}
                 }
                 last = event.id;
             }

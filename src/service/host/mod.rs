@@ -215,7 +215,8 @@ impl Service {
             backend.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
         let read_only = backend.read_only().await?;
-        let daemons = backend.stored_daemons().await?;
+        // What the database has may be unreadable, of which the host tells all the same.
+        let daemons = backend.stored_daemons().await.unwrap_or_default();
         let context = backend.parts.fleet.context();
         Ok(HostView {
             hostname: hostname(),

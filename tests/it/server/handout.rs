@@ -73,17 +73,17 @@ fn client_of_dead_daemon_waits_and_connects() {
 #[test]
 fn no_client_slips_past_dying_daemons() {
     let host = InProcess::ready();
+    let demo = directory(&host, "demo");
     for _ in 0..3 {
         let daemon = host.daemon_pid("gpu0");
-        signal(daemon, Signal::KILL);
-        eventually("the placeholder is there", || {
-            (!is_linked(&host, &directory(&host, "demo"))).then_some(())
-        });
-        let clients: Vec<Child> = (0..4).map(|_| coming(&host, "demo")).collect();
-        eventually("there is another daemon", || {
+        let has_another = || {
             let status = host.daemon("gpu0")["status"].clone();
-            (status["phase"] == "ready" && status["pid"] != daemon).then_some(())
-        });
+            status["phase"] == "ready" && status["pid"] != daemon
+        };
+        signal(daemon, Signal::KILL);
+        eventually("its death is noticed", || (!is_linked(&host, &demo) || has_another()).then_some(()));
+        let clients: Vec<Child> = (0..4).map(|_| coming(&host, "demo")).collect();
+        eventually("there is another daemon", || has_another().then_some(()));
         // Before the next death, at which one that comes late would find a dead daemon's socket for a moment.
         for client in clients {
             let seen = seen(client);

@@ -77,6 +77,9 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     assert_eq!((&fault["unaffected"], &fault["severity"]), (&json!(0), &json!("error")), "{fault}");
     assert_eq!(fault["suspected"].as_array().expect("suspects").len(), 1, "{fault}");
     culprit.ended();
+    let said =
+        ["was opened", "has ended"].map(|what| format!("incident {} (gpu_fault) {what}: ", fault["id"]));
+    eventually("the log has both", || said.iter().all(|said| host.log().contains(said)).then_some(()));
     let shown = host.cli(&["incident", "get", &fault["id"].to_string()]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     for part in ["reported by MPS, not certain", "Affected:", "Recovered:", "What to do:", "GPU 0 (GPU-"] {

@@ -225,7 +225,7 @@ fn gpu_lines(
     let phase = TableCell::state(phase.as_deref().unwrap_or("-"));
     let daemon_name = daemon.map_or("no daemon", |daemon| daemon.name.as_str());
     let sms = sms_of(gpu, tenants);
-    let sms_text = format!("SMs {sms}/{}", gpu.sms.unwrap_or(0));
+    let sms_text = format!("SM limits {sms}/{}", gpu.sms.unwrap_or(0));
     let shown = |bytes: Option<u64>| Bytes(bytes.unwrap_or(0)).to_string();
     let memory_text = format!("{} of {}", shown(gpu.memory_used), shown(gpu.memory_total));
     let title = |width: usize| {
@@ -250,10 +250,10 @@ fn gpu_lines(
     let mut spans = if is_one_line { title(titled - 10) } else { Vec::new() };
     let used: usize = spans.iter().map(Span::width).sum();
     spans.push(Span::raw(" ".repeat(titled.saturating_sub(used) + 1)));
-    let texts = sms_text.width().max(11) + memory_text.width() + 8;
+    let texts = sms_text.width().max(17) + memory_text.width() + 8;
     let bar_width = (width.saturating_sub(titled + 1 + texts) / 2).clamp(4, LONGEST_BAR);
     let rest = format!(
-        "{} {sms_text:<11}  {} {memory_text}",
+        "{} {sms_text:<17}  {} {memory_text}",
         bar(sm_share, bar_width),
         bar(memory_share, bar_width)
     );

@@ -41,7 +41,9 @@ fn screens_of_every_width_show_all_parts() {
         let screen = screen(&state, width, 40);
         let text = screen.join("\n");
         assert!(screen[0].contains("SIMULATED"), "{text}");
-        for part in ["GPU 0", "GPU 1", "SMs ", "of 139.8 GiB", "TENANT", "demo", "batch", "PID", "MEMORY"] {
+        for part in
+            ["GPU 0", "GPU 1", "SM limits ", "of 139.8 GiB", "TENANT", "demo", "batch", "PID", "MEMORY"]
+        {
             assert!(text.contains(part), "{width}: {part}:\n{text}");
         }
         assert!(screen[39].starts_with("q quit"), "{text}");
