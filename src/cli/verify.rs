@@ -127,9 +127,14 @@ fn print(result: &VerificationResult, rows: &[VerifiedRow], output: OutputFormat
         VerificationOutcome::NotVerified => return line!("not verified"),
     }
     LAYOUT.print_rows(rows, output);
-    for one in result.comparisons.iter().filter(|one| one.verdict == ComparisonVerdict::Differs) {
+    for one in &result.comparisons {
         let words = |text: &Option<String>| text.clone().unwrap_or_default();
-        line!("\n{}: {}. {}", one.setting.as_str(), words(&one.reason), words(&one.remedy));
+        let (setting, reason) = (one.setting.as_str(), words(&one.reason));
+        match one.verdict {
+            ComparisonVerdict::Holds => {}
+            ComparisonVerdict::Differs => line!("\n{setting}: {reason}. {}", words(&one.remedy)),
+            ComparisonVerdict::NotSeen => line!("{setting} was not seen: {reason}"),
+        }
     }
 }
 

@@ -68,6 +68,7 @@ mod tests {
             created_at: 0,
             updated_at: 0,
             directory: TenantDirectory::parse("0123456789").expect("a directory"),
+            draining: false,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a daemon should hold, worked out from its spec and its tenants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::daemon::{DaemonSpec, DesiredState, Management, Mode};
 use super::drift::DriftPolicy;
@@ -75,8 +75,8 @@ pub struct Desired {
     pub uids: Vec<u32>,
     /// The directory of each of its tenants; the code that reads them adds them.
     pub directories: BTreeMap<TenantDirectory, TenantName>,
-    /// When those of them expire that do, in milliseconds since 1970; the code that reads them adds them.
-    pub expiries: BTreeMap<TenantDirectory, i64>,
+    /// Those of tenants that are drained; the code that reads them adds them.
+    pub draining: BTreeSet<TenantDirectory>,
 }
 
 impl Desired {
@@ -105,7 +105,7 @@ impl Desired {
             maintenance: self.maintenance,
             drift_policy: self.drift_policy,
             share_gpus: self.share_gpus,
-            expiries: self.expiries.clone(),
+            draining: self.draining.clone(),
             ..earlier.clone()
         };
         same == *self
@@ -186,7 +186,7 @@ pub fn desired(
         wedge: daemon.wedge(),
         uids,
         directories: BTreeMap::new(),
-        expiries: BTreeMap::new(),
+        draining: BTreeSet::new(),
     })
 }
 

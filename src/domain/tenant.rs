@@ -235,6 +235,16 @@ pub struct Tenant {
     pub updated_at: i64,
     /// Its directory in the runtime directory, which is never reused.
     pub directory: TenantDirectory,
+    /// Whether it is drained; a change of its expiry takes that back.
+    pub draining: bool,
+}
+
+impl Tenant {
+    /// Whether it admits no process at `now`, in milliseconds since 1970, and is deleted once it has none. A drain does not depend on the
+    /// clock, which may be set back.
+    pub fn has_expired(&self, now: i64) -> bool {
+        self.draining || self.spec.has_expired(now)
+    }
 }
 
 /// What makes a value hold.
@@ -355,6 +365,10 @@ pub struct TenantStatus {
     /// Its processes that wait for a slot, as `mps-manager run --wait` does.
     #[serde(default)]
     pub queued: u64,
+    /// Whether it is drained: it admits no process, and is deleted once it has none. A change of its expiry takes that back. Left out where it
+    /// is not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
     /// Tenants whose memory limit only their environment holds, because this tenant has none: the server of all of them has no limit
     /// then. Left out where there are none, and for users who see one tenant only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

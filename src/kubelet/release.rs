@@ -108,10 +108,10 @@ async fn renew_or_release(
     Ok(())
 }
 
-/// Moves the expiry once half of the time has passed.
+/// Moves the expiry once half of the time has passed; of one that is drained it stays, since a later one would take the drain back.
 async fn renew(context: &PluginContext, tenant: &TenantView) -> Result<(), ClientError> {
     let half = context.clock.unix_ms().saturating_add(millis(context.options.ttl) / 2);
-    if tenant.spec.expires_at.is_none_or(|at| at > half) {
+    if tenant.status.draining || tenant.spec.expires_at.is_none_or(|at| at > half) {
         return Ok(());
     }
     let path = tenant_path(&tenant.name);

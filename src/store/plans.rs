@@ -5,7 +5,6 @@ use sqlx::SqliteConnection;
 use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
 use crate::domain::gpu::Gpu;
 use crate::domain::plan::{self, Desired};
-use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, InvalidValue};
 
 /// What the daemon should hold now; `None` when there is no such daemon.
@@ -33,8 +32,8 @@ pub async fn desired(
     desired.revision = daemon.revision;
     desired.directories =
         tenants.iter().map(|tenant| (tenant.directory.clone(), tenant.name.clone())).collect();
-    let expiry = |tenant: &Tenant| Some((tenant.directory.clone(), tenant.spec.expires_at?));
-    desired.expiries = tenants.iter().filter_map(expiry).collect();
+    let draining = tenants.iter().filter(|tenant| tenant.draining);
+    desired.draining = draining.map(|tenant| tenant.directory.clone()).collect();
     desired.layout = layouts::desired(db, &daemon, &gpus).await?;
     if let Some(layout) = &mut desired.layout {
         let others = plan::beside(layout, &daemon.spec, &tenants, &gpus).map_err(unplannable)?;

@@ -15,6 +15,7 @@ struct TenantRow {
     updated_at: i64,
     directory: String,
     expires_at: Option<i64>,
+    draining: bool,
 }
 
 impl TryFrom<TenantRow> for Tenant {
@@ -30,6 +31,7 @@ impl TryFrom<TenantRow> for Tenant {
             created_at: row.created_at,
             updated_at: row.updated_at,
             directory: parsed("a tenant's directory", TenantDirectory::parse(&row.directory))?,
+            draining: row.draining,
         })
     }
 }
@@ -39,7 +41,8 @@ pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<
     let name = name.as_str();
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                  draining AS "draining: bool"
            FROM tenants WHERE name = ?"#,
         name
     )
@@ -70,7 +73,8 @@ pub async fn namesake(
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                  draining AS "draining: bool"
            FROM tenants ORDER BY daemon, name"#
     )
     .fetch_all(db)
@@ -85,7 +89,8 @@ pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result
     let daemon = daemon.as_str();
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                  draining AS "draining: bool"
            FROM tenants WHERE daemon = ? ORDER BY name"#,
         daemon
     )
@@ -96,12 +101,13 @@ pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result
     .collect()
 }
 
-/// The tenants that have expired at this time, the first to expire first.
+/// The tenants that have expired at this time or are drained, the first to expire first.
 pub async fn expired(db: &mut SqliteConnection, now: i64) -> Result<Vec<Tenant>, StoreError> {
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
-           FROM tenants WHERE expires_at <= ? ORDER BY expires_at, name"#,
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                  draining AS "draining: bool"
+           FROM tenants WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name"#,
         now
     )
     .fetch_all(db)
@@ -149,7 +155,8 @@ pub async fn page(
     let daemon = daemon.map(DaemonName::as_str);
     sqlx::query_as!(
         TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at
+        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                  draining AS "draining: bool"
            FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
            ORDER BY name LIMIT ?4"#,
         after,
@@ -184,6 +191,7 @@ pub async fn put(
          ON CONFLICT (name) DO UPDATE
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
              daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at,
+             draining = CASE WHEN expires_at IS excluded.expires_at THEN draining ELSE 0 END,
              expires_at = excluded.expires_at",
         name,
         daemon,
@@ -194,6 +202,13 @@ pub async fn put(
     )
     .execute(db)
     .await?;
+    Ok(())
+}
+
+/// Has a tenant be drained until its expiry is changed.
+pub async fn drain(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
+    let name = name.as_str();
+    sqlx::query!("UPDATE tenants SET draining = 1 WHERE name = ?", name).execute(db).await?;
     Ok(())
 }
 

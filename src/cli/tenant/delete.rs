@@ -105,18 +105,18 @@ async fn drain_and_delete(
     if is_drained {
         // From now on it is deleted once it has no process, also if this command is interrupted.
         client.delete(&filtered(path, &[("drain", yes(true)), ("finished", yes(args.finished))])).await?;
-        let until = Instant::now() + args.drain.unwrap_or_default();
-        let mut left = RemainingProcesses::at(client, path, until).await?;
-        if args.force && !left.is_empty() {
-            left.end(client, path).await?;
-            left = RemainingProcesses::at(client, path, Instant::now() + LISTED).await?;
-        }
-        if !left.is_empty() {
-            complain(&format!(
-                "tenant {name} was not deleted, since it still has {}. It admits no further process, and is deleted once it has none; \
-                 to keep it: mps-manager tenant set {name} --unset ttl",
-                left.words()
-            ));
+        let drained = format!(
+            "It admits no further process, and is deleted once it has none; to keep it: mps-manager tenant set {name} --unset ttl \
+             (or --ttl with a time)"
+        );
+        let left = emptied(client, args, path).await.inspect_err(|_| complain(&drained))?;
+        let why = match left {
+            None => "the drain was taken back".to_owned(),
+            Some(left) if !left.is_empty() => format!("it still has {}. {drained}", left.words()),
+            Some(_) => String::new(),
+        };
+        if !why.is_empty() {
+            complain(&format!("tenant {name} was not deleted: {why}"));
             return Ok(ExitCode::from(DIFFERS));
         }
     }
@@ -131,6 +131,23 @@ async fn drain_and_delete(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Waits until a drained tenant has no process, or ends those that are left; `None` where its drain was taken back.
+async fn emptied(
+    client: &Client,
+    args: &TenantDeleteArgs,
+    path: &str,
+) -> Result<Option<RemainingProcesses>, ClientError> {
+    let until = Instant::now() + args.drain.unwrap_or_default();
+    let left = RemainingProcesses::at(client, path, until).await?;
+    match left {
+        Some(left) if args.force && !left.is_empty() => {
+            left.end(client, path).await?;
+            RemainingProcesses::at(client, path, Instant::now() + LISTED).await
+        }
+        left => Ok(left),
+    }
+}
+
 /// The processes of a tenant that is to be deleted.
 #[derive(Default)]
 struct RemainingProcesses {
@@ -140,11 +157,14 @@ struct RemainingProcesses {
 }
 
 impl RemainingProcesses {
-    /// Those that are left at this time; it is not waited for once there are none.
-    async fn at(client: &Client, path: &str, until: Instant) -> Result<Self, ClientError> {
+    /// Those that are left at this time, which is not waited for once there are none; `None` where the tenant is not drained any longer.
+    async fn at(client: &Client, path: &str, until: Instant) -> Result<Option<Self>, ClientError> {
         loop {
             // Of a daemon that cannot be read now, what was seen last counts.
-            let _: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
+            let seen: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
+            if seen.is_ok_and(|tenant| !tenant.status.draining) {
+                return Ok(None);
+            }
             let mut left = match Self::now(client, path).await {
                 // Drained, it was deleted once it had none.
                 Err(error) if is_missing(&error) => Self::default(),
@@ -152,7 +172,7 @@ impl RemainingProcesses {
             };
             left.leases.retain(|lease| !lease.is_client);
             if left.is_empty() || Instant::now() >= until {
-                return Ok(left);
+                return Ok(Some(left));
             }
             sleep(LOOK).await;
         }

@@ -14,7 +14,7 @@ mod template;
 mod tests;
 pub mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -110,6 +110,8 @@ pub struct StoredHost {
     pub daemons: BTreeMap<DaemonName, DaemonSpec>,
     /// The tenants.
     pub tenants: BTreeMap<TenantName, TenantSpec>,
+    /// Those of them that are drained.
+    pub draining: BTreeSet<TenantName>,
 }
 
 /// The newest version of a layout.

@@ -92,7 +92,7 @@ pub(super) async fn put(
     Ok(written(&done, done.value.generation, query.dry_run))
 }
 
-/// Whether a deletion is a dry run, waits for processes, and what becomes of the tenant's directory.
+/// Whether a deletion is a dry run or a drain, and what becomes of the tenant's directory.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -104,8 +104,8 @@ pub(super) struct DeleteTenantQuery {
     /// with a socket that refuses: a shell that has its path would go past MPS without it.
     #[serde(default)]
     finished: bool,
-    /// Admit no process from now on, and delete the tenant once it has none, for which the answer does not wait: it expires now. Until
-    /// then a later expiry takes it back.
+    /// Admit no process from now on, and delete the tenant once it has none, for which the answer does not wait: it expires now. A change of
+    /// its expiry takes that back.
     #[serde(default)]
     drain: bool,
 }

@@ -59,7 +59,8 @@ pub struct HostView {
     pub manager_uid: u32,
     /// Number of GPUs of the host.
     pub gpus: usize,
-    /// Clients that the GPUs of all daemons are divided among: the sum of their `capacity`; `null` where none states how many it expects.
+    /// Clients that the GPUs of all daemons are divided among: the sum of their `capacity`; `null` where none states how many it expects, or
+    /// the daemons cannot be read.
     #[serde(default)]
     pub capacity: Option<u64>,
     /// Whether the driver is queried; during maintenance it is not, and all of this is as last seen.
@@ -215,7 +216,7 @@ impl Service {
             backend.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
         let read_only = backend.read_only().await?;
-        // What the database has may be unreadable, of which the host tells all the same.
+        // Whoever looks for why the database cannot be read sees the host all the same.
         let daemons = backend.stored_daemons().await.unwrap_or_default();
         let context = backend.parts.fleet.context();
         Ok(HostView {

@@ -21,8 +21,10 @@ pub(super) async fn load(
     }
     stored.daemons =
         store::daemons::all(&mut *db).await?.into_iter().map(|daemon| (daemon.name, daemon.spec)).collect();
-    stored.tenants =
-        store::tenants::all(&mut *db).await?.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
+    let tenants = store::tenants::all(&mut *db).await?;
+    let draining = tenants.iter().filter(|tenant| tenant.draining);
+    stored.draining = draining.map(|tenant| tenant.name.clone()).collect();
+    stored.tenants = tenants.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
     let mut older: BTreeSet<VersionRef> = BTreeSet::new();
     older.extend(stored.daemons.values().filter_map(|daemon| Some(daemon.layout.as_ref()?.version_ref())));
     if let Some(file) = file {

@@ -39,10 +39,11 @@ pub(super) fn not_applied(
 
 /// Refuses new processes of a tenant that has expired.
 pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<(), ServiceError> {
-    let Some(at) = tenant.spec.expires_at.filter(|_| tenant.spec.has_expired(now)) else { return Ok(()) };
+    let Some(at) = tenant.spec.expires_at.filter(|_| tenant.has_expired(now)) else { return Ok(()) };
     let (name, at) = (&tenant.name, rfc3339::format(at));
+    let why = if tenant.draining { "is drained".to_owned() } else { format!("expired at {at}") };
     let text = format!(
-        "tenant {name} expired at {at}: it admits no processes, and is deleted once it has none; to keep it, give it a later expiry \
+        "tenant {name} {why}: it admits no processes, and is deleted once it has none; to keep it, give it a later expiry \
          (mps-manager tenant set {name} --ttl 24h) or none (--unset ttl)"
     );
     Err(ServiceError::Conflict(text).visible_to_tenants())

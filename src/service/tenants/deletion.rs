@@ -1,5 +1,5 @@
-//! Tenants deleted: on request, and once they have expired. One that is drained expires at once, so that it is closed and deleted like
-//! any other that has, whatever becomes of who asked for it.
+//! Tenants deleted: on request, and once they have expired. One that is drained expires at once, so that it is deleted like any other that
+//! has, whatever becomes of who asked for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,13 +37,13 @@ impl Service {
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::Administer)?;
-        self.with(&permit).expire_now(&permit, name, is_finished, options).await
+        self.with(&permit).drain(&permit, name, is_finished, options).await
     }
 }
 
 impl Backend {
-    /// Has a tenant expire now, unless it has expired already.
-    async fn expire_now(
+    /// Has a tenant expire now and admit nobody from now on, unless it is drained already.
+    async fn drain(
         self: &Arc<Self>,
         permit: &Permit,
         name: TenantName,
@@ -61,10 +61,12 @@ impl Backend {
                     check_precondition(&options, Some(tenant.generation))?;
                     let now = clock.unix_ms();
                     let mut desired = None;
-                    if !tenant.spec.has_expired(now) {
-                        let spec = TenantSpec { expires_at: Some(now), ..tenant.spec };
+                    if !tenant.draining {
+                        let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
+                        let spec = TenantSpec { expires_at, ..tenant.spec };
                         let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
                         store::tenants::put(&mut *db, &name, &spec, generation, now).await?;
+                        store::tenants::drain(&mut *db, &name).await?;
                         desired = store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?;
                     }
                     Ok::<_, ServiceError>(((desired, tenant.directory), fate(&options)))

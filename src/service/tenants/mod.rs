@@ -260,7 +260,8 @@ impl Service {
         let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
         let placement = backend.proven_placement(&tenant, &resolved, daemon.generation).await?;
         let mut view = backend.environment_of(&tenant, &resolved, &placement, &gpus)?;
-        if view.container.is_some() && view.cdi_device.is_none() {
+        let is_open = || backend.parts.fleet.context().handouts.open_directories().contains_key(&tenant.directory);
+        if view.container.is_some() && view.cdi_device.is_none() && is_open() {
             // It may have become ready only now.
             backend.await_cdi_device(name).await;
             view.cdi_device = backend.cdi_device(name);
@@ -417,6 +418,7 @@ impl Backend {
             clients: u32::try_from(connected).unwrap_or(u32::MAX),
             waiting: handed.waiting,
             queued: self.launches.count(&tenant.name),
+            draining: tenant.draining,
             weakens: Vec::new(),
             provisioning: None,
             verification,

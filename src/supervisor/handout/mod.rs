@@ -11,7 +11,7 @@
 //! - `control` is renamed over, never removed, for as long as the directory is there; and that is until no process has it in
 //!   its environment and no mount is of it.
 //! - A directory belongs to one daemon. What was committed last says which, and whether clients are admitted there; a driver
-//!   that has not read that yet opens nothing that it closes. A tenant that has expired, as one that is drained, admits none.
+//!   that has not read that yet opens nothing that it closes. A tenant that is drained admits none.
 //! - What cannot be made safe is closed, and a reason is kept for the caller.
 
 mod collect;
@@ -21,7 +21,7 @@ mod placeholder;
 mod policy;
 mod socket;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -77,12 +77,12 @@ pub(super) struct DaemonTenants<'d> {
     /// Whether the daemon takes clients.
     admits: bool,
     directories: &'d BTreeMap<TenantDirectory, TenantName>,
-    /// When those of them expire that do.
-    expiries: &'d BTreeMap<TenantDirectory, i64>,
+    /// Those of them that are drained.
+    draining: &'d BTreeSet<TenantDirectory>,
 }
 
-/// Of tenants that stay.
-static NO_EXPIRIES: BTreeMap<TenantDirectory, i64> = BTreeMap::new();
+/// Where no tenant is drained.
+static NONE_DRAINING: BTreeSet<TenantDirectory> = BTreeSet::new();
 
 impl<'d> DaemonTenants<'d> {
     /// Those of a daemon that takes no clients until anything else is announced of it.
@@ -91,7 +91,7 @@ impl<'d> DaemonTenants<'d> {
         directories: &'d BTreeMap<TenantDirectory, TenantName>,
     ) -> Self {
         let version = DesiredVersion::default();
-        Self { daemon, version, admits: false, directories, expiries: &NO_EXPIRIES }
+        Self { daemon, version, admits: false, directories, draining: &NONE_DRAINING }
     }
 }
 
@@ -102,7 +102,7 @@ impl<'d> From<&'d Desired> for DaemonTenants<'d> {
             version: desired.version(),
             admits: policy::admits(desired),
             directories: &desired.directories,
-            expiries: &desired.expiries,
+            draining: &desired.draining,
         }
     }
 }
@@ -136,8 +136,8 @@ struct DaemonHandout {
     admits: bool,
     /// Its tenants as of then, each with the version from which on it is one.
     tenants: BTreeMap<TenantDirectory, DesiredVersion>,
-    /// When those of them expire that do.
-    expiries: BTreeMap<TenantDirectory, i64>,
+    /// Those of them that are drained.
+    draining: BTreeSet<TenantDirectory>,
     /// What its driver handed out last; never [`Handout::Unchanged`].
     handout: Handout,
     /// What its driver acted on then.
@@ -155,7 +155,7 @@ impl DaemonHandout {
             announced: DesiredVersion::default(),
             admits: false,
             tenants: BTreeMap::new(),
-            expiries: BTreeMap::new(),
+            draining: BTreeSet::new(),
             handout: Handout::Wait,
             followed: DesiredVersion::default(),
             checked: Instant::now(),
@@ -164,16 +164,11 @@ impl DaemonHandout {
         }
     }
 
-    /// Whether a tenant has expired at `now`.
-    fn has_expired(&self, directory: &TenantDirectory, now: i64) -> bool {
-        self.expiries.get(directory).is_some_and(|at| *at <= now)
-    }
-
-    /// What the processes of a tenant meet at `now`.
-    fn of_tenant(&self, directory: &TenantDirectory, now: i64) -> Handout {
+    /// What the processes of a tenant meet.
+    fn of_tenant(&self, directory: &TenantDirectory) -> Handout {
         match self.tenants.get(directory) {
             None => Handout::Refuse,
-            Some(_) if !self.admits || self.has_expired(directory, now) => Handout::Refuse,
+            Some(_) if !self.admits || self.draining.contains(directory) => Handout::Refuse,
             // The driver has not read yet that it is there.
             Some(since) if *since > self.followed => Handout::Wait,
             Some(_) => self.handout.clone(),
@@ -236,7 +231,8 @@ impl Handouts {
     pub(super) fn begin(self: &Arc<Self>, tenants: &DaemonTenants<'_>, earlier: Option<ControlSocket>) {
         let linked = |control: &ControlSocket| {
             let socket = control.pipe.join(SOCKET);
-            tenants.directories.keys().all(|one| directory::is_linked(&socket, &self.root.join(one.as_str())))
+            let mut admitted = tenants.directories.keys().filter(|one| !tenants.draining.contains(one));
+            admitted.all(|one| directory::is_linked(&socket, &self.root.join(one.as_str())))
         };
         let handout = match earlier.filter(|control| is_alive(control.identity) && linked(control)) {
             Some(control) => Handout::Open(control),
@@ -254,8 +250,7 @@ impl Handouts {
     }
 
     fn list_tenants(&self, inner: &mut HandoutState, tenants: &DaemonTenants<'_>) {
-        let DaemonTenants { daemon, version, admits, directories, expiries } = *tenants;
-        let now = self.clock.unix_ms();
+        let DaemonTenants { daemon, version, admits, directories, draining } = *tenants;
         let HandoutState { daemons, entries } = inner;
         let held = daemons.entry(daemon.clone()).or_insert_with(DaemonHandout::new);
         if version < held.announced {
@@ -265,7 +260,7 @@ impl Handouts {
         let since = |name| before.get(name).copied().unwrap_or(version);
         held.tenants = directories.keys().map(|name| (name.clone(), since(name))).collect();
         (held.announced, held.admits) = (version, admits);
-        held.expiries.clone_from(expiries);
+        held.draining.clone_from(draining);
         if matches!(&held.handout, Handout::Open(control) if !is_alive(control.identity)) {
             // Nobody has noticed yet, and what was closed must not be opened again.
             held.handout = Handout::Wait;
@@ -277,9 +272,9 @@ impl Handouts {
                 // One that is another daemon's is handed over when that daemon lets it go.
                 (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
             }
-            let wanted = held.of_tenant(name, now);
+            let wanted = held.of_tenant(name);
             // One that was taken back may have processes again.
-            entry.is_finished &= held.has_expired(name, now);
+            entry.is_finished &= draining.contains(name);
             if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != wanted {
                 self.apply(name, entry, &wanted);
             }
@@ -297,8 +292,7 @@ impl Handouts {
         };
         let next = daemons.iter().find(|(_, held)| held.tenants.contains_key(name));
         entry.daemon = next.map(|(next, _)| next.clone());
-        let now = self.clock.unix_ms();
-        let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name, now));
+        let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
         self.apply(name, entry, &wanted);
     }
 
@@ -356,9 +350,8 @@ impl Handouts {
     fn apply_to_tenants(&self, inner: &mut HandoutState, daemon: &DaemonName, all: bool) {
         let HandoutState { daemons, entries } = inner;
         let Some(held) = daemons.get(daemon) else { return };
-        let now = self.clock.unix_ms();
         for (name, entry) in entries.iter_mut().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
-            let wanted = held.of_tenant(name, now);
+            let wanted = held.of_tenant(name);
             if all || entry.shown != wanted {
                 self.apply(name, entry, &wanted);
             }

@@ -1,5 +1,4 @@
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
@@ -66,21 +65,22 @@ impl Host {
     }
 
     fn announce_if(&self, admits: bool, daemon: &DaemonName, generation: i64, names: &[&str]) {
-        self.announce_until(admits, daemon, generation, names, &NO_EXPIRIES);
+        self.announce_draining(admits, daemon, generation, names, &[]);
     }
 
-    fn announce_until(
+    fn announce_draining(
         &self,
         admits: bool,
         daemon: &DaemonName,
         generation: i64,
         names: &[&str],
-        expiries: &BTreeMap<TenantDirectory, i64>,
+        draining: &[&str],
     ) {
         let directories = tenants(names);
         let version = version(generation);
         let directories = &directories;
-        self.handouts.announce(&DaemonTenants { daemon, version, admits, directories, expiries });
+        let draining = &draining.iter().map(|name| directory(name)).collect();
+        self.handouts.announce(&DaemonTenants { daemon, version, admits, directories, draining });
     }
 
     fn drive(&self, daemon: &DaemonName, generation: i64, handout: Handout) {
@@ -235,19 +235,28 @@ async fn dead_control_process_is_never_opened() {
 }
 
 #[tokio::test]
-async fn expired_tenant_is_closed_until_it_is_renewed() {
+async fn drained_tenant_is_closed_until_that_is_taken_back() {
     let host = host();
     let (_listener, control) = host.control();
     host.set(&[A, B], Handout::Open(control.clone()));
-    let until = |at: i64| BTreeMap::from([(directory(A), at)]);
-    let now = host.handouts.clock.unix_ms();
-    host.announce_until(true, &host.daemon, 2, &[A, B], &until(now));
+    host.announce_draining(true, &host.daemon, 2, &[A, B], &[A]);
     assert!(host.has_placeholder(A) && host.shown(A) == Some(Handout::Refuse));
     assert!(host.is_open(B, &control), "the other tenant");
     host.drive(&host.daemon, 2, Handout::Open(control.clone()));
     assert!(host.has_placeholder(A), "whatever its driver says");
     host.handouts.finish(&directory(A));
-    host.announce_until(true, &host.daemon, 3, &[A, B], &until(now + 3_600_000));
+    // The next manager finds it so, which keeps the others' links.
+    let next = Handouts::new(host.home.path(), TIMEOUT, Clock::system());
+    let of_next = DaemonTenants {
+        daemon: &host.daemon,
+        version: version(1),
+        admits: true,
+        directories: &tenants(&[A, B]),
+        draining: &BTreeSet::from([directory(A)]),
+    };
+    next.begin(&of_next, Some(control.clone()));
+    assert!(host.is_open(B, &control) && !host.is_open(A, &control));
+    host.announce(&host.daemon, 3, &[A, B]);
     assert!(host.is_open(A, &control));
     assert!(!host.handouts.inner().entries[&directory(A)].is_finished, "it may have processes again");
 }
@@ -269,7 +278,7 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
         version: version(1),
         admits: true,
         directories: &directories,
-        expiries: &NO_EXPIRIES,
+        draining: &NONE_DRAINING,
     };
     next.handouts.begin(&of_next, Some(control.clone()));
     assert!(host.is_open(A, &control), "the daemon lives");

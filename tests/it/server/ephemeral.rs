@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use mps_manager::domain::rfc3339;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::host_file::{changes, exported};
 use super::log_pages::page;
 use crate::harness::{InProcess, Served, command_line, eventually, is_alive, stderr_of, unix_ms};
 
@@ -238,7 +239,7 @@ fn drained_tenant_is_deleted_when_its_client_ends() {
     let client = host.run_client("web");
     host.listed(client.pid());
     let mut command: Command = host.command(&["tenant", "delete", "web", "--drain", "60s"]);
-    let mut waiting = command.stdout(std::process::Stdio::null()).spawn().expect("it starts");
+    let mut waiting = command.stdout(Stdio::null()).spawn().expect("it starts");
     let polls = host.logged("gpu1", POLLED);
     eventually("the daemon is polled while it waits", || {
         (host.logged("gpu1", POLLED) > polls + 2).then_some(())
@@ -250,17 +251,25 @@ fn drained_tenant_is_deleted_when_its_client_ends() {
     host.api().get(WEB).problem(404, "not-found");
 }
 
+fn directory_of_web(host: &Served) -> String {
+    let environment = host.api().get(&format!("{WEB}/environment")).ok();
+    environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().expect("a path").to_owned()
+}
+
+fn socket_in(directory: &str) -> u64 {
+    std::fs::metadata(Path::new(directory).join("control")).expect("a socket").ino()
+}
+
 #[test]
 fn interrupted_drain_shows_and_can_be_taken_back() {
     let host = with_tenant();
     let mut client = host.run_client("web");
     host.listed(client.pid());
-    let environment = host.api().get(&format!("{WEB}/environment")).ok();
-    let directory = environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().expect("a path").to_owned();
-    let socket = || std::fs::metadata(Path::new(&directory).join("control")).expect("a socket").ino();
+    let directory = directory_of_web(&host);
+    let socket = || socket_in(&directory);
     let open = socket();
     let mut command: Command = host.command(&["tenant", "delete", "web", "--drain", "60s"]);
-    let mut waiting = command.stdout(std::process::Stdio::null()).spawn().expect("it starts");
+    let mut waiting = command.stdout(Stdio::null()).spawn().expect("it starts");
     let why = await_expiry(&host);
     waiting.kill().expect("it runs");
     waiting.wait().expect("waited for");
@@ -275,6 +284,14 @@ fn interrupted_drain_shows_and_can_be_taken_back() {
     eventually("the daemon's socket is back", || (socket() == open).then_some(()));
     assert_eq!(host.run("web", &["true"]).status.code(), Some(0));
     assert!(client.is_running());
+
+    let mut command: Command = host.command(&["tenant", "delete", "web", "--drain", "60s"]);
+    let waiting = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    await_expiry(&host);
+    said(&host.cli(&["tenant", "set", "web", "--unset", "ttl"]), 0);
+    let ended = waiting.wait_with_output().expect("waited for");
+    assert!(said(&ended, 1).contains("was not deleted: the drain was taken back"));
+    assert!(client.is_running());
 }
 
 #[test]
@@ -283,11 +300,19 @@ fn drain_is_one_change_that_a_dry_run_does_not_make() {
     let delete = |query: &str| host.api().send(Method::DELETE, &format!("{WEB}?{query}"), &[], None).status;
     let client = host.run_client("web");
     host.listed(client.pid());
+    let directory = directory_of_web(&host);
+    let open = socket_in(&directory);
+    let file = exported(&host);
     assert_eq!(delete("drain=true&dry_run=true"), 204);
-    assert_eq!(host.api().get(WEB).ok()["spec"].get("expires_at"), None);
-    assert_eq!((delete("drain=true"), delete("drain=true")), (204, 204));
+    assert_eq!((host.api().get(WEB).ok()["spec"].get("expires_at"), socket_in(&directory)), (None, open));
+    assert_eq!(delete("drain=true"), 204);
+    assert_ne!(socket_in(&directory), open, "a placeholder, when it is answered");
+    assert_eq!(delete("drain=true"), 204);
+    let taken_back = changes(&host, &file, "");
+    assert!(taken_back.is_empty(), "a file that has the tenant takes no drain back: {taken_back:?}");
     let tenant = host.api().get(WEB).ok();
     assert_eq!(tenant["generation"], 2, "the second changes nothing");
+    assert_eq!(tenant["status"]["draining"], true);
     assert!(unix_ms(&tenant["spec"]["expires_at"]) > unix_ms(&tenant["created_at"]));
     drop(client);
     await_gone(&host, WEB);

@@ -40,7 +40,7 @@ pub(crate) fn desired() -> Desired {
         wedge: WedgeSettings::default(),
         uids: vec![0],
         directories: std::collections::BTreeMap::new(),
-        expiries: std::collections::BTreeMap::new(),
+        draining: std::collections::BTreeSet::new(),
     }
 }
 
