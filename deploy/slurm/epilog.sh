@@ -32,8 +32,20 @@ note() {
     rm -f -- "$records/note.$$"
 }
 
+# has_record RUN: whether there is a record of this run.
+has_record() {
+    rest=${1#slurm_}
+    contains "$records/${rest%%_*}/run" "$1"
+}
+
+# is_gone TENANT: whether the manager says that it has no such tenant.
+is_gone() {
+    listed=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) && ! printf '%s\n' "$listed" | grep -qxF -- "$1"
+}
+
 # finish RUN SECONDS: deletes the tenant of a run that has ended. Its processes were ended by Slurm, so that there is hardly anything to
-# wait for, and none will be started with the tenant's environment any more.
+# wait for, and none will be started with the tenant's environment any more. One that was lost may have processes after all, as where
+# the records were lost and not the jobs: the manager refuses to delete it then, and it is left to a later epilog.
 finish() {
     [ -s "$leftover/$1" ] || return 0
     (
@@ -43,33 +55,55 @@ finish() {
         read -r tenant <"$leftover/$1"
         # The tenant of a partition is that of the next job as soon as this run has given it back.
         if [ "$tenant" = "$1" ] || contains "$taken/$tenant" "$1"; then
-            if ! answer=$(timeout "$(($2 + 15))" mps-manager tenant delete "$tenant" --drain "$2s" --force --finished 2>&1); then
+            case $1 in
+            lost_*) answer=$(timeout 20 mps-manager tenant delete "$tenant" --finished 2>&1) || is_gone "$tenant" ;;
+            *) answer=$(timeout "$(($2 + 15))" mps-manager tenant delete "$tenant" --drain "$2s" --force --finished 2>&1) ;;
+            esac || {
                 say "tenant $tenant is not deleted: $(printf '%s' "$answer" | tr '\n' ' ')"
                 exit 1
-            fi
+            }
             [ "$tenant" = "$1" ] || rm -f -- "$taken/$tenant"
         fi
         rm -f -- "$leftover/$1"
     ) 9<"$leftover/$1"
 }
 
-# find_lost NAMES: notes those of these tenants that are of jobs, and of no job that has a record: they are of an earlier boot, whose
-# records went with /run.
+# Gives back partitions of runs of which nothing else is left, as those of a Prolog that was killed.
+give_back() {
+    (
+        # Another epilog may be at it.
+        flock -n 9 || exit 0
+        for file in "$taken"/*; do
+            [ -s "$file" ] && read -r run <"$file" || continue
+            case $run in
+            lost_*) continue ;;
+            esac
+            # Twice, since a run may go from its record to what is left over, and back. A run that finishes gives its partition back
+            # before it is no longer left over, so that it is not that of the next run which is given back here.
+            has_record "$run" || [ -e "$leftover/$run" ] || has_record "$run" || ! contains "$file" "$run" || rm -f -- "$file"
+        done
+    ) 9<"$taken"
+}
+
+# find_lost NAMES: notes those of these tenants that are of jobs or of partitions, and of no job that has a record: they are of an earlier
+# boot, whose records went with /run. Each is taken as for a job, so that no job has it meanwhile.
 find_lost() {
-    for tenant in $(printf '%s\n' "$1" | grep -x 'slurm_[0-9][0-9]*_[0-9][0-9]*_[0-9][0-9]*'); do
-        rest=${tenant#slurm_}
-        contains "$records/${rest%%_*}/tenant" "$tenant" || note "$tenant" "$leftover/$tenant"
-    done
-    [ -r "$shares" ] || return 0
-    for tenant in $(awk '$1 == "layout" { for (n = 5; n <= NF; n++) print $n }' "$shares" | sort -u); do
+    candidates=$(printf '%s\n' "$1" | grep -x 'slurm_[0-9][0-9]*_[0-9][0-9]*_[0-9][0-9]*')
+    if [ -r "$shares" ]; then
+        candidates="$candidates $(awk '$1 == "layout" { for (n = 5; n <= NF; n++) print $n }' "$shares" | sort -u)"
+    fi
+    for tenant in $candidates; do
         case $tenant in
         *[!a-z0-9_-]*) continue ;;
         esac
-        # It is taken as for a job, so that no job has it meanwhile; an earlier attempt may have taken it.
-        if [ ! -e "$taken/$tenant" ] && printf '%s\n' "$1" | grep -qxF -- "$tenant" || contains "$taken/$tenant" "lost_$tenant"; then
-            note "$tenant" "$leftover/lost_$tenant"
-            note "lost_$tenant" "$taken/$tenant"
+        # An earlier attempt may have taken it.
+        if ! contains "$taken/$tenant" "lost_$tenant"; then
+            # Of a job it is left over as soon as it is not in the record any more.
+            [ ! -e "$taken/$tenant" ] && ! has_record "$tenant" && [ ! -e "$leftover/$tenant" ] || continue
+            printf '%s\n' "$1" | grep -qxF -- "$tenant" || continue
         fi
+        note "$tenant" "$leftover/lost_$tenant"
+        note "lost_$tenant" "$taken/$tenant"
     done
 }
 
@@ -80,9 +114,9 @@ esac
 [ -d "$records" ] || [ -e "$shares" ] || exit 0
 mkdir -p -- "$leftover" "$taken"
 chmod 0711 "$records"
-record=$records/$job
+record=$records/$job had_record=''
 if [ -n "$job" ] && [ -d "$record" ]; then
-    run=''
+    run='' had_record=yes
     if [ -s "$record/tenant" ] && [ -s "$record/run" ]; then
         read -r run <"$record/run"
         mv -- "$record/tenant" "$leftover/$run"
@@ -91,7 +125,11 @@ if [ -n "$job" ] && [ -d "$record" ]; then
     if [ -n "$run" ]; then finish "$run" 30; fi
 fi
 
-# What earlier epilogs left, and what was lost. Without a manager that can wait.
+# What earlier epilogs left, and what was lost. Without a manager that can wait, and jobs without a tenant wait for none where nothing is
+# left over: what was lost, mps-manager-slurm.timer finds.
+set -- "$leftover"/*
+[ -z "$job" ] || [ -n "$had_record" ] || [ -e "$1" ] || exit 0
+give_back
 names=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) || exit 0
 find_lost "$names"
 count=0

@@ -14,7 +14,8 @@ shares=${MPS_MANAGER_SLURM_SHARES:-/etc/mps-manager/slurm-shares.conf}
 driver=${MPS_MANAGER_DRIVER_DIR:-/proc/driver/nvidia}
 # A job that was requeued so often is held, for a person to look at.
 max_restarts=5
-# How many seconds a manager may be away, as for an upgrade. All that can be waited for here is less than PrologEpilogTimeout.
+# How many seconds a manager may be away, as for an upgrade. All that can be waited for here is less than the 240 seconds of
+# docs/integrate/slurm.md: 45 for squeue, 20 for an epilog, 75 for a partition, 75 for the manager, 20 for scontrol.
 patience=45
 
 job=${SLURM_JOB_ID:-}
@@ -150,9 +151,11 @@ read_shares() {
 
 # Deletes a tenant of this name that no job has, as one from before a reboot. One that still has processes is in use after all.
 delete_earlier() {
-    latest=$(($(date +%s) + patience))
     until names=$(timeout 10 mps-manager tenant list -o name 2>&1); do
-        [ "$(date +%s)" -lt "$latest" ] || refuse "$names"
+        if [ "$(date +%s)" -ge "$latest" ]; then
+            rm -f -- "$taken/$1"
+            refuse "$names"
+        fi
         sleep 1
     done
     printf '%s\n' "$names" | grep -qxF -- "$1" || return 0
@@ -162,19 +165,23 @@ delete_earlier() {
 # Takes a partition that no other job has, by the name of its tenant. A link is made as a whole or not at all, so that one of two prologs
 # gets it; its content is the run that has it. What an epilog is about to give back is waited for.
 take_partition() {
+    latest=$(($(date +%s) + patience))
     for _attempt in 1 2 3 4 5; do
         # One word for each.
         # shellcheck disable=SC2086
         for tenant in $partitions; do
-            # Noted first: whatever ends this script, the epilog finds it.
-            printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
+            [ "$(date +%s)" -lt "$latest" ] || break 2
             ln -- "$record/run" "$taken/$tenant" 2>/dev/null || [ "$(cat -- "$taken/$tenant" 2>/dev/null)" = "$run" ] || continue
-            delete_earlier "$tenant" && return
+            if delete_earlier "$tenant"; then
+                # Only now, since the epilog ends the processes of the tenant that it finds here. An epilog also gives back a
+                # partition whose run has ended without that.
+                printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
+                return
+            fi
             rm -f -- "$taken/$tenant"
         done
         sleep 1
     done
-    rm -f -- "$record/tenant"
     refuse "no partition of GPU $gpus that it may have is free ($partitions)"
 }
 
@@ -245,6 +252,17 @@ run=slurm_${job}_$(printf '%s' "$submitted" | tr -cd '0-9')_$restarts
 printf '%s\n' "$run" >"$record/run" || refuse "$record cannot be written"
 
 read_shares
+# The same run again, as after a restart of slurmd, keeps its tenant: an epilog that is deleting it now has done so before it is made
+# again, and none begins later.
+kept=''
+if [ -s "$leftover/$run" ]; then
+    kept=$(cat -- "$leftover/$run" 2>/dev/null)
+    (
+        flock -w 20 9 || exit 1
+        rm -f -- "$leftover/$run"
+    ) 9<"$leftover/$run"
+    [ ! -e "$leftover/$run" ] || refuse "an epilog is still deleting tenant $kept, which it had before"
+fi
 shards=$(shards_in "$per_node")
 set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s"
 for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do set -- "$@" --gpu "$(gpu_of "$gpu")"; done
@@ -255,9 +273,7 @@ if [ -n "$is_divided" ]; then
     *) refuse "a layout divides GPU $gpus, where a job can have one partition: ask for it with --gres=shard:1" ;;
     esac
     [ -n "$partitions" ] || refuse "no line of $shares gives it a ${wanted:+$wanted }partition of GPU $gpus: add one for that GPU"
-    # The same run again, as after a restart of slurmd, keeps its partition.
-    [ ! -s "$leftover/$run" ] || partitions="$(cat -- "$leftover/$run") $partitions"
-    rm -f -- "$leftover/$run"
+    partitions="$kept $partitions"
     take_partition
     # Its partition decides how many SMs it has.
     share="a partition" memory=$memory_of_partition
@@ -274,12 +290,18 @@ else
     share="$percent percent"
     tenant=$run
     printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
-    rm -f -- "$leftover/$run"
+    # Where records were lost, the tenant may have been taken for one that no job has.
+    rm -f -- "$taken/$tenant"
     set -- "$@" --thread-percentage "$percent"
 fi
 [ "$memory" = - ] || set -- "$@" --memory-limit "$memory"
 answer=$(timeout $((patience + 10)) mps-manager tenant ensure "$tenant" "$@" 2>&1) || refuse "$answer"
 answer=$({ timeout 20 mps-manager env "$tenant" --format taskprolog >"$record/env.new"; } 2>&1) || refuse "$answer"
+# A tenant that no layout binds, on a daemon that is not in static mode, would have all SMs.
+if [ -n "$is_divided" ] &&
+    ! grep -Eq '^export CUDA_MPS_(SM_PARTITION=.|ACTIVE_THREAD_PERCENTAGE=[0-9][0-9]?(\.|$))' "$record/env.new"; then
+    refuse "no layout binds tenant $tenant to a partition of GPU $gpus: bind it, or take it out of $shares"
+fi
 if ! { [ -s "$record/env.new" ] && chown "$uid" "$record/env.new" && chmod 0400 "$record/env.new" &&
     mv -- "$record/env.new" "$record/env"; }; then
     refuse "its environment could not be written to $record"

@@ -7,6 +7,7 @@ import os
 import pwd
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -243,10 +244,13 @@ def reused_job_id(cluster, host):
     say("ok: a job ID that is used again")
 
 
-def nothing_left(cluster, host, before):
-    """No tenant, lease, directory or record is left but the directories of `before`, and no node is drained."""
-    # Epilogs that found no manager, or more than they take at a time, left tenants to it.
-    cluster.clean_up()
+def nothing_left(cluster, host, before, was_away=False):
+    """No tenant, lease, directory or record is left but the directories of `before`, and no node is drained.
+
+    Epilogs alone have seen to it, unless they found no manager meanwhile: then they left tenants to mps-manager-slurm.service.
+    """
+    if was_away:
+        cluster.clean_up()
 
     def left():
         database = sqlite3.connect(f"file:{host.home}/state/mps-manager.db?mode=ro", uri=True)
@@ -263,7 +267,7 @@ def nothing_left(cluster, host, before):
         }
 
     try:
-        eventually("nothing is left", lambda: not any(left().values()), timeout=60)
+        eventually("nothing is left", lambda: not any(left().values()), timeout=90)
     except AssertionError as error:
         raise AssertionError(f"{error}: {left()}") from None
     eventually("the node is idle", lambda: cluster.node_state() == "idle", timeout=60)
@@ -319,25 +323,47 @@ def partitions(cluster, host, is_long):
     assert len(held) == len(jobs) and set(held) <= names, held
     users = {name: tenants(host)[name]["spec"]["uid"] for name in held}
     assert users == {name: pwd.getpwnam(job.user).pw_uid for name, job in held.items()}, users
+    lost_job, holder, *_ = jobs
     if is_long:
-        # Every other partition is taken too.
+        # Every other partition is taken too, by a job that runs.
         others = [cluster.records / "taken" / name for name in names - set(held)]
         for path in others:
-            path.write_text("test\n")
+            path.write_text((cluster.records / f"{holder.id}/run").read_text())
         refused(cluster, "that it may have is free", "--gres=shard:1")
         refused(cluster, "ask for it with --gres=shard:1", "--gres=shard:2")
         for path in others:
             path.unlink()
+    # A job whose record is lost while it runs keeps its tenant and its processes.
+    kept = next(name for name, job in held.items() if job is lost_job)
+    shutil.rmtree(cluster.records / str(lost_job.id))
+    (cluster.records / "taken" / kept).unlink()
+    pid = lost_job.seen()["pid"]
+    assert pid in [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]], "its client is not connected"
+    cluster.clean_up()
+    assert kept in tenants(host), f"{kept} was deleted, and job {lost_job.id} has it"
+    assert pid in [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]], "its client was ended"
     for job in jobs:
         cluster.run("scancel", str(job.id))
     until_ended(jobs, "jobs with partitions end")
     for job in jobs:
         job.check()
-    eventually("epilogs have ended", lambda: not any((cluster.records / str(job.id)).exists() for job in jobs))
-    cluster.clean_up()
-    eventually("what jobs lost is deleted, and nothing else", lambda: set(tenants(host)) == {"mine"})
+    others = set(held) - {kept}
+    taken = cluster.records / "taken"
+    eventually("epilogs give the partitions of their jobs back",
+               lambda: not others & (set(tenants(host)) | {path.name for path in taken.iterdir()}), timeout=90)
+    # As a Prolog leaves it that is killed once it has taken a partition.
+    (taken / min(others)).write_text("slurm_999998_20200101000000_0\n")
+    eventually("what jobs lost is deleted, and nothing else", lambda: cluster.clean_up() or set(tenants(host)) == {"mine"})
     host.api("DELETE", "/tenants/mine?finished=true")
     say(f"ok: {len(jobs)} jobs had a partition each, and what an earlier boot left is gone")
+
+
+def unbound(cluster, host):
+    """A job on a GPU that is divided for Slurm, and by no layout: it would have the whole GPU."""
+    apply(host, BOTH_GPUS)
+    eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
+    refused(cluster, "no layout binds tenant", "--gres=shard:1")
+    say("ok: a job is refused whose tenant no layout binds to a partition")
 
 
 def slurms_own_mps(cluster):
@@ -393,8 +419,7 @@ def reboot(cluster, host):
         cluster.run("scancel", str(job.id))
     cluster.run("scontrol", "update", f"nodename={cluster.name}", "state=down", "reason=rebooted")
     host.start()
-    cluster.clean_up()
-    eventually("no tenant of before is left", lambda: not tenants(host))
+    eventually("no tenant of before is left", lambda: cluster.clean_up() or not tenants(host))
     cluster.start_node()
     cluster.run("scontrol", "update", f"nodename={cluster.name}", "state=resume")
     eventually("the job runs again", again.seen, timeout=240)
@@ -453,18 +478,22 @@ def main():
         else:
             documented(cluster)
             other_shares(cluster)
+            nothing_left(cluster, host, before)
             with_a_restart(cluster, host, options.jobs, dice)
+            nothing_left(cluster, host, before, was_away=True)
             reused_job_id(cluster, host)
             refusals(cluster)
             nothing_left(cluster, host, before)
             if options.long:
                 away(cluster, host, dice)
-                nothing_left(cluster, host, before)
+                nothing_left(cluster, host, before, was_away=True)
                 reboot(cluster, host)
                 nothing_left(cluster, host, before)
             several_gpus(cluster, host, max(4, options.jobs // 4), dice)
             nothing_left(cluster, host, before)
             partitions(cluster, host, options.long)
+            nothing_left(cluster, host, before)
+            unbound(cluster, host)
             nothing_left(cluster, host, before)
             if options.long:
                 slurms_own_mps(cluster)

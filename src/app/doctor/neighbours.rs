@@ -215,16 +215,22 @@ pub fn refuse_beside_nvidia(plugin_dir: &Path) -> Result<(), String> {
 
 /// Whether a file of Slurm's configuration enables its MPS plugin.
 ///
+/// Slurm allows blanks around `=`, and quotes around the value (`keyvalue_pattern` in its `parse_config.c`).
+///
 /// ```text
-/// GresTypes=gpu,mps,shard
+/// GresTypes = gpu,mps,shard
 /// Name=mps Count=200
 /// ```
 fn enables_mps(text: &str) -> bool {
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let mut settings = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
-    settings.any(|(key, value)| {
-        let names_plugins = ["grestypes", "name"].contains(&key.to_ascii_lowercase().as_str());
-        names_plugins && value.split(',').any(|one| one.eq_ignore_ascii_case("mps"))
+    let mut lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines.any(|line| {
+        let parts: Vec<&str> = line.split('=').collect();
+        parts.windows(2).any(|pair| {
+            let key = pair[0].split_whitespace().next_back().unwrap_or_default().to_ascii_lowercase();
+            let value = pair[1].split_whitespace().next().unwrap_or_default().trim_matches('"');
+            let names_plugins = ["grestypes", "name"].contains(&key.as_str());
+            names_plugins && value.split(',').any(|one| one.eq_ignore_ascii_case("mps"))
+        })
     })
 }
 
@@ -348,10 +354,22 @@ mod tests {
 
     #[test]
     fn enabled_mps_plugin_of_slurm_is_found() {
-        for text in ["ClusterName=a\nGresTypes=gpu,mps\n", "grestypes=MPS", "#\nName=mps Count=200\n"] {
+        for text in [
+            "ClusterName=a\nGresTypes=gpu,mps\n",
+            "grestypes=MPS",
+            "#\nName=mps Count=200\n",
+            "GresTypes = gpu,mps\n",
+            "NodeName=a Name\t=\"mps\" Count=200\n",
+        ] {
             assert!(enables_mps(text), "{text}");
         }
-        for text in ["", "GresTypes=gpu,shard # not mps\n", "#Name=mps\n", "NodeName=mps Gres=gpu:2\n"] {
+        for text in [
+            "",
+            "GresTypes=gpu,shard # not mps\n",
+            "#Name=mps\n",
+            "NodeName=mps Gres=gpu:2\n",
+            "NodeName = mps Gres = gpu:2\n",
+        ] {
             assert!(!enables_mps(text), "{text}");
         }
     }
