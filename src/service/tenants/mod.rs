@@ -260,7 +260,8 @@ impl Service {
         let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
         let placement = backend.proven_placement(&tenant, &resolved, daemon.generation).await?;
         let mut view = backend.environment_of(&tenant, &resolved, &placement, &gpus)?;
-        let is_open = || backend.parts.fleet.context().handouts.open_directories().contains_key(&tenant.directory);
+        let is_open =
+            || backend.parts.fleet.context().handouts.open_directories().contains_key(&tenant.directory);
         if view.container.is_some() && view.cdi_device.is_none() && is_open() {
             // It may have become ready only now.
             backend.await_cdi_device(name).await;
