@@ -10,6 +10,21 @@ pub fn container_of(pid: u32) -> Option<String> {
     container_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
+/// The UID of the Kubernetes pod that a process is in, where its cgroups name it.
+pub fn pod_of(pid: u32) -> Option<String> {
+    pod_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// Reads it from the same text: behind `pod` at the end of a cgroup's name stands a UUID, or 32 digits for a static pod.
+fn pod_in(text: &str) -> Option<String> {
+    text.split(['/', ':', '\n']).find_map(|name| {
+        let (_, uid) = name.strip_suffix(".slice").unwrap_or(name).rsplit_once("pod")?;
+        let uid = uid.replace('_', "-");
+        let is_hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        (matches!(uid.len(), 32 | 36) && uid.bytes().all(is_hex)).then_some(uid)
+    })
+}
+
 /// Reads `/proc/PID/cgroup`: one line a hierarchy, of cgroup v1 and of v2. The innermost container counts.
 ///
 /// ```text
@@ -54,6 +69,27 @@ mod tests {
             format!("0::/docker/{}/docker/{ID}\n", "0".repeat(64)),
         ] {
             assert_eq!(container_in(&path).as_deref(), Some(ID), "{path}");
+        }
+    }
+
+    #[test]
+    fn pod_is_found_in_every_engines_paths() {
+        let uid = "0f8fad5b-d9cb-469f-a165-70867728950e";
+        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+        for path in [
+            format!("0::/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{ID}.scope\n"),
+            format!("0::/../../{slice}/crio-{ID}.scope\n"),
+            format!("0::/system.slice/containerd.service/{slice}:cri-containerd:{ID}\n"),
+            format!("4:memory:/kubepods/besteffort/pod{uid}/{ID}\n"),
+        ] {
+            assert_eq!(pod_in(&path).as_deref(), Some(uid), "{path}");
+        }
+        for path in [
+            "0::/\n".to_owned(),
+            format!("0::/kubepods.slice/docker-{ID}.scope\n"),
+            format!("0::/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{ID}.scope\n"),
+        ] {
+            assert_eq!(pod_in(&path), None, "{path}");
         }
     }
 

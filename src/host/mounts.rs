@@ -5,11 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::container::container_of;
 use super::{Identity, process};
 
 /// A file or directory by the names that it has in every mount namespace.
@@ -22,16 +27,19 @@ pub struct MountSource {
 }
 
 impl MountSource {
-    /// A directory as this process sees it; `None` where it is not there or may not be read.
-    pub fn of(directory: &Path) -> Option<Self> {
-        let open = File::open(directory).ok()?;
+    /// A directory as this process sees it.
+    pub fn of(directory: &Path) -> io::Result<Self> {
+        // Nothing in it is read, so it need not be readable.
+        let open = rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let number = open.as_raw_fd();
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
-        let id: u64 = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
         // Its path without symbolic links.
-        let path = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        let mount = read_mounts("self").into_iter().find(|mount| mount.id == id)?;
-        Some(mount.source.join(path.strip_prefix(&mount.point).ok()?))
+        let path = fs::read_link(format!("/proc/self/fd/{number}"))?;
+        let mount = read_mounts("self")?.into_iter().find(|mount| Some(mount.id) == id);
+        mount
+            .and_then(|mount| Some(mount.source.join(path.strip_prefix(&mount.point).ok()?)))
+            .ok_or_else(|| io::Error::other(format!("the mount of {} is not listed", path.display())))
     }
 
     /// What has this path below it.
@@ -41,7 +49,8 @@ impl MountSource {
     }
 
     /// Whether it is the other one, or a directory around that.
-    fn contains(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn contains(&self, other: &Self) -> bool {
         self.device == other.device && other.path.starts_with(&self.path)
     }
 }
@@ -55,6 +64,15 @@ pub struct ForeignMount {
     pub point: PathBuf,
     /// What is mounted.
     pub source: MountSource,
+}
+
+/// What was found in other mount namespaces than this process's.
+#[derive(Debug)]
+pub struct ForeignMounts {
+    /// The mounts.
+    pub found: Vec<ForeignMount>,
+    /// How many processes this one may not inspect, whose namespaces may have more.
+    pub unseen: usize,
 }
 
 /// A line of `/proc/PID/mountinfo`.
@@ -105,15 +123,26 @@ fn unescaped(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// The mounts of a process, `self` or a PID; none where they cannot be read, as of one that is gone.
-fn read_mounts(process: &str) -> Vec<Mount> {
-    let text = fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
-    text.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
+/// The mounts of a process, `self` or a PID, that are below its root.
+fn read_mounts(process: &str) -> io::Result<Vec<Mount>> {
+    let text = fs::read(format!("/proc/{process}/mountinfo"))?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
 }
 
 /// A namespace of a process, `self` or a PID, as `mnt:[4026531841]`.
-fn namespace(process: &str, kind: &str) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{process}/ns/{kind}")).ok()
+fn namespace(process: &str, kind: &str) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/{kind}"))
+}
+
+/// Whether an error of `/proc/PID/…` says that the process has ended.
+fn has_ended(error: &io::Error) -> bool {
+    let number = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(number, Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
+}
+
+/// Whether a process is shown all mounts of its namespace: after a chroot it is shown those below its root only.
+fn sees_all(pid: u32) -> bool {
+    fs::read_link(format!("/proc/{pid}/root")).is_ok_and(|root| root == Path::new("/"))
 }
 
 /// The directories and files that are mounted somewhere, each by its path inside its own file system: what a bind mount is of.
@@ -122,66 +151,131 @@ pub fn roots() -> BTreeSet<PathBuf> {
     let mut seen = BTreeSet::new();
     let mut roots = BTreeSet::new();
     for pid in process::all().map(|pid| pid.to_string()) {
-        if namespace(&pid, "mnt").is_some_and(|namespace| seen.insert(namespace)) {
-            roots.extend(read_mounts(&pid).into_iter().map(|mount| mount.source.path));
+        if namespace(&pid, "mnt").is_ok_and(|namespace| seen.insert(namespace)) {
+            let mounts = read_mounts(&pid).unwrap_or_default();
+            roots.extend(mounts.into_iter().map(|mount| mount.source.path));
         }
     }
     roots
 }
 
-/// The mounts of parts of file systems for which `is_wanted` holds, in mount namespaces other than this process's and those of the
-/// processes `own`. A link is read for each process, and the mounts once for each namespace.
-pub fn elsewhere(is_wanted: impl Fn(&MountSource) -> bool, own: &[u32]) -> Vec<ForeignMount> {
+/// The mounts that contain one of the `targets`, in mount namespaces other than this process's and those of the processes `own`, unless
+/// they are part of a private copy of the mounts of this process. A link is read for each process, and the mounts once for each
+/// namespace.
+pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMounts> {
+    let local = LocalMounts::read()?;
     let own = own.iter().map(ToString::to_string).chain(["self".to_owned()]);
-    let ours: BTreeSet<PathBuf> = own.filter_map(|process| namespace(&process, "mnt")).collect();
-    let mut inhabited: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
-    for pid in process::all() {
-        if let Some(theirs) = namespace(&pid.to_string(), "mnt").filter(|theirs| !ours.contains(theirs)) {
-            inhabited.entry(theirs).or_default().push(pid);
+    let ours: BTreeSet<PathBuf> = own.filter_map(|process| namespace(&process, "mnt").ok()).collect();
+    let all: Vec<u32> = process::all().collect();
+    if all.is_empty() {
+        return Err(io::Error::other("/proc could not be listed"));
+    }
+    let (mut inhabited, mut unseen) = (BTreeMap::<PathBuf, Vec<u32>>::new(), 0);
+    for pid in all {
+        match namespace(&pid.to_string(), "mnt") {
+            Ok(theirs) if ours.contains(&theirs) => {}
+            Ok(theirs) => inhabited.entry(theirs).or_default().push(pid),
+            Err(error) if has_ended(&error) => {}
+            Err(_) => unseen += 1,
         }
     }
     let mut found = Vec::new();
     for pids in inhabited.into_values() {
-        // Some may be gone by now.
-        let mut readable = pids.iter().map(|pid| read_mounts(&pid.to_string()));
-        let mut mounts = readable.find(|mounts| !mounts.is_empty()).unwrap_or_default();
-        mounts.retain(|mount| mount.is_of_part() && is_wanted(&mount.source));
+        let mut mounts = read_namespace(&pids)?;
+        mounts.retain(|mount| targets.iter().any(|target| mount.source.contains(target)));
         if mounts.is_empty() {
             continue;
         }
         let living = pids.iter().filter_map(|pid| process::identify(*pid));
         let Some(process) = living.min_by_key(|process| process.start_time) else { continue };
+        // Others there may be of an engine, whose monitors have cgroups named as containers.
+        let is_container = local.is_container(process.pid);
+        mounts.retain(|mount| is_container || !local.is_copied_by(mount));
         let foreign = |Mount { source, point, .. }| ForeignMount { process, point, source };
         found.extend(mounts.into_iter().map(foreign));
     }
-    found
+    Ok(ForeignMounts { found, unseen })
+}
+
+/// The mounts of the namespace that these processes live in: of one that is shown all of them, if there is one. None where all of the
+/// processes have ended.
+fn read_namespace(pids: &[u32]) -> io::Result<Vec<Mount>> {
+    for pid in pids.iter().filter(|pid| sees_all(**pid)).chain(pids) {
+        match read_mounts(&pid.to_string()) {
+            Ok(mounts) if mounts.is_empty() => {}
+            Ok(mounts) => return Ok(mounts),
+            Err(error) if has_ended(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// Whether a process lives in another mount namespace than this one, and in the same user namespace: in one of its own anybody
 /// may mount what they like, and here only who administers the host.
 pub fn lives_elsewhere(pid: u32) -> bool {
     let pid = pid.to_string();
-    namespace(&pid, "mnt").is_some_and(|theirs| namespace("self", "mnt").is_some_and(|own| own != theirs))
-        && namespace(&pid, "user").is_some_and(|theirs| namespace("self", "user") == Some(theirs))
+    let own = |kind| namespace("self", kind);
+    namespace(&pid, "mnt").is_ok_and(|theirs| own("mnt").is_ok_and(|own| own != theirs))
+        && namespace(&pid, "user").is_ok_and(|theirs| own("user").is_ok_and(|own| own == theirs))
 }
 
-/// The names of the entries of a directory that are mounted in the namespace of a process, each by itself: none where the directory
-/// is mounted as a whole, or one around it.
-pub fn entries_in(pid: u32, directory: &MountSource) -> BTreeSet<OsString> {
-    let mut theirs = read_mounts(&pid.to_string());
-    theirs.retain(Mount::is_of_part);
-    if theirs.iter().any(|mount| mount.source.contains(directory)) {
-        return BTreeSet::new();
+/// What this process has mounted, with which the mounts of others are compared.
+#[derive(Debug)]
+pub struct LocalMounts {
+    mounts: Vec<Mount>,
+    /// `/proc/self/cgroup`, which names the containers that this process is in.
+    cgroups: String,
+}
+
+impl LocalMounts {
+    /// Those of now.
+    pub fn read() -> io::Result<Self> {
+        Ok(Self { mounts: read_mounts("self")?, cgroups: fs::read_to_string("/proc/self/cgroup")? })
     }
-    // Every namespace that is made later has a copy of what is mounted here, which shows nothing of its processes.
-    let here: BTreeSet<MountSource> = read_mounts("self").into_iter().map(|mount| mount.source).collect();
-    let entries = theirs.into_iter().map(|mount| mount.source).filter(|source| {
-        source.device == directory.device && source.path.parent() == Some(directory.path.as_path())
-    });
-    entries
-        .filter(|source| !here.contains(source))
-        .filter_map(|source| source.path.file_name().map(ToOwned::to_owned))
-        .collect()
+
+    /// Whether a process is in a container that this one is not in. A container begins with a root of its own, so that whatever is
+    /// mounted in it was given to it.
+    fn is_container(&self, pid: u32) -> bool {
+        container_of(pid).is_some_and(|id| !self.cgroups.contains(&id))
+    }
+
+    /// Whether a private copy of these mounts has this one, as that of a systemd service with `PrivateTmp=`. Any file system as a whole
+    /// counts as one, since a manager in a container does not have those of the host.
+    fn is_copied_by(&self, mount: &Mount) -> bool {
+        let is_same = |own: &Mount| own.source == mount.source && own.point == mount.point;
+        !mount.is_of_part() || self.mounts.iter().any(is_same)
+    }
+
+    /// The names of the entries of a directory that are mounted in the namespace of a process, each by itself: none where the
+    /// directory is mounted as a whole, or one around it, or where the process is not shown all mounts.
+    pub fn entries_in(&self, pid: u32, directory: &MountSource) -> BTreeSet<OsString> {
+        let theirs = read_mounts(&pid.to_string()).unwrap_or_default();
+        if !sees_all(pid) {
+            return BTreeSet::new();
+        }
+        self.entries_of(&theirs, self.is_container(pid), directory)
+    }
+
+    fn entries_of(
+        &self,
+        theirs: &[Mount],
+        is_container: bool,
+        directory: &MountSource,
+    ) -> BTreeSet<OsString> {
+        let mut given = theirs.iter().filter(|mount| is_container || mount.is_of_part());
+        if given.any(|mount| mount.source.contains(directory)) {
+            return BTreeSet::new();
+        }
+        let entries = theirs.iter().map(|mount| &mount.source).filter(|source| {
+            source.device == directory.device && source.path.parent() == Some(directory.path.as_path())
+        });
+        // Every namespace that is made later has a copy of what is mounted here, which shows nothing of its processes.
+        entries
+            .filter(|source| self.mounts.iter().all(|own| own.source != **source))
+            .filter_map(|source| source.path.file_name().map(ToOwned::to_owned))
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -219,16 +313,85 @@ mod tests {
         assert_eq!(own, outer.join("in ner"));
         assert!(outer.contains(&own) && own.contains(&own) && !own.contains(&outer));
         assert!(!source("0:1", "/").contains(&source("0:2", "/a")));
-        assert_eq!(MountSource::of(&directory.path().join("none")), None);
+        let missing = MountSource::of(&directory.path().join("none")).expect_err("not there");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn this_namespace_is_not_elsewhere() {
         let this = std::process::id();
         assert!(!lives_elsewhere(this) && !lives_elsewhere(1 << 23));
-        let wanted = |_: &MountSource| true;
-        assert!(elsewhere(wanted, &[]).iter().all(|mount| mount.process.pid != this));
+        let everything: Vec<MountSource> = read_mounts("self")
+            .expect("readable")
+            .into_iter()
+            .map(|mount| mount.source)
+            .collect();
+        let seen = elsewhere(&everything, &[]).expect("/proc is readable");
+        assert!(seen.found.iter().all(|mount| mount.process.pid != this));
+        let local = LocalMounts::read().expect("readable");
+        assert!(!local.is_container(this), "this process's own container is none");
         let here = source("0:0", "/nowhere");
-        assert!(entries_in(1 << 23, &here).is_empty(), "no process has this number");
+        assert!(local.entries_in(1 << 23, &here).is_empty(), "no process has this number");
+    }
+
+    fn mount(device: &str, path: &str, point: &str) -> Mount {
+        Mount { id: 1, source: source(device, path), point: point.into() }
+    }
+
+    #[test]
+    fn container_with_whole_file_system_has_its_directories() {
+        let local = LocalMounts {
+            mounts: vec![mount("8:1", "/@", "/"), mount("0:25", "/", "/run")],
+            cgroups: "0::/\n".to_owned(),
+        };
+        let tenants = source("0:25", "/mps/tenants");
+        let entry = mount("0:25", "/mps/tenants/a", "/a");
+        let run = mount("0:25", "/", "/mnt");
+        let names = |theirs: &[Mount], is_container| local.entries_of(theirs, is_container, &tenants).len();
+        let both = [entry, run];
+        assert_eq!((names(&both[..1], true), names(&both[..1], false)), (1, 1));
+        assert_eq!(names(&both, true), 0, "it has all tenants' directories");
+        assert_eq!(names(&both, false), 1, "a private copy of the mounts here");
+        let part = [mount("0:25", "/mps/tenants/a", "/a"), mount("0:25", "/mps", "/mnt")];
+        assert_eq!(names(&part, false), 0);
+        let is_copied = |device, path, point| local.is_copied_by(&mount(device, path, point));
+        assert!(is_copied("0:25", "/", "/mnt") && is_copied("8:1", "/@", "/"));
+        assert!(!is_copied("8:1", "/@", "/host") && !is_copied("0:25", "/mps", "/run/mps"));
+    }
+
+    #[test]
+    fn process_in_a_chroot_shows_no_entries() {
+        use std::process::Command;
+        use std::time::{Duration, Instant};
+
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(is_root || std::env::var_os("CI").is_none(), "only root can mount: run the tests as root");
+        if !is_root {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let (root, entry) = (directory.path().join("root"), directory.path().join("entry"));
+        fs::create_dir(&root).expect("made");
+        fs::create_dir(&entry).expect("made");
+        let around = MountSource::of(directory.path()).expect("there");
+        let (root, entry) = (root.display(), entry.display());
+        for (enter, shown) in [(String::new(), 1), (format!("chroot {root} "), 0)] {
+            let script = format!(
+                "mount --bind / {root} && mount --bind {entry} {root}/mnt && exec {enter}sleep 600"
+            );
+            let mut child =
+                Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().expect("unshare");
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let runs = || process::command(child.id()).is_some_and(|words| words == ["sleep", "600"]);
+            while !runs() && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            let (ran, elsewhere) = (runs(), lives_elsewhere(child.id()));
+            let seen = LocalMounts::read().map(|local| local.entries_in(child.id(), &around).len());
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+            assert!(ran && elsewhere);
+            assert_eq!(seen.expect("readable"), shown, "{enter}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub use self::fleet::Fleet;
 pub use self::handle::{FreshError, Handle};
 pub use self::handout::{ClientDirectory, DirectoryStatus, Handouts, root as tenants_directory};
 pub use self::observe::control_process::token;
-pub use self::observe::exposed_directories::{ExposedDirectory, exposed_directories};
+pub use self::observe::exposed_directories::{ExposedDirectory, ExposureSearch, exposed_directories};
 pub use self::observe::foreign_daemons::{ForeignDaemon, ForeignDaemonScanner};
 pub use self::observe::gpu_presence::GpuPresence;
 pub use self::observe::poll::ForeignPoll;

@@ -1,6 +1,8 @@
 //! What runs on the GPUs: what the manager says of its daemons, whose clients wait, and which namespaces processes live in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use super::{DaemonReport, Examination};
@@ -11,7 +13,7 @@ use crate::host::process;
 use crate::mps::log::{self, LogEvent};
 use crate::mps::process::foreign::{Running, running};
 use crate::mps::process::servers;
-use crate::supervisor::exposed_directories;
+use crate::supervisor::{ExposedDirectory, ExposureSearch, exposed_directories};
 
 /// How much of the end of a log is read for clients that wait.
 const TAIL: usize = 64 << 10;
@@ -88,27 +90,63 @@ impl Examination {
 
     /// Containers that have a daemon's own directory mounted, with the socket by which its user administers it.
     pub(super) fn privileged_socket(&mut self) {
-        let runtime = &self.config.runtime_dir;
-        let homes = runtime.join("daemons");
-        let own = running(self.world.as_deref());
-        let own = own.iter().filter(|daemon| managed_name(daemon, &homes).is_some());
-        let controls: Vec<u32> = own.map(|daemon| daemon.identity.pid).collect();
-        let exposed: Vec<String> = exposed_directories(runtime, &controls)
-            .into_iter()
-            .map(|one| format!("{} of process {}", one.point.display(), one.process.pid))
-            .collect();
-        self.add(if exposed.is_empty() {
-            Check::ok("privileged_socket", "no other mount namespace has a daemon's directory mounted")
-        } else {
-            Check::warn(
+        self.add(match self.exposed() {
+            Err(error) => Check::skipped(
                 "privileged_socket",
-                format!(
-                    "mounted elsewhere with control_privileged, through which root and the daemon's user change every limit: {}",
-                    exposed.join(", ")
-                ),
-                "mps-manager env TENANT --format json (its container.mount is the directory to mount instead)",
-            )
+                format!("the mounts of other processes could not be searched: {error}"),
+            ),
+            Ok(search) if !search.found.is_empty() => {
+                let seen = |one: &ExposedDirectory| {
+                    format!("{} of process {}", one.point.display(), one.process.pid)
+                };
+                Check::warn(
+                    "privileged_socket",
+                    format!(
+                        "mounted elsewhere with control_privileged, through which root and the daemon's user change every limit: {}",
+                        search.found.iter().map(seen).collect::<Vec<String>>().join(", ")
+                    ),
+                    "mps-manager env TENANT --format json (its container.mount is the directory to mount instead)",
+                )
+            }
+            Ok(ExposureSearch { unseen: 0, .. }) => {
+                Check::ok("privileged_socket", "no other mount namespace has a daemon's directory mounted")
+            }
+            Ok(ExposureSearch { unseen, .. }) => Check::skipped(
+                "privileged_socket",
+                format!("the mounts of {} may not be read: run it as root", counted(unseen, "process")),
+            ),
         });
+    }
+
+    /// Who has the directory of a daemon mounted: of those in the runtime directory, and of those that the database knows as adopted.
+    fn exposed(&self) -> io::Result<ExposureSearch> {
+        let homes = self.config.runtime_dir.join("daemons");
+        let mut pipes = Vec::new();
+        match fs::read_dir(&homes) {
+            Ok(entries) => {
+                for entry in entries {
+                    pipes.push(entry?.path().join("pipe"));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let known = |daemon: &Running| {
+            let identity = (daemon.identity.pid, daemon.identity.start_time);
+            self.contents.as_ref().is_some_and(|contents| contents.processes.contains(&identity))
+        };
+        let mut controls = Vec::new();
+        for daemon in running(self.world.as_deref()) {
+            let is_managed = managed_name(&daemon, &homes).is_some();
+            if !is_managed && !known(&daemon) {
+                continue;
+            }
+            controls.push(daemon.identity.pid);
+            // That of one in another mount namespace may be another directory here.
+            let seen = daemon.environment.ok().filter(|seen| !is_managed && seen.reachable.is_ok());
+            pipes.extend(seen.map(|seen| seen.pipe_directory));
+        }
+        exposed_directories(&pipes, &controls)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Finds processes that newly have a daemon's own directory mounted, and that none has it any longer. Pure.
+//! Finds changes of the processes that have a daemon's own directory mounted. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,23 +19,33 @@ impl ExposureTracker {
         Self { reported: reported.into_iter().collect() }
     }
 
-    /// Takes who has which daemon's directory now, with each daemon that there is; gives what there is to say of it.
-    pub fn observe(&mut self, now: &BTreeMap<DaemonName, Vec<SocketExposure>>) -> Vec<DomainEvent> {
+    /// Takes who has which daemon's directory now, with each daemon that there is; gives what there is to say of it. Unless the search
+    /// `is_complete`, who was not found may still have it.
+    pub fn observe(
+        &mut self,
+        now: &BTreeMap<DaemonName, Vec<SocketExposure>>,
+        is_complete: bool,
+    ) -> Vec<DomainEvent> {
         // The incident of a daemon that is gone ended with it.
         self.reported.retain(|daemon, _| now.contains_key(daemon));
         let mut events = Vec::new();
         for (daemon, present) in now {
-            if present.is_empty() {
-                if self.reported.remove(daemon).is_some() {
-                    events.push(DomainEvent::ExposureEnded { daemon: daemon.clone() });
-                }
+            let processes: BTreeSet<ClientId> = present.iter().map(|one| one.process).collect();
+            let is_reported = match self.reported.get(daemon) {
+                None => processes.is_empty(),
+                Some(before) if is_complete => !processes.is_empty() && *before == processes,
+                Some(before) => processes.is_subset(before),
+            };
+            if is_reported {
                 continue;
             }
-            let processes: BTreeSet<ClientId> = present.iter().map(|one| one.process).collect();
-            let before = self.reported.insert(daemon.clone(), processes.clone()).unwrap_or_default();
-            if !processes.is_subset(&before) {
-                let (daemon, present) = (daemon.clone(), present.clone());
-                events.push(DomainEvent::ExposureDetected { daemon, present });
+            let daemon = daemon.clone();
+            if processes.is_empty() {
+                self.reported.remove(&daemon);
+                events.push(DomainEvent::ExposureEnded { daemon });
+            } else {
+                self.reported.insert(daemon.clone(), processes);
+                events.push(DomainEvent::ExposureDetected { daemon, present: present.clone() });
             }
         }
         events
@@ -68,26 +78,46 @@ mod tests {
     }
 
     #[test]
-    fn each_process_is_reported_once() {
+    fn each_change_is_reported_once() {
         let mut tracker = ExposureTracker::default();
-        assert!(tracker.observe(&having(&[])).is_empty());
-        assert_eq!(kinds(&tracker.observe(&having(&[7]))), [EventType::ExposureDetected]);
-        assert!(tracker.observe(&having(&[7])).is_empty());
-        let events = tracker.observe(&having(&[7, 9]));
+        assert!(tracker.observe(&having(&[]), true).is_empty());
+        assert_eq!(kinds(&tracker.observe(&having(&[7]), true)), [EventType::ExposureDetected]);
+        assert!(tracker.observe(&having(&[7]), true).is_empty());
+        let events = tracker.observe(&having(&[7, 9]), true);
         let [DomainEvent::ExposureDetected { present, .. }] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(present.len(), 2, "all that are there");
-        assert!(tracker.observe(&having(&[9])).is_empty(), "one is left");
-        assert_eq!(kinds(&tracker.observe(&having(&[]))), [EventType::ExposureEnded]);
-        assert!(tracker.observe(&having(&[])).is_empty());
+        let events = tracker.observe(&having(&[9]), true);
+        let [DomainEvent::ExposureDetected { present, .. }] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(present.len(), 1, "one is left");
+        assert!(tracker.observe(&having(&[9]), true).is_empty());
+        assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
+        assert!(tracker.observe(&having(&[]), true).is_empty());
+    }
+
+    #[test]
+    fn incomplete_search_ends_nothing() {
+        let mut tracker = ExposureTracker::default();
+        assert!(tracker.observe(&having(&[]), false).is_empty());
+        assert_eq!(kinds(&tracker.observe(&having(&[7, 9]), false)), [EventType::ExposureDetected]);
+        assert!(tracker.observe(&having(&[9]), false).is_empty());
+        assert!(tracker.observe(&having(&[]), false).is_empty());
+        assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
+    }
+
+    #[test]
+    fn exposure_without_recorded_process_ends() {
+        // An incident keeps a limited number of processes.
+        let mut tracker = ExposureTracker::with([(daemon("gpu0"), BTreeSet::new())]);
+        assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
     }
 
     #[test]
     fn exposure_of_an_earlier_manager_ends() {
         let process = ClientId { pid: 7, start_time: 1 };
         let mut tracker = ExposureTracker::with([(daemon("gpu0"), BTreeSet::from([process]))]);
-        assert!(tracker.observe(&having(&[7])).is_empty());
+        assert!(tracker.observe(&having(&[7]), true).is_empty());
         let mut gone = tracker.clone();
-        assert!(gone.observe(&BTreeMap::new()).is_empty(), "the daemon is deleted");
-        assert_eq!(kinds(&tracker.observe(&having(&[]))), [EventType::ExposureEnded]);
+        assert!(gone.observe(&BTreeMap::new(), true).is_empty(), "the daemon is deleted");
+        assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
     }
 }

@@ -475,7 +475,7 @@ impl Grouping<'_> {
             }
         }
         for suspect in report.suspects {
-            let is_new = incident.suspects.iter().all(|known| known.pid != suspect.pid);
+            let is_new = incident.suspects.iter().all(|known| !known.is_same(&suspect));
             if is_new && incident.suspects.len() < MOST_CLIENTS {
                 incident.suspects.push(suspect);
             }

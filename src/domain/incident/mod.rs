@@ -103,10 +103,21 @@ pub struct Suspect {
     pub tenant: Option<TenantName>,
     /// Its program, without arguments, where that is known.
     pub program: Option<String>,
-    /// Whether a process outside MPS has ended since, or a refused one before it was looked at; `false` in incidents of other kinds.
+    /// Whether a process outside MPS has ended since, one with an exposed socket has it no longer, or a refused one ended before it was
+    /// looked at; `false` in incidents of other kinds.
     #[serde(default)]
     #[schema(required = true)]
     pub has_ended: bool,
+}
+
+impl Suspect {
+    /// Whether it is the same process: by its identity where both are known by it, else by its number.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self.client, other.client) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.pid == other.pid,
+        }
+    }
 }
 
 /// Who took note of an incident.

@@ -1,5 +1,5 @@
-//! What processes that are no clients are to an incident: of those outside MPS it keeps all, and which have ended; of those that have
-//! a daemon's own directory mounted, all that were seen.
+//! What processes that are no clients are to an incident: of those outside MPS, and of those that have a daemon's own directory
+//! mounted, it keeps all that were seen, and which have ended.
 
 use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition};
 use super::report::IncidentReport;
@@ -34,18 +34,42 @@ impl Grouping<'_> {
 
     /// Processes have the daemon's own directory mounted; `present` are all that have it now.
     pub(super) fn exposed(&mut self, present: &[SocketExposure]) {
-        let suspects = present.iter().map(|one| Suspect {
-            pid: one.process.pid,
-            client: Some(one.process),
-            tenant: None,
-            program: one.program.clone(),
-            has_ended: false,
-        });
-        self.recurring(IncidentReport {
-            suspects: suspects.collect(),
-            detail: Some(describe_exposures(present)),
-            ..IncidentReport::of(IncidentKind::SocketExposed, IncidentTopic::Daemon)
-        });
+        let suspects: Vec<Suspect> = present
+            .iter()
+            .map(|one| Suspect {
+                pid: one.process.pid,
+                client: Some(one.process),
+                tenant: None,
+                program: one.program.clone(),
+                has_ended: false,
+            })
+            .collect();
+        let detail = Some(describe_exposures(present));
+        let is_it = |known: &&StoredIncident| {
+            let incident = &known.incident;
+            let is_known = |one: &Suspect| incident.suspects.iter().any(|known| known.is_same(one));
+            let is_open = incident.is_open() && incident.kind == IncidentKind::SocketExposed;
+            is_open && suspects.iter().all(is_known)
+        };
+        if let Some(known) = self.known.iter().rev().find(is_it) {
+            // That fewer are left is not one more time.
+            let mut incident = known.incident.clone();
+            incident.detail = detail;
+            self.note_event(&mut incident);
+            let transition = Transition::Extended;
+            self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
+        } else {
+            self.recurring(IncidentReport {
+                suspects,
+                detail,
+                ..IncidentReport::of(IncidentKind::SocketExposed, IncidentTopic::Daemon)
+            });
+        }
+        if let Some(change) = self.changes.last_mut() {
+            for suspect in &mut change.incident.suspects {
+                suspect.has_ended = present.iter().all(|one| suspect.client != Some(one.process));
+            }
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Looks for containers that have a daemon's own directory mounted, and writes events where one has.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,15 +34,15 @@ impl Backend {
             if self.is_read_only() || self.parts.store.is_sealed() {
                 continue;
             }
-            let now = match self.exposures().await {
-                Ok(now) => now,
+            let (now, is_complete) = match self.exposures().await {
+                Ok(found) => found,
                 Err(error) => {
                     tracing::debug!(%error, "containers could not be searched for daemons' own directories");
                     continue;
                 }
             };
             let mut next = tracker.clone();
-            let events = next.observe(&now);
+            let events = next.observe(&now, is_complete);
             let written = if events.is_empty() { Ok(()) } else { self.append_events(events).await };
             match written {
                 Ok(()) => tracker = next,
@@ -57,38 +58,47 @@ impl Backend {
         let exposed = open.into_iter().map(|stored| stored.incident);
         let exposed = exposed.filter(|incident| incident.kind == IncidentKind::SocketExposed);
         let reported = exposed.map(|incident| {
-            let processes = incident.suspects.into_iter().filter_map(|suspect| suspect.client);
+            let present = incident.suspects.into_iter().filter(|suspect| !suspect.has_ended);
+            let processes = present.filter_map(|suspect| suspect.client);
             (incident.daemon, processes.collect::<BTreeSet<ClientId>>())
         });
         Ok(reported.collect())
     }
 
-    /// Who has the own directory of each daemon mounted.
-    async fn exposures(&self) -> Result<BTreeMap<DaemonName, Vec<SocketExposure>>, ServiceError> {
+    /// Who has the own directory of each daemon mounted, and whether all processes could be inspected.
+    async fn exposures(&self) -> Result<(BTreeMap<DaemonName, Vec<SocketExposure>>, bool), ServiceError> {
         let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
-        let mut found: BTreeMap<DaemonName, Vec<SocketExposure>> =
-            daemons.into_iter().map(|daemon| (daemon.name, Vec::new())).collect();
-        let context = self.parts.fleet.context();
-        let runtime_dir = context.runtime_dir.clone();
-        let controls = context.foreign_daemons.control_processes();
+        let fleet = &self.parts.fleet;
+        let pipes: Vec<(DaemonName, PathBuf)> = daemons
+            .into_iter()
+            .map(|daemon| {
+                let pipe = fleet.pipe_directory(&daemon.name);
+                (daemon.name, pipe)
+            })
+            .collect();
+        let wanted: Vec<PathBuf> = pipes.iter().map(|(_, pipe)| pipe.clone()).collect();
+        let controls = fleet.context().foreign_daemons.control_processes();
         // This reads all of /proc.
-        let exposed = tokio::task::spawn_blocking(move || {
+        let search = tokio::task::spawn_blocking(move || {
             let controls = controls.into_iter().filter(|control| host::process::is_alive(*control));
             let controls: Vec<u32> = controls.map(|control| control.pid).collect();
-            let exposed = exposed_directories(&runtime_dir, &controls).into_iter();
-            exposed.map(|one| (one.daemon.clone(), exposure(&one))).collect::<Vec<_>>()
+            let search = exposed_directories(&wanted, &controls)?;
+            let exposed = search.found.into_iter().map(|one| (exposure(&one), one.pipes));
+            Ok::<_, io::Error>((exposed.collect::<Vec<_>>(), search.unseen == 0))
         });
-        let exposed = exposed.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
-        for (of, exposure) in exposed {
-            let concerned = found.iter_mut().filter(|(name, _)| of.as_ref().is_none_or(|only| only == *name));
-            for (_, known) in concerned {
+        let search = search.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let (exposed, is_complete) = search.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let mut found = BTreeMap::new();
+        for (name, pipe) in pipes {
+            let known: &mut Vec<SocketExposure> = found.entry(name).or_default();
+            for (exposure, _) in exposed.iter().filter(|(_, reached)| reached.contains(&pipe)) {
                 // It may have several of the daemon's directories.
                 if known.iter().all(|one| one.process != exposure.process) {
                     known.push(exposure.clone());
                 }
             }
         }
-        Ok(found)
+        Ok((found, is_complete))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Handouts;
 use crate::domain::TenantDirectory;
-use crate::host::mounts::{MountSource, entries_in, lives_elsewhere};
+use crate::host::mounts::{LocalMounts, MountSource, lives_elsewhere};
 
 impl Handouts {
     /// The tenants' directories that processes in other mount namespaces have mounted, by process; blocks. Left out is who has none,
@@ -17,9 +17,11 @@ impl Handouts {
         if elsewhere.is_empty() {
             return BTreeMap::new();
         }
-        let Some(tenants) = MountSource::of(&self.root) else { return BTreeMap::new() };
+        let (Ok(tenants), Ok(local)) = (MountSource::of(&self.root), LocalMounts::read()) else {
+            return BTreeMap::new();
+        };
         let mounted = elsewhere.into_iter().map(|pid| {
-            let names = entries_in(pid, &tenants).into_iter();
+            let names = local.entries_in(pid, &tenants).into_iter();
             let directories = names.filter_map(|name| TenantDirectory::parse(name.to_str()?).ok());
             (pid, directories.collect::<Vec<TenantDirectory>>())
         });

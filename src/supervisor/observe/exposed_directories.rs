@@ -1,61 +1,83 @@
 //! Daemons' own directories that are mounted in containers and other mount namespaces. Whoever has one reaches `control_privileged`,
 //! through which root and the daemon's user change every limit.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::domain::DaemonName;
 use crate::host::mounts::{self, MountSource};
-use crate::host::{Identity, process};
+use crate::host::{Identity, container, process};
 
 /// The socket in a daemon's pipe directory by which it is administered.
 const PRIVILEGED: &str = "control_privileged";
 
-/// A daemon's own directory, as it is mounted in another mount namespace.
+/// A directory with the privileged sockets of daemons, as it is mounted in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExposedDirectory {
     /// The oldest process there.
     pub process: Identity,
     /// Where it is mounted there.
     pub point: PathBuf,
-    /// The daemon; `None` for a directory that has those of all daemons in it.
-    pub daemon: Option<DaemonName>,
+    /// The pipe directories whose sockets are in it.
+    pub pipes: Vec<PathBuf>,
 }
 
-/// The directories of the daemons of this runtime directory that are mounted in other mount namespaces than this process's and those
-/// of `controls`, which are the daemons' control processes: they stay in the namespace of the manager that started them. Blocks.
-///
-/// A private copy of all mounts of the host, as of a systemd service with `PrivateTmp=`, mounts no such directory: it has whole file
-/// systems.
-pub fn exposed_directories(runtime_dir: &Path, controls: &[u32]) -> Vec<ExposedDirectory> {
-    let Some(runtime) = MountSource::of(runtime_dir) else { return Vec::new() };
-    let daemons = runtime.join("daemons");
-    let mut wanted = BTreeMap::from([(runtime.clone(), None), (daemons.clone(), None)]);
-    for entry in fs::read_dir(runtime_dir.join("daemons")).into_iter().flatten().flatten() {
-        let Some(name) = entry.file_name().to_str().and_then(|name| DaemonName::parse(name).ok()) else {
-            continue;
-        };
-        let home = daemons.join(name.as_str());
-        let pipe = home.join("pipe");
-        for source in [pipe.join(PRIVILEGED), pipe, home] {
-            wanted.insert(source, Some(name.clone()));
+/// What a search for such directories found.
+#[derive(Debug)]
+pub struct ExposureSearch {
+    /// The directories.
+    pub found: Vec<ExposedDirectory>,
+    /// How many processes this one may not inspect, so that they may have more.
+    pub unseen: usize,
+}
+
+/// The mounts in which the privileged socket of a daemon with one of these pipe directories is, in other mount namespaces than this
+/// process's and those of `controls`, which are the daemons' control processes. Blocks.
+pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<ExposureSearch> {
+    let sockets = pipes.iter().map(|pipe| Ok::<_, io::Error>((source_of(pipe)?.join(PRIVILEGED), pipe)));
+    let sockets: Vec<(MountSource, &PathBuf)> = sockets.collect::<Result<_, _>>()?;
+    let targets: Vec<MountSource> = sockets.iter().map(|(socket, _)| socket.clone()).collect();
+    let mounted = mounts::elsewhere(&targets, controls)?;
+    let found = mounted.found.into_iter().filter(|mount| !is_own_device_plugin(mount.process.pid));
+    let found = found.map(|mount| {
+        let inside = sockets.iter().filter(|(socket, _)| mount.source.contains(socket));
+        let pipes = inside.map(|(_, pipe)| (*pipe).clone()).collect();
+        ExposedDirectory { process: mount.process, point: mount.point, pipes }
+    });
+    Ok(ExposureSearch { found: found.collect(), unseen: mounted.unseen })
+}
+
+/// Where a directory is, or will be made.
+fn source_of(path: &Path) -> io::Result<MountSource> {
+    match (MountSource::of(path), path.parent(), path.file_name()) {
+        (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(source_of(parent)?.join(name))
         }
+        (known, _, _) => known,
     }
-    let found = mounts::elsewhere(|source| wanted.contains_key(source), controls).into_iter();
-    let exposed = found.filter(|mount| mount.source != runtime || !is_device_plugin(mount.process.pid));
-    exposed
-        .filter_map(|mount| {
-            let daemon = wanted.get(&mount.source)?.clone();
-            Some(ExposedDirectory { process: mount.process, point: mount.point, daemon })
-        })
-        .collect()
 }
 
-/// Whether a process is this program as a Kubernetes device plugin, which has the runtime directory for the socket of the API.
-fn is_device_plugin(pid: u32) -> bool {
+/// Whether a process is this program as a Kubernetes device plugin in the pod of this process: it has the runtime directory for the
+/// socket of the API. What a program calls itself is free to choose, but not the pod that it is in.
+fn is_own_device_plugin(pid: u32) -> bool {
     let this = OsStr::new(env!("CARGO_PKG_NAME"));
-    process::executable(pid).is_some_and(|program| program.file_name() == Some(this))
+    let pod = container::pod_of(std::process::id());
+    pod.is_some()
+        && container::pod_of(pid) == pod
+        && process::executable(pid).is_some_and(|program| program.file_name() == Some(this))
         && process::command(pid).is_some_and(|words| words.iter().any(|word| word == "kubelet-plugin"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_that_is_not_made_is_placed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let there = MountSource::of(directory.path()).expect("there");
+        let pipe = directory.path().join("gpu0").join("pipe");
+        assert_eq!(source_of(&pipe).expect("placed"), there.join("gpu0").join("pipe"));
+        assert!(exposed_directories(&[PathBuf::new()], &[]).is_err(), "no place to search for");
+    }
 }

@@ -178,6 +178,16 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
+/// Whether this test may mount, which root alone may: in CI it fails where it may not.
+pub(crate) fn may_mount() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || std::env::var_os("CI").is_none(), "only root can mount: run the tests as root");
+    if !root {
+        eprintln!("SKIPPED: only root can mount");
+    }
+    root
+}
+
 pub(crate) fn pid(value: &Value) -> u32 {
     value.as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_else(|| panic!("{value} is no PID"))
 }

@@ -6,9 +6,10 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::foreign::beside_another;
 use super::log_pages::page;
 use super::tokens::create;
-use crate::harness::{Client, Host, InProcess, Served, eventually, is_root, signal, stderr_of};
+use crate::harness::{Client, Host, InProcess, Served, eventually, may_mount, signal, stderr_of};
 
 /// The newest incident of a kind, once there is one for which `is_it` holds.
 pub(super) fn incident(host: &Served, kind: &str, is_it: impl Fn(&Value) -> bool) -> Value {
@@ -355,7 +356,7 @@ impl Drop for Contained {
 
 #[test]
 fn mounted_daemon_directory_is_an_incident() {
-    if !is_root() {
+    if !may_mount() {
         return;
     }
     let mut host = Host::ready();
@@ -377,6 +378,16 @@ fn mounted_daemon_directory_is_an_incident() {
     assert!(summary.contains(&format!("has it at {}", mounted.display())), "{summary}");
     assert!(open["remedy"].as_str().expect("text").contains("container.mount"), "{open}");
 
+    // A second one comes and goes.
+    let both = |one: &Value| one["suspected"].as_array().is_some_and(|pids| pids.len() == 2);
+    let other = Contained::start(&format!("mount --bind {} {}", pipe.display(), mounted.display()));
+    incident(&host, "socket_exposed", both);
+    drop(other);
+    let has_one_left = |one: &Value| both(one) && one["suspected"][1]["has_ended"] == true;
+    let one_left = incident(&host, "socket_exposed", has_one_left);
+    assert_eq!(one_left["suspected"][0]["has_ended"], false, "{one_left}");
+    assert_eq!(one_left["summary"], open["summary"]);
+
     // It ends while no manager runs: the next one says so.
     host.end_manager(Signal::KILL);
     drop(container);
@@ -385,7 +396,8 @@ fn mounted_daemon_directory_is_an_incident() {
     let all = host.api().get("/api/v1/events?type=exposure.").ok()["items"].clone();
     let kinds: Vec<&str> =
         all.as_array().expect("items").iter().map(|one| one["type"].as_str().expect("text")).collect();
-    assert_eq!(kinds, ["exposure.ended", "exposure.detected"], "{all}");
+    let detected = "exposure.detected";
+    assert_eq!(kinds, ["exposure.ended", detected, detected, detected], "{all}");
 
     // The directory around those of all daemons is each one's.
     let runtime = host.runtime("");
@@ -398,4 +410,20 @@ fn mounted_daemon_directory_is_an_incident() {
     for daemon in ["gpu0", "gpu1"] {
         incident(&host, "socket_exposed", |one| recovered(one) && one["daemon"] == daemon);
     }
+}
+
+#[test]
+fn mounted_directory_of_adopted_daemon_is_an_incident() {
+    if !may_mount() {
+        return;
+    }
+    let (host, foreign, _client): (InProcess, _, _) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "observed").status, 201);
+    host.await_phase("theirs", "observed");
+    let mounted = host.dir().join("mounted");
+    std::fs::create_dir(&mounted).expect("made");
+    let pipe = foreign.pipe();
+    let around = pipe.parent().expect("a directory around it");
+    let _container = Contained::start(&format!("mount --bind {} {}", around.display(), mounted.display()));
+    incident(&host, "socket_exposed", |one| one["state"] == "open" && one["daemon"] == "theirs");
 }

@@ -392,8 +392,22 @@ fn exposed_socket_names_process_container_and_path() {
     let second = "process 9 of uid 0 (train) has it at /mnt";
     assert_eq!(journal.only().summary(), format!("{head}{first}, {second}"));
     assert_eq!(journal.only().suspects.len(), 2);
+    let times = journal.only().occurrences;
+    journal.write(&detected(vec![exposure(9, None)]));
+    assert_eq!(journal.only().summary(), format!("{head}{second}"));
+    let has_ended: Vec<bool> = journal.only().suspects.iter().map(|one| one.has_ended).collect();
+    assert_eq!(has_ended, [true, false]);
+    assert_eq!(journal.only().occurrences, times, "nothing new");
+    // The number of the first is another process's now.
+    let mut reused = exposure(7, None);
+    reused.process.start_time += 1;
+    journal.write(&detected(vec![reused]));
+    let identities: Vec<(u32, bool)> =
+        journal.only().suspects.iter().map(|one| (one.pid, one.has_ended)).collect();
+    assert_eq!(identities, [(7, true), (9, true), (7, false)]);
     journal.write(&DomainEvent::ExposureEnded { daemon: daemon("gpu0") });
-    assert_eq!(journal.only().summary(), format!("{}{first}, {second}", head.replace(" is ", " was ")));
+    let last = "process 7 of uid 0 (train) has it at /mnt";
+    assert_eq!(journal.only().summary(), format!("{}{last}", head.replace(" is ", " was ")));
     assert_eq!((journal.opened, journal.ended), (1, 1));
 }
 
