@@ -321,11 +321,8 @@ mod tests {
     fn this_namespace_is_not_elsewhere() {
         let this = std::process::id();
         assert!(!lives_elsewhere(this) && !lives_elsewhere(1 << 23));
-        let everything: Vec<MountSource> = read_mounts("self")
-            .expect("readable")
-            .into_iter()
-            .map(|mount| mount.source)
-            .collect();
+        let everything: Vec<MountSource> =
+            read_mounts("self").expect("readable").into_iter().map(|mount| mount.source).collect();
         let seen = elsewhere(&everything, &[]).expect("/proc is readable");
         assert!(seen.found.iter().all(|mount| mount.process.pid != this));
         let local = LocalMounts::read().expect("readable");
@@ -376,9 +373,8 @@ mod tests {
         let around = MountSource::of(directory.path()).expect("there");
         let (root, entry) = (root.display(), entry.display());
         for (enter, shown) in [(String::new(), 1), (format!("chroot {root} "), 0)] {
-            let script = format!(
-                "mount --bind / {root} && mount --bind {entry} {root}/mnt && exec {enter}sleep 600"
-            );
+            let script =
+                format!("mount --bind / {root} && mount --bind {entry} {root}/mnt && exec {enter}sleep 600");
             let mut child =
                 Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().expect("unshare");
             let deadline = Instant::now() + Duration::from_secs(30);
