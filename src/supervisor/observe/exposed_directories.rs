@@ -38,7 +38,10 @@ pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<Ex
     let sockets: Vec<(MountSource, &PathBuf)> = sockets.collect::<Result<_, _>>()?;
     let targets: Vec<MountSource> = sockets.iter().map(|(socket, _)| socket.clone()).collect();
     let mounted = mounts::elsewhere(&targets, controls)?;
-    let found = mounted.found.into_iter().filter(|mount| !is_own_device_plugin(mount.process.pid));
+    let found = mounted.found.into_iter();
+    let found = found.filter(|mount| {
+        may_administer(process::uid(mount.process.pid)) && !is_own_device_plugin(mount.process.pid)
+    });
     let found = found.map(|mount| {
         let inside = sockets.iter().filter(|(socket, _)| mount.source.contains(socket));
         let pipes = inside.map(|(_, pipe)| (*pipe).clone()).collect();
@@ -55,6 +58,12 @@ fn source_of(path: &Path) -> io::Result<MountSource> {
         }
         (known, _, _) => known,
     }
+}
+
+/// Whether the socket lets this user administer daemons: root, and whose they are. An agent that watches the host, and has all of it, mostly
+/// runs as somebody else. A user that is not known may be either.
+fn may_administer(uid: Option<u32>) -> bool {
+    uid.is_none_or(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
 /// Whether a process is this program as a Kubernetes device plugin in the pod of this process: it has the runtime directory for the
@@ -79,5 +88,6 @@ mod tests {
         let pipe = directory.path().join("gpu0").join("pipe");
         assert_eq!(source_of(&pipe).expect("placed"), there.join("gpu0").join("pipe"));
         assert!(exposed_directories(&[PathBuf::new()], &[]).is_err(), "no place to search for");
+        assert!(may_administer(Some(0)) && may_administer(None) && !may_administer(Some(u32::MAX - 1)));
     }
 }
