@@ -37,9 +37,7 @@ pub async fn serve(
 ) -> Result<(), StartupError> {
     let signals = StopSignals::listen().map_err(refused)?;
     trusted::check_directories(&config)?;
-    if options.remove_at_exit {
-        trial::check_removable(&config)?;
-    }
+    let around = if options.remove_at_exit { trial::check_removable(&config)? } else { Vec::new() };
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
     let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
     let prepared = Prepared::new(&config, options.new_database).await?;
@@ -55,7 +53,7 @@ pub async fn serve(
     {
         app.shutdown().await;
         if options.remove_at_exit
-            && let Err(error) = trial::remove_all(&config).await
+            && let Err(error) = trial::remove_all(&config, &around).await
         {
             tracing::error!(%error, "the simulated host could not be removed");
         }
@@ -76,7 +74,7 @@ pub async fn serve(
     following.abort();
     app.shutdown().await;
     if options.remove_at_exit {
-        trial::remove_all(&config).await?;
+        trial::remove_all(&config, &around).await?;
     }
     stopping.abort();
     tracing::info!("stopped");

@@ -89,8 +89,9 @@ pub(super) fn mark(config: &Config) -> Result<(), StartupError> {
     fs::write(&file, text).map_err(|error| StartupError(format!("{}: {error}", file.display())))
 }
 
-/// Refuses to remove at the end what was there before the trial: a directory is new, empty, or left by an earlier trial.
-pub(super) fn check_removable(config: &Config) -> Result<(), StartupError> {
+/// Refuses to remove at the end what was there before the trial: a directory is new, empty, or left by an earlier trial. Gives the
+/// directories around them that are not there yet, the innermost first.
+pub(super) fn check_removable(config: &Config) -> Result<Vec<PathBuf>, StartupError> {
     if config.sim.is_none() {
         return Err(StartupError(
             "--rm removes the state and the runtime directory at the end, which is for simulated hosts only: add --sim PROFILE, as \
@@ -124,7 +125,8 @@ pub(super) fn check_removable(config: &Config) -> Result<(), StartupError> {
     if !names.is_empty() && !names.contains("sim") {
         return refuse(runtime, "it is that of a real host");
     }
-    Ok(())
+    let around = [state, runtime].into_iter().flat_map(|directory| directory.ancestors().skip(1));
+    Ok(around.filter(|path| !path.exists()).map(Path::to_owned).collect())
 }
 
 /// Refuses a runtime directory that is not a simulated host's.
@@ -195,8 +197,9 @@ pub async fn remove_state(state_dir: &Path) -> Result<DirectoryRemoval, TrialErr
     removed
 }
 
-/// Ends and removes everything of a simulated host whose manager has just stopped, and says what it could not.
-pub(super) async fn remove_all(config: &Config) -> Result<(), StartupError> {
+/// Ends and removes everything of a simulated host whose manager has just stopped, with the directories `around` that were made for it,
+/// and says what it could not.
+pub(super) async fn remove_all(config: &Config, around: &[PathBuf]) -> Result<(), StartupError> {
     end_processes(&config.runtime_dir).await.map_err(refused)?;
     let removals = [
         (&config.runtime_dir, remove_runtime(&config.runtime_dir)),
@@ -206,6 +209,10 @@ pub(super) async fn remove_all(config: &Config) -> Result<(), StartupError> {
         if let DirectoryRemoval::Kept(names) = removal.map_err(refused)? {
             tracing::warn!("{} was not removed: it holds {}", path.display(), names.join(", "));
         }
+    }
+    for path in around {
+        // One that others use meanwhile stays.
+        let _ = fs::remove_dir(path);
     }
     Ok(())
 }
@@ -297,7 +304,10 @@ mod tests {
     fn only_trials_own_directories_are_removable() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = config(directory.path());
-        check_removable(&config).expect("nothing is there yet");
+        assert_eq!(check_removable(&config).expect("nothing is there yet"), Vec::<PathBuf>::new());
+        let below = directory.path().join("a");
+        let deep = Config { state_dir: below.join("b/state"), ..config.clone() };
+        assert_eq!(check_removable(&deep).expect("nothing is there yet"), [below.join("b"), below]);
         let refusal = |config: &Config| check_removable(config).expect_err("refused").to_string();
         let real = Config { sim: None, ..config.clone() };
         assert!(refusal(&real).contains("add --sim"), "{}", refusal(&real));
