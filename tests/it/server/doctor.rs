@@ -207,9 +207,10 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
         .command(&["sim", "client", "--world", host.runtime("sim").to_str().unwrap(), "--spin", "600"])
         .spawn()
         .unwrap();
-    let seen = eventually("the process is on a GPU", || {
+    let seen = eventually("the process is on each GPU", || {
         let seen = examine(&host);
-        (seen.status("outside_mps") == "warn").then_some(seen)
+        let words = seen.checks["outside_mps"]["seen"].as_str().unwrap();
+        words.contains("on GPU 0").then_some(seen)
     });
     seen.is("outside_mps", "warn", &format!("{} on GPU 0", outsider.id()));
     seen.cures("outside_mps", &format!("kill {}", outsider.id()));
