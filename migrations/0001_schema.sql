@@ -123,9 +123,16 @@ CREATE TABLE tenants (
     events_visible_from INTEGER NOT NULL DEFAULT 0,
     -- The tenant's directory in the runtime directory, with the one socket that its processes need. Random, so that another
     -- tenant of the same name gets another directory.
-    directory           TEXT NOT NULL DEFAULT ''
+    directory           TEXT NOT NULL DEFAULT '',
+    -- When it expires, in unix milliseconds; NULL where it stays until it is deleted. It is a part of the spec that stands here alone, so
+    -- that the expired ones are found without reading every spec.
+    expires_at          INTEGER,
+    -- Whether it is drained: it admits no process, and is deleted once it has none. A drain has it expire, and whoever changes that takes the
+    -- drain back.
+    draining            INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1))
 ) STRICT;
 CREATE INDEX tenants_by_daemon ON tenants (daemon, name);
+CREATE INDEX tenants_by_expiry ON tenants (expires_at) WHERE expires_at IS NOT NULL;
 CREATE UNIQUE INDEX tenants_by_folded_name ON tenants (replace(name, '-', '_'));
 CREATE UNIQUE INDEX tenants_by_directory ON tenants (directory);
 

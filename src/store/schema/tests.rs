@@ -57,23 +57,6 @@ async fn older_database_is_copied_and_migrated() {
 }
 
 #[tokio::test]
-async fn tenants_of_the_first_version_never_expire() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("test.db");
-    let first =
-        Migrator::with_migrations(MIGRATIONS.iter().filter(|one| one.version == 1).cloned().collect());
-    let mut connection = open(&path, &first, 0).await.expect("created");
-    let rows = r#"INSERT INTO daemons VALUES ('gpu0', '{"gpus": []}', 1, 1, 0, 0, 1);
-                  INSERT INTO tenants VALUES ('web', 'gpu0', '{"daemon": "gpu0"}', 1, 1, 0, 0, 1, '0123456789')"#;
-    execute(&mut connection, rows).await;
-    connection.close().await.expect("closed");
-    let mut connection = open(&path, &MIGRATIONS, 9).await.expect("migrated");
-    let kept = "SELECT name || ' ' || coalesce(expires_at, 'stays') FROM tenants";
-    assert_eq!(texts(&mut connection, kept).await, ["web stays"]);
-    assert_eq!(read(&mut connection).await.expect("read"), Schema::Version(newest()));
-}
-
-#[tokio::test]
 async fn failed_migration_changes_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = database(directory.path()).await;
