@@ -488,20 +488,12 @@ impl Backend {
                 }
                 status.gpus = resolved.gpus;
             }
-            (None, _) => status.conditions.push(Condition::new(
-                ConditionType::Ready,
-                false,
-                ConditionReason::DaemonNotReady,
-                "its daemon is not managed yet",
-            )),
-            (Some(_), Err(error)) => {
-                status.conditions.push(Condition::new(
-                    ConditionType::Ready,
-                    false,
-                    ConditionReason::CannotBeHeld,
-                    error.for_actor(&ctx.actor).to_string(),
-                ));
-            }
+            (None, _) => status
+                .conditions
+                .push(not_ready(ConditionReason::DaemonNotReady, "its daemon is not managed yet".to_owned())),
+            (Some(_), Err(error)) => status
+                .conditions
+                .push(not_ready(ConditionReason::CannotBeHeld, error.for_actor(&ctx.actor).to_string())),
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         let mut view = TenantView { name, generation, created_at, updated_at, spec, status };
@@ -510,6 +502,10 @@ impl Backend {
         }
         view
     }
+}
+
+fn not_ready(reason: ConditionReason, message: String) -> Condition {
+    Condition::new(ConditionType::Ready, false, reason, message)
 }
 
 /// Counts the clients of a tenant that were started with limits that are not its present ones.
