@@ -220,6 +220,8 @@ def test_enter_in_layout_editor_changes_nothing(host, visitor, path):
     if path.endswith("new"):
         page.get_by_label("Name").fill(f"entered_{visit.scripted}".lower())
     press(page, "Add a partition")
+    # What is typed before the answer is there goes with the page before.
+    expect(page.get_by_role("listitem", name="Step")).to_have_count(2)
     fill(page, 1, partition="web", chunks=7)
     fill(page, 2, partition="batch", chunks=5)
     fields = ["step-0-partition", "step-0-chunks", "step-1-tenants", "step-1-chunks", "sku"]
