@@ -127,8 +127,8 @@ CREATE TABLE tenants (
     -- When it expires, in unix milliseconds; NULL where it stays until it is deleted. It is a part of the spec that stands here alone, so
     -- that the expired ones are found without reading every spec.
     expires_at          INTEGER,
-    -- Whether it is drained: it admits no process, and is deleted once it has none. A drain has it expire, and whoever changes that takes the
-    -- drain back.
+    -- Whether it is drained: it admits no process, and is deleted once it has none. A drain has it expire, and a change of its expiry
+    -- takes the drain back.
     draining            INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1))
 ) STRICT;
 CREATE INDEX tenants_by_daemon ON tenants (daemon, name);

@@ -72,8 +72,7 @@ impl Backend {
         }
     }
 
-    /// Reads committed data; counts the events after `counted`, and writes the incidents among them to the log, where whoever reads
-    /// the journal looks for them.
+    /// Reads committed data; counts the events after `counted`, and logs the incidents among them, so that the journal shows them too.
     async fn read_snapshot(&self, counted: &mut Option<i64>) -> Result<CommittedSnapshot, StoreError> {
         let mut db = self.parts.store.read().await?;
         let mut last = match *counted {

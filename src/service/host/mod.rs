@@ -216,7 +216,7 @@ impl Service {
             backend.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
         let (driver, gpus) = (driver.map_err(unavailable)?, gpus.map_err(unavailable)?);
         let read_only = backend.read_only().await?;
-        // Whoever looks for why the database cannot be read sees the host all the same.
+        // An operator who looks for why the database cannot be read still sees the host.
         let daemons = backend.stored_daemons().await.unwrap_or_default();
         let context = backend.parts.fleet.context();
         Ok(HostView {

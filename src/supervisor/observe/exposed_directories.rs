@@ -1,4 +1,4 @@
-//! Daemons' own directories that are mounted in containers and other mount namespaces. Whoever has one reaches `control_privileged`,
+//! Daemons' own directories that are mounted in containers and other mount namespaces. A process that has one reaches `control_privileged`,
 //! through which root and the daemon's user change every limit.
 
 use std::ffi::OsStr;
@@ -61,7 +61,7 @@ fn source_of(path: &Path) -> io::Result<MountSource> {
 }
 
 /// Whether the socket lets this user administer daemons: root, and whose they are. An agent that watches the host, and has all of it, mostly
-/// runs as somebody else. A user that is not known may be either.
+/// runs as another user. A user that is not known may be either.
 fn may_administer(uid: Option<u32>) -> bool {
     uid.is_none_or(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }

@@ -41,7 +41,7 @@ pub(in crate::service) struct EngineFileWriter {
     is_closed: Arc<Mutex<bool>>,
     /// The tenants that have a device in the specification as it was written last.
     listed: watch::Sender<BTreeSet<TenantName>>,
-    /// Somebody waits for a device.
+    /// Wakes the task that keeps the files: a caller waits for a device.
     requested: Arc<Notify>,
 }
 
@@ -85,7 +85,7 @@ impl EngineFileWriter {
         let _ = timeout(longest, self.listed.subscribe().wait_for(|listed| listed.contains(tenant))).await;
     }
 
-    /// Waits until somebody wants the files brought up to date.
+    /// Waits until a caller wants the files brought up to date.
     pub(super) async fn requested(&self) {
         self.requested.notified().await;
     }

@@ -47,7 +47,7 @@ struct EngineFileSources {
 }
 
 impl Backend {
-    /// Keeps the files true: at each commit, whenever a tenant's socket is handed out or closed, when somebody waits for a device,
+    /// Keeps the files true: at each commit, whenever a tenant's socket is handed out or closed, when a caller waits for a device,
     /// and at intervals, for what nobody reports, as a file that was removed.
     pub async fn keep_engine_files(self: Arc<Self>, every: Duration) {
         let mut commits = self.parts.store.committed();
