@@ -17,6 +17,7 @@ mod fetch;
 mod fleet;
 mod foreign;
 mod gpu;
+mod help;
 mod host;
 mod host_file;
 mod identity;
@@ -328,7 +329,7 @@ enum SimCommand {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     completion::answer_shell::<Cli>();
-    let mut command = Cli::command().color(help_colour(std::env::args_os()));
+    let mut command = help::in_groups(Cli::command()).color(help_colour(std::env::args_os()));
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed =
         parsed.and_then(|found| Cli::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
