@@ -74,7 +74,7 @@ impl MemoryUse {
 }
 
 /// Which clients are beyond their limits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct BreachTracker {
     /// The limit in bytes that each was started with, where it is known.
     limits: BTreeMap<(ClientId, GpuUuid), u64>,

@@ -24,6 +24,9 @@ impl Backend {
         };
         loop {
             tokio::time::sleep(every).await;
+            if self.is_read_only() || self.parts.store.is_sealed() {
+                continue;
+            }
             let uses = match self.memory_uses().await {
                 Ok(uses) => uses,
                 Err(error) => {
@@ -31,12 +34,10 @@ impl Backend {
                     continue;
                 }
             };
-            let events = tracker.observe(&uses);
-            if events.is_empty() || self.parts.store.is_sealed() {
-                continue;
-            }
+            let mut next = tracker.clone();
+            let events = next.observe(&uses);
             match self.append_events(events).await {
-                Ok(()) => {}
+                Ok(()) => tracker = next,
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::warn!(%error, "a breach of a memory limit could not be recorded"),
             }
@@ -45,6 +46,9 @@ impl Backend {
 
     /// Writes events that were found, all or none.
     pub(super) async fn append_events(&self, events: Vec<DomainEvent>) -> Result<(), StoreError> {
+        if events.is_empty() {
+            return Ok(());
+        }
         let clock = self.parts.clock;
         self.parts
             .store

@@ -43,8 +43,7 @@ impl Backend {
             };
             let mut next = tracker.clone();
             let events = next.observe(&now, is_complete);
-            let written = if events.is_empty() { Ok(()) } else { self.append_events(events).await };
-            match written {
+            match self.append_events(events).await {
                 Ok(()) => tracker = next,
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::warn!(%error, "an exposed socket could not be recorded"),
