@@ -63,6 +63,8 @@ tenant_in_a_mount_namespace() {
 
     start_boxed first
     check_that "a client there is listed as the tenant's, with its PID" wait_for 20 "it is listed" boxed_client_is_listed "$CLIENT_PID"
+    api GET '/api/v1/clients?tenant=boxed'
+    check "it is the tenant's by what is mounted there" container "$(json "$BODY" 'd["items"][0]["attributed_by"]')"
     end_process "$CLIENT_PID" 5
     before=$(daemon_field 'd["status"]["pid"]')
     api POST /api/v1/daemons/gpu0/restart
