@@ -27,8 +27,8 @@ async fn apply(service: &Service, fleet: &Fleet, file: HostFile) -> Result<(), S
     }
     let ctx =
         RequestContext::of_manager(service.clock(), "serve --apply", Target::Other("host/spec".to_owned()));
-    let extent = HostFileOptions::default();
-    let applied = service.put_host_spec(&ctx, file, extent, WriteOptions::default()).await;
+    let file_options = HostFileOptions::default();
+    let applied = service.put_host_spec(&ctx, file, file_options, WriteOptions::default()).await;
     let AppliedHostFile { changes, warnings, operation, .. } = applied.map_err(described)?;
     for FieldError { pointer, detail } in warnings {
         tracing::warn!("the host file may be wrong at {pointer}: {detail}");

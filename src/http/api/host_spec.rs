@@ -107,9 +107,9 @@ pub(super) async fn put(
     };
     let file = text::read(&text, format).map_err(refused_file)?;
     let options = conditions.options(dry_run);
-    let extent = HostFileOptions { prune, recreate };
+    let file_options = HostFileOptions { prune, recreate };
     let AppliedHostFile { changes, warnings, operation, tag } =
-        app.service.put_host_spec(&ctx, file, extent, options).await?;
+        app.service.put_host_spec(&ctx, file, file_options, options).await?;
     let diff = HostFileDiff { changes, warnings, operation };
     match &diff.operation {
         Some(operation) => Ok(accepted_as(operation, &diff, false)),

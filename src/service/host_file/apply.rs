@@ -297,7 +297,7 @@ impl Writing {
                 version: active.version,
                 gpu_map: active.gpu_map.clone(),
                 drift_policy: active.drift_policy,
-                recreate: self.compared.extent.recreate,
+                recreate: self.compared.file_options.recreate,
             };
             let allowed = may_change(&mut *db, &name, &layout.request()).await;
             self.faults.keep(&format!("/bindings/{name}"), allowed)?;
@@ -330,7 +330,7 @@ impl Writing {
         let changes = u32::try_from(self.compared.changes.len()).unwrap_or(u32::MAX);
         Ok(OperationRequest::ApplySpec {
             changes,
-            prune: self.compared.extent.prune,
+            prune: self.compared.file_options.prune,
             daemons,
             layouts,
             delete_daemons,

@@ -162,7 +162,7 @@ impl Backend {
         let Some(daemon) = self.stored_daemon(name).await? else { return Ok(()) };
         let projected = Projected { daemon, active: active.clone(), layout };
         if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
-            for blocker in plan.refusals(compared.extent.recreate) {
+            for blocker in plan.refusals(compared.file_options.recreate) {
                 faults.conflict(place.clone(), blocker.what.in_host_file());
             }
         }

@@ -61,7 +61,7 @@ struct Compared {
     stored: StoredHost,
     gpus: Vec<Gpu>,
     changes: Vec<HostChange>,
-    extent: HostFileOptions,
+    file_options: HostFileOptions,
 }
 
 impl Compared {
@@ -70,9 +70,9 @@ impl Compared {
         file: &HostFile,
         stored: StoredHost,
         gpus: &[Gpu],
-        extent: HostFileOptions,
+        file_options: HostFileOptions,
     ) -> Result<Self, ServiceError> {
-        let prune = extent.prune;
+        let prune = file_options.prune;
         let mut spec =
             resolve(file, &stored, gpus, prune).map_err(|errors| Faults::of_host(errors).refusal())?;
         for (name, wanted) in spec.tenants.iter_mut().filter(|(name, _)| stored.draining.contains(name)) {
@@ -80,7 +80,7 @@ impl Compared {
             wanted.expires_at = stored.tenants.get(name).and_then(|now| now.expires_at);
         }
         let changes = changes(&spec, &stored, gpus, prune);
-        Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, extent })
+        Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, file_options })
     }
 }
 
@@ -102,7 +102,7 @@ impl Service {
         &self,
         ctx: &RequestContext,
         file: HostFile,
-        extent: HostFileOptions,
+        file_options: HostFileOptions,
         options: WriteOptions,
     ) -> Result<AppliedHostFile, ServiceError> {
         let permit = ctx.require(Right::Administer)?.on_any_spec();
@@ -112,7 +112,7 @@ impl Service {
         let stored = stored::load(&mut *backend.parts.store.read().await?, Some(&file)).await?;
         let tag = tag_of(&export(&stored, &gpus));
         check_tag(&options, &tag)?;
-        let compared = Compared::of(&file, stored, &gpus, extent)?;
+        let compared = Compared::of(&file, stored, &gpus, file_options)?;
         let warnings = faults::fields(compared.spec.warnings.clone());
         if compared.changes.is_empty() {
             return Ok(AppliedHostFile { changes: Vec::new(), warnings, operation: None, tag });

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::audit::{EXPIRE, Target};
+use crate::domain::plan::Desired;
 use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::{TenantDirectory, TenantName};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag, fate};
@@ -74,10 +75,7 @@ impl Backend {
             })
             .await?;
         if !dry_run {
-            self.publish(desired);
-            if is_finished {
-                self.parts.fleet.context().handouts.finish(&directory);
-            }
+            self.take_back(desired, &directory, is_finished);
         }
         Ok(())
     }
@@ -117,12 +115,17 @@ impl Backend {
         if !dry_run {
             self.parts.access.end(&revoked).await;
             self.history.forget(&forgotten);
-            self.publish(desired);
-            if is_finished {
-                self.parts.fleet.context().handouts.finish(&directory);
-            }
+            self.take_back(desired, &directory, is_finished);
         }
         Ok(())
+    }
+
+    /// Has a tenant's daemon change, which closes the tenant's directory; it is removed at once when no process will be started with it.
+    fn take_back(&self, desired: Option<Desired>, directory: &TenantDirectory, is_finished: bool) {
+        self.publish(desired);
+        if is_finished {
+            self.parts.fleet.context().handouts.finish(directory);
+        }
     }
 
     /// Periodically deletes the tenants that have expired and have no process.
