@@ -133,7 +133,8 @@ give_back
 names=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) || exit 0
 find_lost "$names"
 count=0
-for file in "$leftover"/*; do
+# What was lost comes last: a tenant that has processes after all stays, and must not hold up the others.
+for file in "$leftover"/slurm_* "$leftover"/lost_*; do
     [ -e "$file" ] && [ "$count" -lt "$most" ] || continue
     count=$((count + 1))
     finish "${file##*/}" 5

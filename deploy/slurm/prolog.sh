@@ -99,7 +99,8 @@ among() {
 # the job may have. The last line that fits the job counts.
 read_shares() {
     ttl=48h shards_per_gpu='' memory_per_shard='' is_divided='' partitions='' memory_of_partition='' wanted='' number=0
-    while read -r kind name count memory tenants; do
+    # The last line need not end.
+    while read -r kind name count memory tenants || [ -n "$kind" ]; do
         number=$((number + 1))
         case $kind in
         '' | '#'*) continue ;;
@@ -172,7 +173,7 @@ take_partition() {
         for tenant in $partitions; do
             [ "$(date +%s)" -lt "$latest" ] || break 2
             ln -- "$record/run" "$taken/$tenant" 2>/dev/null || [ "$(cat -- "$taken/$tenant" 2>/dev/null)" = "$run" ] || continue
-            if delete_earlier "$tenant"; then
+            if [ "$tenant" = "$kept" ] || delete_earlier "$tenant"; then
                 # Only now, since the epilog ends the processes of the tenant that it finds here. An epilog also gives back a
                 # partition whose run has ended without that.
                 printf '%s\n' "$tenant" >"$record/tenant" || refuse "$record cannot be written"
@@ -183,6 +184,20 @@ take_partition() {
         sleep 1
     done
     refuse "no partition of GPU $gpus that it may have is free ($partitions)"
+}
+
+# Leaves the tenant of a record to the next epilog, and removes the record: it is of an earlier run whose epilog did not come.
+set_aside() {
+    if [ -s "$record/tenant" ] && [ -s "$record/run" ]; then
+        read -r earlier <"$record/run"
+        mv -- "$record/tenant" "$leftover/$earlier"
+    fi
+    rm -rf -- "$record"
+}
+
+# Makes the record, unless it is there.
+make_record() {
+    [ -d "$record" ] || { mkdir -- "$record" && chmod 0711 "$record"; } || say "$record cannot be made, so its tasks fail"
 }
 
 # A node without this file has no mps-manager for its jobs.
@@ -196,20 +211,17 @@ esac
 record=$records/$job
 mkdir -p -- "$leftover" "$taken"
 chmod 0711 "$records"
-# A record under this ID is of an earlier run whose epilog did not come: its tenant is left to the next epilog.
-if [ -s "$record/tenant" ] && [ -s "$record/run" ]; then
-    read -r earlier <"$record/run"
-    mv -- "$record/tenant" "$leftover/$earlier"
-fi
-rm -rf -- "$record"
 
 gpus=${SLURM_JOB_GPUS:-${CUDA_VISIBLE_DEVICES:-}}
 case $gpus in
-'' | NoDevFiles) exit 0 ;;
+'' | NoDevFiles)
+    set_aside
+    exit 0
+    ;;
 esac
-if ! { mkdir -- "$record" && chmod 0711 "$record"; }; then
-    say "$record cannot be made, so its tasks fail"
-fi
+make_record
+# No task starts before this is over.
+rm -f -- "$record/env" "$record/env.new" "$record/refused"
 
 found=
 for _attempt in 1 2 3; do
@@ -249,19 +261,27 @@ esac
 
 # No other run has this name, also where Slurm uses a job ID again.
 run=slurm_${job}_$(printf '%s' "$submitted" | tr -cd '0-9')_$restarts
-printf '%s\n' "$run" >"$record/run" || refuse "$record cannot be written"
+
+# The same run again keeps its tenant, in which its processes may run.
+kept=''
+if [ "$(cat -- "$record/run" 2>/dev/null)" = "$run" ]; then
+    kept=$(cat -- "$record/tenant" 2>/dev/null)
+else
+    set_aside
+    make_record
+    printf '%s\n' "$run" >"$record/run" || refuse "$record cannot be written"
+fi
 
 read_shares
-# The same run again, as after a restart of slurmd, keeps its tenant: an epilog that is deleting it now has done so before it is made
-# again, and none begins later.
-kept=''
+# Where an epilog came in between, it has deleted the tenant before that is made again, and none begins later.
+had=''
 if [ -s "$leftover/$run" ]; then
-    kept=$(cat -- "$leftover/$run" 2>/dev/null)
+    had=$(cat -- "$leftover/$run" 2>/dev/null)
     (
         flock -w 20 9 || exit 1
         rm -f -- "$leftover/$run"
     ) 9<"$leftover/$run"
-    [ ! -e "$leftover/$run" ] || refuse "an epilog is still deleting tenant $kept, which it had before"
+    [ ! -e "$leftover/$run" ] || refuse "an epilog is still deleting tenant $had, which it had before"
 fi
 shards=$(shards_in "$per_node")
 set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s"
@@ -273,7 +293,7 @@ if [ -n "$is_divided" ]; then
     *) refuse "a layout divides GPU $gpus, where a job can have one partition: ask for it with --gres=shard:1" ;;
     esac
     [ -n "$partitions" ] || refuse "no line of $shares gives it a ${wanted:+$wanted }partition of GPU $gpus: add one for that GPU"
-    partitions="$kept $partitions"
+    partitions="$kept $had $partitions"
     take_partition
     # Its partition decides how many SMs it has.
     share="a partition" memory=$memory_of_partition

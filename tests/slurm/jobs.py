@@ -144,6 +144,27 @@ def random_jobs(cluster, count, dice):
     return [Job(cluster, USERS[number % 3], shards=dice.choice([1, 1, 2, 4]), fate=fates[number % 4]) for number in range(count)]
 
 
+def connected(host):
+    """The PIDs of all clients."""
+    return [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]]
+
+
+def prolog_again(cluster, host, job):
+    """The Prolog once more for a run that has begun: the job keeps its tenant, its partition if it has one, and its processes."""
+    def noted():
+        files = [cluster.records / f"{job.id}/{name}" for name in ["tenant", "run", "env"]]
+        return {path: path.read_text() for path in [*files, *(cluster.records / "taken").iterdir()]}
+
+    before = noted()
+    log = (cluster.home / "scripts.log").read_text()
+    gpus = re.findall(rf"job {job.id}: tenant \S+: GPUs ([0-9,]+),", log)[-1]
+    uid = str(pwd.getpwnam(job.user).pw_uid)
+    cluster.run(cluster.home / "prolog.sh", SLURM_JOB_ID=str(job.id), SLURM_JOB_UID=uid, SLURM_JOB_GPUS=gpus)
+    assert noted() == before, f"{noted()}, not {before}"
+    assert not any((cluster.records / "leftover").iterdir()), "its tenant was left to an epilog"
+    assert job.seen()["pid"] in connected(host), f"the client of job {job.id} was ended"
+
+
 def with_a_restart(cluster, host, count, dice):
     """Jobs of which some are ended from outside, while the manager is killed, missed and started again."""
     step = Job(cluster, USERS[0], shards=1, script=STEP)
@@ -151,6 +172,7 @@ def with_a_restart(cluster, host, count, dice):
     lost = Job(cluster, USERS[1], shards=1, fate="cancelled")
     lost.is_done = True
     eventually("both jobs run", lambda: (cluster.results / f"{step.id}.ready").exists() and lost.seen(), timeout=60)
+    prolog_again(cluster, host, lost)
     jobs = random_jobs(cluster, count // 2, dice)
     eventually("a job is connected", lambda: any([job.seen() for job in jobs]), timeout=60)
     host.stop(signal.SIGKILL)
@@ -265,7 +287,7 @@ def nothing_left(cluster, host, before, was_away=False):
             "records": sorted(path.name for path in cluster.records.iterdir() if path.name not in ["leftover", "taken"]),
             "leftover": sorted(path.name for path in (cluster.records / "leftover").iterdir()),
             "taken": sorted(path.name for path in (cluster.records / "taken").iterdir()),
-            "clients": [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]],
+            "clients": connected(host),
         }
 
     try:
@@ -326,6 +348,7 @@ def partitions(cluster, host, is_long):
     users = {name: tenants(host)[name]["spec"]["uid"] for name in held}
     assert users == {name: pwd.getpwnam(job.user).pw_uid for name, job in held.items()}, users
     lost_job, holder, *_ = jobs
+    prolog_again(cluster, host, holder)
     if is_long:
         # Every other partition is taken too, by a job that runs.
         others = [cluster.records / "taken" / name for name in names - set(held)]
@@ -340,10 +363,10 @@ def partitions(cluster, host, is_long):
     shutil.rmtree(cluster.records / str(lost_job.id))
     (cluster.records / "taken" / kept).unlink()
     pid = lost_job.seen()["pid"]
-    assert pid in [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]], "its client is not connected"
+    assert pid in connected(host), "its client is not connected"
     cluster.clean_up()
     assert kept in tenants(host), f"{kept} was deleted, and job {lost_job.id} has it"
-    assert pid in [client["pid"] for client in host.api("GET", "/clients?fresh=true")["items"]], "its client was ended"
+    assert pid in connected(host), "its client was ended"
     for job in jobs:
         cluster.run("scancel", str(job.id))
     until_ended(jobs, "jobs with partitions end")
