@@ -127,13 +127,13 @@ pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<
     let snapshot = HostSnapshot::read(client).await?;
     print(&snapshot, format);
     let is_well = snapshot.is_ready
-        && snapshot.tenants.iter().all(is_as_wanted)
+        && snapshot.tenants.iter().all(is_as_desired)
         && !incident::has_open(&snapshot.incidents);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// Whether a tenant is ready, or not because somebody wanted that; of its daemon, `/readyz` says whether it is as wanted.
-fn is_as_wanted(tenant: &TenantView) -> bool {
+/// Whether a tenant is ready, or not because somebody wanted that; of its daemon, `/readyz` says whether it is in its desired state.
+fn is_as_desired(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_none_or(|ready| {
         ready.status
             || matches!(

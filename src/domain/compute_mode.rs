@@ -16,7 +16,7 @@ pub struct OwnedComputeMode {
     /// What is to be restored.
     pub previous: ComputeMode,
     /// What the daemon wants; it may not have been set yet.
-    pub wanted: ComputeMode,
+    pub desired: ComputeMode,
     /// The boot in which this was written.
     pub boot_id: String,
 }
@@ -37,39 +37,41 @@ pub enum ModeStep {
 /// What to do next with a GPU whose mode reads `now`, for a daemon that wants a mode or none of its own.
 pub fn next(
     daemon: &DaemonName,
-    wanted: Option<ComputeMode>,
+    desired: Option<ComputeMode>,
     held: Option<&OwnedComputeMode>,
     now: ComputeMode,
     boot_id: &str,
 ) -> ModeStep {
-    let remember = |previous, wanted| {
+    let remember = |previous, desired| {
         ModeStep::Remember(OwnedComputeMode {
             daemon: daemon.clone(),
             previous,
-            wanted,
+            desired,
             boot_id: boot_id.to_owned(),
         })
     };
-    match (wanted, held) {
+    match (desired, held) {
         // Another mode than the one we set is another program's, or the boot's: it is not ours to undo.
-        (None, Some(held)) if now == held.wanted && now != held.previous => ModeStep::Set(held.previous),
+        (None, Some(held)) if now == held.desired && now != held.previous => ModeStep::Set(held.previous),
         (None, Some(_)) => ModeStep::Forget,
-        (Some(wanted), None) => remember(now, wanted),
+        (Some(desired), None) => remember(now, desired),
         // Another one from now on: the first is undone, so that no death in between loses what was before.
-        (Some(wanted), Some(held)) if held.wanted != wanted => next(daemon, None, Some(held), now, boot_id),
-        (Some(wanted), Some(held)) if held.boot_id != boot_id => {
-            // A boot resets the mode; then what it has set is what would be without us.
-            remember(if now == wanted { held.previous } else { now }, wanted)
+        (Some(desired), Some(held)) if held.desired != desired => {
+            next(daemon, None, Some(held), now, boot_id)
         }
-        (Some(wanted), Some(held)) if held.daemon != *daemon => remember(held.previous, wanted),
-        (Some(wanted), Some(_)) if now != wanted => ModeStep::Set(wanted),
+        (Some(desired), Some(held)) if held.boot_id != boot_id => {
+            // A boot resets the mode; then what it has set is what would be without us.
+            remember(if now == desired { held.previous } else { now }, desired)
+        }
+        (Some(desired), Some(held)) if held.daemon != *daemon => remember(held.previous, desired),
+        (Some(desired), Some(_)) if now != desired => ModeStep::Set(desired),
         (Some(_), Some(_)) | (None, None) => ModeStep::Done,
     }
 }
 
 /// Refuses a mode in which no daemon could work.
-pub fn check(wanted: Option<ComputeMode>) -> Result<(), InvalidValue> {
-    if wanted == Some(ComputeMode::Prohibited) {
+pub fn check(desired: Option<ComputeMode>) -> Result<(), InvalidValue> {
+    if desired == Some(ComputeMode::Prohibited) {
         return Err(InvalidValue(
             "prohibited lets no process use the GPU, the MPS server neither: give exclusive_process, which admits the \
              server alone, or default, or leave compute_mode out to leave the GPU's mode as it is"
@@ -113,9 +115,9 @@ mod tests {
         }
 
         /// Takes at most so many steps; true when all is done.
-        fn apply(&mut self, wanted: Option<ComputeMode>, steps: usize) -> bool {
+        fn apply(&mut self, desired: Option<ComputeMode>, steps: usize) -> bool {
             for _ in 0..steps {
-                match next(&name("gpu0"), wanted, self.held.as_ref(), self.mode, self.boot) {
+                match next(&name("gpu0"), desired, self.held.as_ref(), self.mode, self.boot) {
                     ModeStep::Done => return true,
                     ModeStep::Remember(held) => self.held = Some(held),
                     ModeStep::Set(mode) => self.mode = mode,
@@ -181,13 +183,13 @@ mod tests {
         assert!(reset.apply(None, 8));
         assert_eq!((reset.mode, &reset.held), (Default, &None), "the boot has put its own");
 
-        let mut wanted = Host { boot: "two", mode: Default, ..host };
-        assert!(wanted.apply(Some(ExclusiveProcess), 8));
-        assert_eq!(wanted.mode, ExclusiveProcess);
-        let held = wanted.held.clone().expect("held");
+        let mut renewed = Host { boot: "two", mode: Default, ..host };
+        assert!(renewed.apply(Some(ExclusiveProcess), 8));
+        assert_eq!(renewed.mode, ExclusiveProcess);
+        let held = renewed.held.clone().expect("held");
         assert_eq!((held.previous, held.boot_id.as_str()), (Default, "two"));
-        assert!(wanted.apply(None, 8));
-        assert_eq!(wanted.mode, Default, "what this boot had set");
+        assert!(renewed.apply(None, 8));
+        assert_eq!(renewed.mode, Default, "what this boot had set");
     }
 
     #[test]

@@ -101,6 +101,8 @@ words! {
     ConditionReason {
         /// Every setting was read back as it should be.
         AppliedAndReadBack,
+        /// The clients that a fatal GPU error affects have not ended yet.
+        AwaitingClientExit,
         /// What was written has not been read back yet.
         AwaitingReadBack,
         /// It died or did not start, and is started again after a pause.
@@ -109,12 +111,10 @@ words! {
         Blocked,
         /// The daemon cannot hold the tenant's spec.
         CannotBeHeld,
-        /// Whether it is so could not be found out.
-        CannotBeTold,
         /// Another program changed it.
         ChangedByOthers,
-        /// The clients that a fatal GPU error affects have not ended yet.
-        ClientsToBeTornDown,
+        /// The compute mode of a GPU differs from the spec.
+        ComputeModeDiffers,
         /// The compute mode of a GPU could not be set.
         ComputeModeNotSet,
         /// The limit leaves no room for the CUDA context, which is paid from it.
@@ -189,8 +189,6 @@ words! {
         NoRoom,
         /// It runs in no systemd scope of its own.
         NoScope,
-        /// It was read back otherwise than wanted.
-        NotAsWanted,
         /// It has not been polled yet.
         NotPolled,
         /// It was set, and is not read back at the moment.
@@ -247,18 +245,18 @@ words! {
         ServerStarting,
         /// The server serves another user.
         ServesAnotherUser,
-        /// The running daemon serves otherwise than the spec says.
-        ServesOtherwise,
         /// Another program holds a control session open.
         SessionHeldOpen,
         /// It was set and read back.
         SetAndReadBack,
-        /// Settings were read back otherwise than wanted.
+        /// Settings that were read back differ from the spec.
         SettingsDiffer,
         /// Another program changed settings, and they stay.
         SettingsDrifted,
         /// The daemon has several GPUs.
         SeveralGpus,
+        /// The running daemon has other GPUs, users or another mode than the spec.
+        ShapeDiffers,
         /// The daemon's socket cannot be handed to the tenant.
         SocketNotHandedOut,
         /// The daemon's socket could not be linked.
@@ -276,7 +274,7 @@ words! {
         /// It could not be stopped.
         StopFailed,
         /// It is stopped, as its spec says.
-        StoppedAsWanted,
+        StoppedBySpec,
         /// It is stopped while the host is in maintenance.
         StoppedForMaintenance,
         /// It is being stopped.
@@ -285,6 +283,8 @@ words! {
         StoreUnavailable,
         /// The tenant's directory is not safe to hand out.
         TenantDirectoryUnsafe,
+        /// Whether it is so could not be found out.
+        Undetermined,
         /// An answer could not be understood.
         Unreadable,
         /// It does not answer.
@@ -357,7 +357,7 @@ impl ConditionReason {
             }
             Self::ServerHangs => "its server hangs since a client died while it connected, and is replaced",
             Self::ServerStarting | Self::Starting => "its server is being started",
-            Self::Stopping | Self::StoppedAsWanted => "it is stopped or being stopped",
+            Self::Stopping | Self::StoppedBySpec => "it is stopped or being stopped",
             _ => return None,
         })
     }

@@ -1,4 +1,4 @@
-//! Control daemons: what is wanted of one, and what was seen of it.
+//! Control daemons: the desired state of one, and what was seen of it.
 
 use super::condition::Condition;
 use std::path::PathBuf;
@@ -145,7 +145,7 @@ impl<G> Default for Defaults<G> {
 pub struct Daemon {
     /// Its name.
     pub name: DaemonName,
-    /// What is wanted of it.
+    /// Its desired state.
     pub spec: DaemonSpec,
     /// Counts the changes of `spec`; the entity tag.
     pub revision: i64,
@@ -205,7 +205,7 @@ pub enum Phase {
     CrashLoop,
     /// Being stopped.
     Stopping,
-    /// Not running, as wanted.
+    /// Not running, as desired.
     Stopped,
     /// Something blocks it that the manager will not touch by itself; the condition says what.
     Blocked,

@@ -78,8 +78,8 @@ pub fn drifted(
     differences
         .iter()
         .filter_map(|difference| {
-            let (wanted, read) = values(desired, seen, difference)?;
-            Some((difference.clone(), Drifted { setting: difference.to_string(), wanted, read }))
+            let (desired, read) = values(desired, seen, difference)?;
+            Some((difference.clone(), Drifted { setting: difference.to_string(), desired, read }))
         })
         .collect()
 }
@@ -106,9 +106,9 @@ fn values(desired: &Desired, seen: &Effective, difference: &SettingDifference) -
 }
 
 fn memory(desired: &Desired, readings: &[MemoryReading], ordinal: usize) -> Option<(String, String)> {
-    let wanted = desired.memory_limits.get(ordinal).copied().flatten();
+    let limit = desired.memory_limits.get(ordinal).copied().flatten();
     let reading = readings.get(ordinal)?;
-    let bytes = wanted.map(MemoryLimit::bytes);
+    let bytes = limit.map(MemoryLimit::bytes);
     let could_be = !reading.exact
         && reading.unreadable.is_none()
         && reading.bytes.is_some_and(|read| bytes.is_some_and(|bytes| bytes / GIB == read / GIB));
@@ -144,7 +144,7 @@ mod tests {
         GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
     }
 
-    fn wanted(limit: Option<&str>) -> Desired {
+    fn desired_with(limit: Option<&str>) -> Desired {
         let daemon = serde_json::from_value(serde_json::json!({"gpus": [uuid()]})).expect("spec");
         let name = DaemonName::parse("gpu0").expect("name");
         let mut desired = crate::domain::plan::desired(&name, 1, &daemon, &[], &[], 0, None).expect("plan");
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn drifted_value_is_named_with_desired_one() {
-        let desired = wanted(Some("4G"));
+        let desired = desired_with(Some("4G"));
         let mut other = seen(Some(1 << 30), true, None);
         other.default_priority = Some(Priority::BelowNormal);
         other.default_active_thread_percentage =
@@ -195,14 +195,14 @@ mod tests {
             ["default memory limit of device 0 is none instead of 4096 MiB"]
         );
         assert_eq!(
-            found(&wanted(None), &seen(None, false, Some("17179869183G"))),
+            found(&desired_with(None), &seen(None, false, Some("17179869183G"))),
             ["default memory limit of device 0 is 17179869183G instead of none"]
         );
     }
 
     #[test]
     fn unconfirmed_limit_drifts_only_by_whole_gib() {
-        let desired = wanted(Some("1536M"));
+        let desired = desired_with(Some("1536M"));
         assert_eq!(differences(&desired, &seen(Some(1 << 30), false, None)).len(), 1, "written once more");
         assert!(found(&desired, &seen(Some(1 << 30), false, None)).is_empty());
         assert_eq!(found(&desired, &seen(Some(2 << 30), false, None)).len(), 1);

@@ -19,7 +19,7 @@ pub struct Drifted {
     /// Which setting.
     pub setting: String,
     /// What it should be.
-    pub wanted: String,
+    pub desired: String,
     /// What was read.
     pub read: String,
 }
@@ -43,6 +43,6 @@ pub struct DriftStatus {
 
 impl std::fmt::Display for Drifted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is {} instead of {}", self.setting, self.read, self.wanted)
+        write!(f, "{} is {} instead of {}", self.setting, self.read, self.desired)
     }
 }

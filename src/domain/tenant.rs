@@ -223,7 +223,7 @@ fn unseen_limit(gpu: &str) -> InvalidValue {
 pub struct Tenant {
     /// Its name.
     pub name: TenantName,
-    /// What is wanted of it.
+    /// Its desired settings.
     pub spec: TenantSpec,
     /// Counts the changes of `spec`; the entity tag.
     pub generation: i64,

@@ -265,8 +265,8 @@ pub(super) mod tests {
         let condition = |kind, status, reason| keeps_out(&Condition::new(kind, status, reason, ""));
         assert!(!condition(ConditionType::Ready, true, ConditionReason::AppliedAndReadBack));
         assert!(!condition(ConditionType::Ready, false, ConditionReason::AwaitingReadBack));
-        assert!(condition(ConditionType::Ready, false, ConditionReason::StoppedAsWanted));
-        assert!(condition(ConditionType::ServerFault, true, ConditionReason::ClientsToBeTornDown));
+        assert!(condition(ConditionType::Ready, false, ConditionReason::StoppedBySpec));
+        assert!(condition(ConditionType::ServerFault, true, ConditionReason::AwaitingClientExit));
         assert!(condition(ConditionType::Schedulable, false, ConditionReason::Cordoned));
         assert!(condition(ConditionType::PartitionsDrifted, true, ConditionReason::ChangedByOthers));
         assert!(!condition(ConditionType::SettingsDrifted, false, ConditionReason::Restored));

@@ -57,7 +57,7 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     )?;
     families.gauges(
         "daemon_generation",
-        "The generation of the daemon's settings that is wanted",
+        "The desired generation of the daemon's settings",
         None,
         each().map(|seen| (of(seen), number(seen.generation.unsigned_abs()))),
     )?;

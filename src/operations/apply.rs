@@ -39,7 +39,7 @@ pub(super) async fn run(
     }
 }
 
-/// Plans, writes what is wanted, and waits for it; an operation that has written it before only waits.
+/// Plans, writes the desired state, and waits for it; an operation that has written it before only waits.
 pub(super) async fn apply(
     engine: &Engine,
     operation: &Operation,
@@ -52,31 +52,31 @@ pub(super) async fn apply(
     // Of a run before this change, another manager may have written the commands.
     let wrote = operation.steps.iter().find(|step| step.name == WRITE && written);
     let from = wrote.map_or(0, |step| step.started_at);
-    let wanted = change.active.version_ref();
+    let desired = change.active.version_ref();
     if !written {
         let removed = plan(engine, operation, &change).await.map_err(early)?;
         since =
             handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
         let writing = async {
             let written = engine.write_change(operation, change, removed).await?;
-            Ok::<_, Failure>((written, format!("layout {wanted}")))
+            Ok::<_, Failure>((written, format!("layout {desired}")))
         };
         generation = Some(engine.step(operation.id, WRITE, writing).await.map_err(early)?);
     }
     let handle = handle(engine, daemon).map_err(early)?;
     let generation = generation.unwrap_or_else(|| handle.generation());
-    let awaited = Awaited { layout: Some(&wanted), generation, since, from };
+    let awaited = Awaited { layout: Some(&desired), generation, since, from };
     let result = engine.reconcile(operation, &handle, awaited).await;
     let outcome = match &result {
         Ok((Some(status), ran)) => {
             let took = ran.duration_us.map_or_else(String::new, |us| format!(", {} ms", us.div_ceil(1000)));
             format!(
-                "layout {wanted}: {}, {}{took}",
+                "layout {desired}: {}, {}{took}",
                 counted(status.partitions.len(), "partition"),
                 counted(ran.executed_steps.len(), "command")
             )
         }
-        Ok((None, _)) => format!("layout {wanted}"),
+        Ok((None, _)) => format!("layout {desired}"),
         Err((failed, _)) => failed.why.clone(),
     };
     let noted = engine.note(operation, vec![CompletedStep { name: READ_BACK.to_owned(), outcome }]).await;

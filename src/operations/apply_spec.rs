@@ -83,7 +83,7 @@ pub(super) async fn run(
     ))
 }
 
-/// Waits until a daemon holds what is wanted of it, its layout included.
+/// Waits until a daemon is in its desired state, its layout included.
 async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName) -> Result<(), Failure> {
     let waiting = async {
         // The commit may have been the last thing that an earlier manager did.

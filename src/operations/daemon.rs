@@ -240,12 +240,12 @@ pub(super) async fn desired_now(
     desired.map_err(|error| error.to_string())
 }
 
-/// Waits until the daemon holds what is wanted of it now, or something blocks it that needs an operator.
+/// Waits until the daemon is in its desired state, or something blocks it that needs an operator.
 pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
-    let wanted = handle.generation();
+    let desired = handle.generation();
     let has_started = |status: &DaemonStatus| match status.phase {
         // What was published last may be from before the newest generation.
-        Phase::Ready => status.observed_generation >= wanted,
+        Phase::Ready => status.observed_generation >= desired,
         phase => matches!(phase, Phase::Blocked | Phase::CrashLoop),
     };
     match handle.wait_for(READY, |observed| has_started(&observed.status)).await {

@@ -1,6 +1,6 @@
 //! What changes of a daemon's layout have in common: planned on a fresh poll, written as desired, waited for, reverted.
 //!
-//! The driver applies a layout; an operation writes what is wanted and, in the same transaction, what to go back to.
+//! The driver applies a layout; an operation writes the desired state and, in the same transaction, what to go back to.
 //! So a manager that dies at any point leaves either the old desired layout or the new one, and the row says which: where it is there,
 //! the desired state is the new one, unless the journal says that it is on its way back.
 
@@ -34,7 +34,7 @@ use crate::supervisor::{FreshError, Handle, Observed};
 
 /// Longest time for a layout to be applied, or taken back: a daemon that has to be started takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The step that writes what is wanted.
+/// The step that writes the desired state.
 pub(super) const WRITE: &str = "write the layout";
 /// The step that says what came of it.
 pub(super) const READ_BACK: &str = "read back";
@@ -103,7 +103,7 @@ impl std::fmt::Display for ApplyFailed {
 /// What an operation waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
-    /// The layout, if one is wanted.
+    /// The layout, if one is desired.
     pub(super) layout: Option<&'a VersionRef>,
     /// The generation of that change, which is applied once: what others do after that stays theirs.
     pub(super) generation: i64,
@@ -198,7 +198,7 @@ impl Engine {
     /// generation of the desired state.
     ///
     /// Refused where a client was admitted to a partition that it takes away since it was planned. After it no client is, before the
-    /// layout is in force: an admitted client holds a proof of what was wanted before.
+    /// layout is in force: an admitted client holds a proof of what was desired before.
     pub(super) async fn write_change(
         &self,
         operation: &Operation,
@@ -360,7 +360,7 @@ impl Engine {
         ran: &mut RunProgress,
     ) -> Result<Option<LayoutStatus>, ApplyFailed> {
         let Awaited { layout: version, generation, since, from } = awaited;
-        let wanted = handle.generation();
+        let desired_generation = handle.generation();
         let tried = handle.reconcile_layout(generation).await.map_err(|error| error.to_string())?;
         let mut reported: Option<String> = None;
         loop {
@@ -373,10 +373,10 @@ impl Engine {
             };
             let is_new = |seen: &Observed| {
                 seen.has_tried(tried)
-                    && (seen.follows() >= wanted)
+                    && (seen.follows() >= desired_generation)
                     && (of_this(seen, since, from)
                         .is_some_and(|layout| layout.executed_steps.len() > known(layout))
-                        || layout_result(seen, wanted, version).is_some()
+                        || layout_result(seen, desired_generation, version).is_some()
                         || seen.blocker(tried).is_some_and(|found| reported.as_ref() != Some(&found.message)))
             };
             let Some(seen) = handle.wait_for(TIMEOUT, is_new).await else {
@@ -391,7 +391,7 @@ impl Engine {
                 ran.duration_us = layout.duration_us;
                 self.note(operation, new_commands).await?;
             }
-            match layout_result(&seen, wanted, version) {
+            match layout_result(&seen, desired_generation, version) {
                 Some(Ok(status)) => return Ok(status),
                 Some(Err(failed)) => return Err(failed),
                 None => {}
@@ -504,7 +504,7 @@ fn journaled(operation: &Operation, executed_steps: &[ExecutedStep]) -> usize {
 /// The result for that generation, if it is decided; what the driver follows is of that generation or a later one.
 fn layout_result(
     seen: &Observed,
-    wanted: i64,
+    desired_generation: i64,
     version: Option<&VersionRef>,
 ) -> Option<Result<Option<LayoutStatus>, ApplyFailed>> {
     let layout = seen.status.layout.as_ref();
@@ -521,7 +521,7 @@ fn layout_result(
         return Some(Err(why.into()));
     }
     let Some(layout) = layout else { return Some(Ok(None)) };
-    if layout.generation < wanted {
+    if layout.generation < desired_generation {
         return None;
     }
     match layout.state {

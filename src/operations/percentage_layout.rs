@@ -76,7 +76,7 @@ impl Engine {
         before: Option<&ActiveLayout>,
         tenants: &[Tenant],
     ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
-        let wanted = self.shares(active, layout).await?;
+        let desired = self.shares(active, layout).await?;
         let before = match before {
             Some(before) => {
                 let content = store::layouts::content(&mut *self.store.read().await?, before).await?;
@@ -84,11 +84,11 @@ impl Engine {
             }
             None => Vec::new(),
         };
-        let mut gpus: Vec<GpuUuid> = wanted.iter().chain(&before).map(|share| share.gpu.clone()).collect();
+        let mut gpus: Vec<GpuUuid> = desired.iter().chain(&before).map(|share| share.gpu.clone()).collect();
         gpus.sort();
         gpus.dedup();
         let census = self.chunks_of(daemon, &gpus).await?;
-        let mut planned = plan(&wanted, &before, &census);
+        let mut planned = plan(&desired, &before, &census);
         let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
         let own = own_shares(layout, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)));
         planned.blocked.extend(own.map(Blocked::OwnShare));

@@ -16,7 +16,7 @@ pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, OwnedCompute
             let held = OwnedComputeMode {
                 daemon: parsed("a daemon's name", DaemonName::parse(&row.daemon))?,
                 previous: from_json("a compute mode", &row.previous)?,
-                wanted: from_json("a compute mode", &row.desired)?,
+                desired: from_json("a compute mode", &row.desired)?,
                 boot_id: row.boot_id,
             };
             Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, held))
@@ -36,13 +36,13 @@ pub async fn put(
         sqlx::query!("DELETE FROM compute_modes WHERE gpu = ?", gpu).execute(db).await?;
         return Ok(());
     };
-    let (daemon, previous, wanted) = (held.daemon.as_str(), to_json(&held.previous), to_json(&held.wanted));
+    let (daemon, previous, desired) = (held.daemon.as_str(), to_json(&held.previous), to_json(&held.desired));
     sqlx::query!(
         "INSERT OR REPLACE INTO compute_modes (gpu, daemon, previous, desired, boot_id, written_at) VALUES (?, ?, ?, ?, ?, ?)",
         gpu,
         daemon,
         previous,
-        wanted,
+        desired,
         held.boot_id,
         now
     )

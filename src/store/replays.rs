@@ -72,16 +72,16 @@ pub async fn end_restart(
     put(db, &Replay { finished_at: Some(now), ..pending.judged(status) }).await
 }
 
-/// Ends the record of a restart whose layout is no longer wanted, so that no driver will: `wanted` is what the daemon is to
+/// Ends the record of a restart whose layout is no longer desired, so that no driver will: `desired` is what the daemon is to
 /// hold from now on, and `None` where it is forgotten.
 pub async fn call_off_restart(
     db: &mut SqliteConnection,
     name: &DaemonName,
-    wanted: Option<&DaemonSpec>,
+    desired: Option<&DaemonSpec>,
     now: i64,
 ) -> Result<(), StoreError> {
     let Some(pending) = pending_restart(&mut *db, name).await? else { return Ok(()) };
-    let why = match wanted.map(|spec| (&spec.layout, spec.desired_state)) {
+    let why = match desired.map(|spec| (&spec.layout, spec.desired_state)) {
         None => "the daemon was forgotten before its layout was applied",
         Some((None, _)) => "the layout was taken out of the daemon's spec before it was applied",
         Some((Some(layout), _)) if !pending.is_of(layout) => ANOTHER_LAYOUT,

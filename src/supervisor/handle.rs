@@ -121,14 +121,14 @@ impl Handle {
 
     /// A poll that began after this call; all who wait at the same time share one.
     pub async fn fresh(&self, timeout: Duration) -> Result<Observed, FreshError> {
-        let mut wanted = 0;
+        let mut request = 0;
         self.link.fresh.send_modify(|requests| {
             *requests += 1;
-            wanted = *requests;
+            request = *requests;
         });
         let mut observed = self.link.observed.clone();
         let seen =
-            tokio::time::timeout(timeout, observed.wait_for(|observed| observed.served >= wanted)).await;
+            tokio::time::timeout(timeout, observed.wait_for(|observed| observed.served >= request)).await;
         let seen = match seen {
             Ok(seen) => seen.map_err(|_| self.gone())?.clone(),
             Err(_) => {
@@ -160,7 +160,7 @@ impl Handle {
         if status.phase == Phase::Ready && self.not_ready().is_some() {
             status.phase = Phase::Applying;
             if let Some(ready) = status.conditions.first_mut() {
-                let message = "what is wanted was changed a moment ago, and is being applied";
+                let message = "the desired state was changed a moment ago, and is being applied";
                 *ready =
                     Condition::new(ConditionType::Ready, false, ConditionReason::AwaitingReadBack, message);
             }
@@ -168,13 +168,13 @@ impl Handle {
         status
     }
 
-    /// The daemon's phase, unless it holds what is wanted of it now.
+    /// The daemon's phase, unless it is in its desired state.
     pub(super) fn not_ready(&self) -> Option<Phase> {
         let desired = self.link.desired.borrow();
         let observed = self.link.observed.borrow();
         let status = &observed.status;
         match status.phase {
-            // Nothing is wanted of one that is only observed.
+            // One that is only observed has no desired state.
             _ if desired.is_observed() => None,
             Phase::Stopped if !desired.running => None,
             Phase::Ready if desired.running && desired.holds_since(status.observed_generation) => None,
@@ -201,10 +201,10 @@ impl Handle {
         });
     }
 
-    /// Waits until the driver works by what is wanted now, and has ended what it did before; gives up after `timeout`.
+    /// Waits until the driver works by the desired state of now, and has ended what it did before; gives up after `timeout`.
     pub async fn followed(&self, timeout: Duration) -> bool {
-        let wanted = self.generation();
-        self.wait_for(timeout, |observed| observed.follows >= wanted).await.is_some()
+        let desired = self.generation();
+        self.wait_for(timeout, |observed| observed.follows >= desired).await.is_some()
     }
 
     /// Waits until the driver has ended, after which it sends nothing any more; gives up after `timeout`.

@@ -157,7 +157,7 @@ fn remedy(daemon: &str, condition: &Condition) -> String {
             "mps-manager maintenance end".to_owned()
         }
         (_, ConditionReason::Cordoned) => format!("mps-manager daemon uncordon {daemon}"),
-        (_, ConditionReason::StoppedAsWanted) => format!("mps-manager daemon start {daemon}"),
+        (_, ConditionReason::StoppedBySpec) => format!("mps-manager daemon start {daemon}"),
         (_, ConditionReason::BackOff | ConditionReason::CrashLoop) => {
             format!("mps-manager daemon logs {daemon}")
         }

@@ -1,4 +1,4 @@
-//! A tenant on the command line: its name and what is wanted of it.
+//! A tenant on the command line: its name and its spec.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -294,7 +294,7 @@ impl DomainEvent {
                 Details::Step { step: step.clone(), outcome: outcome.clone() }
             }
             Self::ComputeModeChanged(change) => {
-                Details::ComputeMode { previous: change.previous, wanted: change.wanted }
+                Details::ComputeMode { previous: change.previous, desired: change.desired }
             }
             Self::ManagerStarted { pid, predecessor } => manager(*pid, *predecessor),
             Self::ManagerStopped { pid } => manager(*pid, Predecessor::Stopped),

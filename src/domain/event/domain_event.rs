@@ -318,7 +318,7 @@ pub struct ComputeModeChange {
     /// What it was before; where it is restored, what it is again.
     pub previous: Option<ComputeMode>,
     /// What the daemon wants; `None` where it is restored.
-    pub wanted: Option<ComputeMode>,
+    pub desired: Option<ComputeMode>,
 }
 
 /// What an operator confirmed of the host.

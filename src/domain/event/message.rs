@@ -252,11 +252,11 @@ fn joined<T: ToString>(items: &[T]) -> String {
 
 impl ComputeModeChange {
     fn words(&self) -> String {
-        let Self { daemon, gpu, previous, wanted } = self;
+        let Self { daemon, gpu, previous, desired } = self;
         let previous = previous.map(|mode| format!("{mode:?}")).unwrap_or_default();
-        match wanted {
-            Some(wanted) => format!(
-                "the compute mode of {gpu} is set to {wanted:?} for daemon {daemon}; it was {previous}"
+        match desired {
+            Some(desired) => format!(
+                "the compute mode of {gpu} is set to {desired:?} for daemon {daemon}; it was {previous}"
             ),
             None => format!("the compute mode of {gpu} was restored to {previous}"),
         }

@@ -342,7 +342,7 @@ pub enum Details {
         /// What it was before; where it is restored, what it is again.
         previous: Option<ComputeMode>,
         /// What a daemon wants; `null` where it is restored.
-        wanted: Option<ComputeMode>,
+        desired: Option<ComputeMode>,
     },
     /// A manager.
     Manager {

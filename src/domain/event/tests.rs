@@ -239,7 +239,7 @@ fn examples() -> Vec<DomainEvent> {
             daemon: daemon(),
             gpu: gpu(),
             previous: None,
-            wanted: None,
+            desired: None,
         }),
         DomainEvent::MaintenanceBegun(maintenance()),
         DomainEvent::MaintenanceActive(maintenance()),
@@ -278,7 +278,7 @@ fn messages_name_what_the_event_is_about() {
         // A waiting client's users, a step's operation and a verified tenant say enough without their daemon.
         let says_enough = subject.tenant.is_some()
             || matches!(event.kind(), EventType::ClientWaiting | EventType::OperationStep)
-            || matches!(event, DomainEvent::ComputeModeChanged(ComputeModeChange { wanted: None, .. }));
+            || matches!(event, DomainEvent::ComputeModeChanged(ComputeModeChange { desired: None, .. }));
         if let Some(daemon) = subject.daemon.filter(|_| !says_enough) {
             assert!(message.contains(daemon.as_str()), "{message:?}");
         }

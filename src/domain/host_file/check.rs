@@ -52,7 +52,7 @@ impl HostFile {
             if entry.recorded.is_some() {
                 faults.add(
                     within("/recorded"),
-                    "a host file says what is wanted, and not what was recorded elsewhere: take recorded out, or replay the \
+                    "a host file states what is desired, and not what was recorded elsewhere: take recorded out, or replay the \
                      layout (mps-manager layout replay)",
                 );
             }

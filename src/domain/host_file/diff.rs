@@ -137,31 +137,31 @@ fn write_steps(
 }
 
 /// The changes that a host file makes: layouts, daemons, tenants and bindings, and what pruning deletes in the reverse order.
-pub fn changes(wanted: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool) -> Vec<HostChange> {
+pub fn changes(desired: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool) -> Vec<HostChange> {
     let none = Map::new();
     let mut found = Vec::new();
-    for (name, (layout, _)) in &wanted.layouts {
+    for (name, (layout, _)) in &desired.layouts {
         let before = stored.layouts.get(name).map(|newest| &newest.layout);
         let (old, new) = (before.map(layout_fields), layout_fields(layout));
         found.extend(change(HostObjectKind::Layout, name, before == Some(layout), old, &new));
     }
-    for (name, spec) in &wanted.daemons {
+    for (name, spec) in &desired.daemons {
         let before = stored.daemons.get(name).map(|daemon| DaemonSpec { layout: None, ..daemon.clone() });
         let (old, new) = (before.as_ref().map(|spec| daemon_fields(spec, gpus)), daemon_fields(spec, gpus));
         found.extend(change(HostObjectKind::Daemon, name, before.as_ref() == Some(spec), old, &new));
     }
-    for (name, spec) in &wanted.tenants {
+    for (name, spec) in &desired.tenants {
         let before = stored.tenants.get(name);
         let (old, new) = (before.map(|spec| tenant_fields(spec, gpus)), tenant_fields(spec, gpus));
         found.extend(change(HostObjectKind::Tenant, name, before == Some(spec), old, &new));
     }
-    for (name, active) in &wanted.bindings {
-        let daemon = wanted.daemons.get(name).or_else(|| stored.daemons.get(name));
+    for (name, active) in &desired.bindings {
+        let daemon = desired.daemons.get(name).or_else(|| stored.daemons.get(name));
         let Some(daemon) = daemon else { continue };
         let before = stored.daemons.get(name).and_then(|daemon| Some((daemon.layout.as_ref()?, daemon)));
         let shown = |active: &ActiveLayout, daemon: &DaemonSpec| {
             // A version that is not on the host yet is the layout as the file has it.
-            let new = || wanted.layouts.get(&active.name).map(|(layout, _)| layout);
+            let new = || desired.layouts.get(&active.name).map(|(layout, _)| layout);
             let content = stored.content(&active.version_ref()).or_else(new);
             binding_fields(active, &binding(active, content, daemon, stored, gpus))
         };
@@ -178,19 +178,19 @@ pub fn changes(wanted: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool
         };
         let unbound = stored.daemons.iter().filter(|(name, daemon)| {
             daemon.layout.is_some()
-                && wanted.daemons.contains_key(*name)
-                && !wanted.bindings.contains_key(*name)
+                && desired.daemons.contains_key(*name)
+                && !desired.bindings.contains_key(*name)
         });
         found.extend(unbound.map(|(name, _)| deleted(HostObjectKind::Binding, name)));
         // A tenant that expires goes by itself, and is in no file; it goes now if its daemon does.
         let stays =
-            |spec: &TenantSpec| spec.expires_at.is_some() && wanted.daemons.contains_key(&spec.daemon);
+            |spec: &TenantSpec| spec.expires_at.is_some() && desired.daemons.contains_key(&spec.daemon);
         let tenants = stored.tenants.iter();
-        let tenants = tenants.filter(|(name, spec)| !wanted.tenants.contains_key(*name) && !stays(spec));
+        let tenants = tenants.filter(|(name, spec)| !desired.tenants.contains_key(*name) && !stays(spec));
         found.extend(tenants.map(|(name, _)| deleted(HostObjectKind::Tenant, name)));
-        let daemons = stored.daemons.keys().filter(|name| !wanted.daemons.contains_key(*name));
+        let daemons = stored.daemons.keys().filter(|name| !desired.daemons.contains_key(*name));
         found.extend(daemons.map(|name| deleted(HostObjectKind::Daemon, name)));
-        let layouts = stored.layouts.keys().filter(|name| !wanted.layouts.contains_key(*name));
+        let layouts = stored.layouts.keys().filter(|name| !desired.layouts.contains_key(*name));
         found.extend(layouts.map(|name| deleted(HostObjectKind::Layout, name)));
     }
     found

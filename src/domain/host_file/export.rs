@@ -45,7 +45,7 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
             .iter()
             .map(|(name, spec)| (name.clone(), daemon_fields(spec, gpus)))
             .collect(),
-        // One that expires is not what is wanted of the host for good, and would be refused once it has.
+        // One that expires is not part of the desired state for good, and would be refused once it has.
         tenants: stored
             .tenants
             .iter()

@@ -1,4 +1,4 @@
-//! The host file: everything that is wanted of a host, in one document.
+//! The host file: the desired state of a host, in one document.
 //!
 //! A file names GPUs as people do, and a layout by its name. [`resolve`] reads it for one host and finds whatever is wrong in it;
 //! [`changes`] compares the result with what the host has; [`export()`] writes what a host has as a file that changes nothing on it.
@@ -34,7 +34,7 @@ pub use template::{DaemonTemplate, TemplateOverride};
 /// The version of a host file's shape.
 pub const VERSION: &str = "v1";
 
-/// Everything that is wanted of a host.
+/// The desired state of a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostFile {

@@ -231,13 +231,13 @@ struct KeptSteps<'a> {
 }
 
 fn kept<'a>(given: &PlanInput<'a>, present: &'a GpuPartitions) -> KeptSteps<'a> {
-    let wanted: Vec<(usize, &ResolvedStep)> =
+    let desired: Vec<(usize, &ResolvedStep)> =
         given.steps.iter().enumerate().filter(|(_, step)| step.gpu == present.gpu).collect();
     let taken: Vec<&RecordedStep> = given.record.0.iter().filter(|step| step.gpu == present.gpu).collect();
-    for length in (1..=common(&wanted, &taken)).rev() {
+    for length in (1..=common(&desired, &taken)).rev() {
         let mut live: Vec<(usize, &PartitionName, &PartitionId, u32)> = Vec::new();
         let mut as_expected = true;
-        for ((number, step), taken) in wanted.iter().zip(&taken).take(length) {
+        for ((number, step), taken) in desired.iter().zip(&taken).take(length) {
             as_expected &= given.expected.is_none_or(|ids| ids.get(*number) == Some(&taken.id));
             match step.change {
                 PartitionChange::Add => live.push((*number, &step.partition, &taken.id, step.chunks)),
@@ -252,7 +252,7 @@ fn kept<'a>(given: &PlanInput<'a>, present: &'a GpuPartitions) -> KeptSteps<'a> 
             })
             .collect();
         if let Some(partitions) = listed.filter(|_| as_expected) {
-            let steps = wanted.iter().take(length).map(|(number, _)| *number).collect();
+            let steps = desired.iter().take(length).map(|(number, _)| *number).collect();
             return KeptSteps { steps, partitions };
         }
     }
@@ -260,9 +260,9 @@ fn kept<'a>(given: &PlanInput<'a>, present: &'a GpuPartitions) -> KeptSteps<'a> 
 }
 
 /// How many steps at the beginning are the same to the daemon, whatever the partitions are called.
-fn common(wanted: &[(usize, &ResolvedStep)], taken: &[&RecordedStep]) -> usize {
+fn common(desired: &[(usize, &ResolvedStep)], taken: &[&RecordedStep]) -> usize {
     let mut called: BTreeMap<&PartitionName, &PartitionName> = BTreeMap::new();
-    wanted
+    desired
         .iter()
         .zip(taken)
         .take_while(|((_, step), taken)| match (step.change, taken.change) {

@@ -12,7 +12,7 @@ use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName,
 /// What is seen of the layout of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutStatus {
-    /// The layout that is wanted; `null` while the partitions of one that is no longer wanted are taken away.
+    /// The desired layout; `null` while the partitions of one that is no longer desired are removed.
     pub name: Option<LayoutName>,
     /// Its version.
     pub version: Option<u32>,

@@ -51,7 +51,7 @@ pub(super) struct ApplyQuery {
 
 /// Export the host as a file
 ///
-/// Everything that is wanted of the host: its layouts, daemons, tenants, and which layout is on which daemon. Applied to this host, it
+/// The desired state of the host: its layouts, daemons, tenants, and which layout is on which daemon. Applied to this host, it
 /// changes nothing. JSON by default, YAML with `Accept: application/yaml`.
 #[utoipa::path(get, path = "/api/v1/host/spec", operation_id = "get_host_spec", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),

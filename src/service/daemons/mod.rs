@@ -23,7 +23,7 @@ use crate::domain::{DaemonName, InvalidValue, admission};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
-use crate::service::layouts::{WantedDaemon, fit_layout};
+use crate::service::layouts::{DesiredDaemon, fit_layout};
 use crate::service::page::{Page, Paged};
 use crate::service::{
     Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
@@ -277,8 +277,8 @@ impl Backend {
         refuse_mig(&spec, current.as_ref(), gpus)?;
         refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
         let runs = self.runs(&name);
-        let wanted = WantedDaemon { name: &name, spec: &spec, runs, in_host_file };
-        spec.layout = fit_layout(&mut *db, current.as_ref(), &wanted, gpus).await?;
+        let desired = DesiredDaemon { name: &name, spec: &spec, runs, in_host_file };
+        spec.layout = fit_layout(&mut *db, current.as_ref(), &desired, gpus).await?;
         if current.as_ref().is_none_or(|daemon| daemon.spec != spec) {
             store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
             store::gpus::remember(&mut *db, gpus, clock.unix_ms()).await?;

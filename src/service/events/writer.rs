@@ -333,13 +333,13 @@ pub async fn record_compute_mode_change(
 ) -> Result<(), StoreError> {
     let before = store::compute_modes::all(&mut *db).await?.into_iter().find(|(known, _)| known == gpu);
     let before = before.map(|(_, held)| held);
-    if before.as_ref().map(|held| held.wanted) == held.map(|held| held.wanted) {
+    if before.as_ref().map(|held| held.desired) == held.map(|held| held.desired) {
         return Ok(());
     }
     let previous = held.or(before.as_ref()).map(|held| held.previous);
-    let wanted = held.map(|held| held.wanted);
+    let desired = held.map(|held| held.desired);
     let (daemon, gpu) = (daemon.clone(), gpu.clone());
-    let event = DomainEvent::ComputeModeChanged(ComputeModeChange { daemon, gpu, previous, wanted });
+    let event = DomainEvent::ComputeModeChanged(ComputeModeChange { daemon, gpu, previous, desired });
     store::events::append(db, &event.into(), now).await?;
     Ok(())
 }

@@ -168,8 +168,8 @@ impl Writing {
     fn spec_now(&self, name: &DaemonName, stored: Option<&DaemonSpec>) -> Option<DaemonSpec> {
         let spec = self.compared.daemon(name)?;
         let before = stored.and_then(|daemon| daemon.layout.clone());
-        let wanted = self.compared.spec.bindings.get(name);
-        let layout = match wanted {
+        let desired = self.compared.spec.bindings.get(name);
+        let layout = match desired {
             Some(_) if self.checked.applied_later.contains(name) => {
                 // A layout of the other mode goes with its mode.
                 before.filter(|_| stored.is_some_and(|daemon| daemon.mode == spec.mode))

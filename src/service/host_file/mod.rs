@@ -75,9 +75,9 @@ impl Compared {
         let prune = file_options.prune;
         let mut spec =
             resolve(file, &stored, gpus, prune).map_err(|errors| Faults::of_host(errors).refusal())?;
-        for (name, wanted) in spec.tenants.iter_mut().filter(|(name, _)| stored.draining.contains(name)) {
+        for (name, desired) in spec.tenants.iter_mut().filter(|(name, _)| stored.draining.contains(name)) {
             // A file that is applied again and again must not take a drain back.
-            wanted.expires_at = stored.tenants.get(name).and_then(|now| now.expires_at);
+            desired.expires_at = stored.tenants.get(name).and_then(|now| now.expires_at);
         }
         let changes = changes(&spec, &stored, gpus, prune);
         Ok(Self { spec, stored, gpus: gpus.to_vec(), changes, file_options })

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use change::{ApplyRequest, LayoutTarget};
 pub(super) use change::{Projected, may_change, refuse_blocked};
 pub(super) use documents::take;
-pub(super) use of_daemon::{WantedDaemon, fit_layout, refuse_strategy};
+pub(super) use of_daemon::{DesiredDaemon, fit_layout, refuse_strategy};
 pub use partitions::PartitionView;
 
 use crate::clock::Clock;

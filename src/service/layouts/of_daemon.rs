@@ -17,7 +17,7 @@ use crate::service::{FieldError, ServiceError};
 use crate::store;
 
 /// A daemon's spec that is to be written.
-pub(in crate::service) struct WantedDaemon<'a> {
+pub(in crate::service) struct DesiredDaemon<'a> {
     pub(in crate::service) name: &'a DaemonName,
     pub(in crate::service) spec: &'a DaemonSpec,
     /// Whether the daemon has a control process.
@@ -30,17 +30,17 @@ pub(in crate::service) struct WantedDaemon<'a> {
 pub(in crate::service) async fn fit_layout(
     db: store::Transaction<'_>,
     current: Option<&Daemon>,
-    wanted: &WantedDaemon<'_>,
+    desired: &DesiredDaemon<'_>,
     gpus: &[Gpu],
 ) -> Result<Option<ActiveLayout>, ServiceError> {
-    let WantedDaemon { name, spec, runs, in_host_file } = *wanted;
+    let DesiredDaemon { name, spec, runs, in_host_file } = *desired;
     let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
     let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
     let stays = |before: &&ActiveLayout| {
         spec.layout.as_ref().is_some_and(|layout| layout.version_ref() == before.version_ref())
     };
     if other_mode && let Some(kept) = before.filter(stays) {
-        refuse_mode_change(&mut *db, wanted, kept).await?;
+        refuse_mode_change(&mut *db, desired, kept).await?;
     }
     let resolved = resolve(&mut *db, name, spec, gpus).await?;
     // A changed drift policy changes no partition.
@@ -91,7 +91,7 @@ pub(in crate::service) async fn fit_layout(
 /// Refuses a change of mode that leaves the daemon with a layout of the other mode.
 async fn refuse_mode_change(
     db: store::Transaction<'_>,
-    WantedDaemon { name, spec, in_host_file, .. }: &WantedDaemon<'_>,
+    DesiredDaemon { name, spec, in_host_file, .. }: &DesiredDaemon<'_>,
     kept: &ActiveLayout,
 ) -> Result<(), ServiceError> {
     let enforcement = store::layouts::content(db, kept).await?.enforcement;
@@ -119,10 +119,10 @@ async fn resolve(
     gpus: &[Gpu],
 ) -> Result<Option<(ActiveLayout, Layout)>, ServiceError> {
     let Some(active) = &spec.layout else { return Ok(None) };
-    let wanted = active.version_ref();
-    let found = store::layouts::version(db, &wanted).await?;
+    let desired = active.version_ref();
+    let found = store::layouts::version(db, &desired).await?;
     let found = found.ok_or_else(|| {
-        ServiceError::field("/layout/version", format!("there is no layout {wanted}: write it first"))
+        ServiceError::field("/layout/version", format!("there is no layout {desired}: write it first"))
     })?;
     refuse_mode(name, spec.mode, found.layout.enforcement, None)?;
     let gpu_map = map_roles(&found.layout, &active.gpu_map, &spec.gpus, gpus)
@@ -150,7 +150,7 @@ async fn fit_percentages(
     map: &GpuMap,
     gpus: &[Gpu],
 ) -> Result<(), ServiceError> {
-    let wanted = shares(layout, map, gpus)
+    let desired = shares(layout, map, gpus)
         .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
     let tenants = store::tenants::of_daemon(&mut *db, name).await?;
     let specs: Vec<(&TenantName, &TenantSpec)> =
@@ -160,7 +160,7 @@ async fn fit_percentages(
         return Err(ServiceError::Conflict(own.to_string()));
     }
     let counted = store::probe_results::chunks(db).await?;
-    let plan = plan(&wanted, &[], &counted);
+    let plan = plan(&desired, &[], &counted);
     // While a GPU's chunks are not counted, no number is known to be too large.
     let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
     too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))

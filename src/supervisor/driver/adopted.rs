@@ -173,7 +173,7 @@ impl Driver {
                 Err(reason) => {
                     let message =
                         format!("{other} may serve a GPU of this daemon too ({reason}): {SHARED_MEANS}");
-                    Condition::new(ConditionType::SharesGpu, true, ConditionReason::CannotBeTold, message)
+                    Condition::new(ConditionType::SharesGpu, true, ConditionReason::Undetermined, message)
                 }
             });
         }
@@ -228,7 +228,7 @@ fn refuse_another_shape(desired: &Desired, process: ControlProcess) -> Result<Co
         return Ok(process);
     }
     Err(Blocker {
-        reason: ConditionReason::ServesOtherwise,
+        reason: ConditionReason::ShapeDiffers,
         message: format!(
             "process {} in its pipe directory has other GPUs, users or another mode than were observed: release this daemon, and adopt that \
              process",

@@ -25,7 +25,7 @@ impl SupervisorContext {
         daemon: &DaemonName,
         gpus: &[GpuUuid],
         in_use: &[GpuUuid],
-        wanted: Option<ComputeMode>,
+        desired: Option<ComputeMode>,
     ) -> Result<Vec<ComputeModeStatus>, String> {
         let mut targets: Vec<(GpuUuid, Option<ComputeMode>)> = Vec::new();
         for gpu in self.modes.of(daemon) {
@@ -35,13 +35,13 @@ impl SupervisorContext {
         }
         for gpu in gpus {
             let ours = self.modes.get(gpu).is_some_and(|held| held.daemon == *daemon);
-            if wanted.is_some() || ours {
-                targets.push((gpu.clone(), wanted));
+            if desired.is_some() || ours {
+                targets.push((gpu.clone(), desired));
             }
         }
         let mut applied = Vec::new();
-        for (gpu, wanted) in targets {
-            applied.extend(self.apply_compute_mode(daemon, &gpu, wanted).await?);
+        for (gpu, desired) in targets {
+            applied.extend(self.apply_compute_mode(daemon, &gpu, desired).await?);
         }
         Ok(applied)
     }
@@ -67,25 +67,25 @@ impl SupervisorContext {
         &self,
         daemon: &DaemonName,
         gpu: &GpuUuid,
-        wanted: Option<ComputeMode>,
+        desired: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
         // One at a time: a GPU may go from one daemon to another.
         let _turn = self.modes.turn.lock().await;
-        self.apply_compute_mode_in_turn(daemon, gpu, wanted).await
+        self.apply_compute_mode_in_turn(daemon, gpu, desired).await
     }
 
     async fn apply_compute_mode_in_turn(
         &self,
         daemon: &DaemonName,
         gpu: &GpuUuid,
-        wanted: Option<ComputeMode>,
+        desired: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
         if !self.inventory.live() {
-            return self.mode_while_suspended(daemon, gpu, wanted);
+            return self.mode_while_suspended(daemon, gpu, desired);
         }
         for _ in 0..STEPS {
             let held = self.modes.get(gpu);
-            if wanted.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
+            if desired.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
                 // Another daemon has it by now, and its mode is that one's.
                 return Ok(None);
             }
@@ -97,7 +97,7 @@ impl SupervisorContext {
                     previous: held.previous,
                 }));
             };
-            match next(daemon, wanted, held.as_ref(), now, &self.boot_id) {
+            match next(daemon, desired, held.as_ref(), now, &self.boot_id) {
                 ModeStep::Done => {
                     return Ok(held.map(|held| ComputeModeStatus {
                         gpu: gpu.clone(),
@@ -128,12 +128,12 @@ impl SupervisorContext {
         &self,
         daemon: &DaemonName,
         gpu: &GpuUuid,
-        wanted: Option<ComputeMode>,
+        desired: Option<ComputeMode>,
     ) -> Result<Option<ComputeModeStatus>, String> {
         match self.modes.get(gpu) {
-            None if wanted.is_none() => Ok(None),
-            Some(held) if wanted.is_none() && held.daemon != *daemon => Ok(None),
-            Some(held) if Some(held.wanted) == wanted && held.boot_id == self.boot_id => {
+            None if desired.is_none() => Ok(None),
+            Some(held) if desired.is_none() && held.daemon != *daemon => Ok(None),
+            Some(held) if Some(held.desired) == desired && held.boot_id == self.boot_id => {
                 Ok(Some(ComputeModeStatus { gpu: gpu.clone(), mode: None, previous: held.previous }))
             }
             _ => Err(InventoryError::Suspended.to_string()),
@@ -182,7 +182,7 @@ impl SupervisorContext {
 /// A driver's state of its daemon's compute modes.
 #[derive(Debug, Default)]
 pub(crate) struct ComputeModeControl {
-    /// What was wanted when they were applied last, and on which GPUs.
+    /// What was desired when they were applied last, and on which GPUs.
     applied_for: Option<(Option<ComputeMode>, Vec<GpuUuid>)>,
     status: Vec<ComputeModeStatus>,
     /// Why they are not what they should be.
@@ -208,20 +208,20 @@ impl ComputeModeControl {
         daemon: &DaemonName,
         gpus: &[GpuUuid],
         in_use: &[GpuUuid],
-        wanted: Option<ComputeMode>,
+        desired: Option<ComputeMode>,
         now: i64,
     ) {
-        let key = (wanted, gpus.to_vec());
+        let key = (desired, gpus.to_vec());
         if self.applied_for.as_ref() == Some(&key) && now < self.due() {
             return;
         }
         self.applied_for = Some(key);
-        match context.apply_compute_modes(daemon, gpus, in_use, wanted).await {
+        match context.apply_compute_modes(daemon, gpus, in_use, desired).await {
             Ok(status) => {
                 self.failure = None;
                 // Other programs may change them, and GPUs that are still in use are restored later.
                 let check_interval = i64::try_from(context.check_interval.as_millis()).unwrap_or(i64::MAX);
-                let nothing = status.is_empty() && context.modes.of(daemon).is_empty() && wanted.is_none();
+                let nothing = status.is_empty() && context.modes.of(daemon).is_empty() && desired.is_none();
                 self.due = (!nothing).then(|| now.saturating_add(check_interval));
                 self.status = status;
             }
@@ -238,13 +238,16 @@ impl ComputeModeControl {
     /// Shows them in a daemon's status.
     pub(crate) fn show(&self, status: &mut DaemonStatus) {
         status.compute_modes.clone_from(&self.status);
-        let Some((wanted, gpus)) = &self.applied_for else { return };
+        let Some((desired, gpus)) = &self.applied_for else { return };
         let read = self.status.iter().filter(|status| status.mode.is_some()).count();
         let condition = match &self.failure {
-            Some(why) => {
-                Condition::new(ConditionType::ComputeMode, false, ConditionReason::NotAsWanted, why.clone())
-            }
-            None if wanted.is_none() => return,
+            Some(why) => Condition::new(
+                ConditionType::ComputeMode,
+                false,
+                ConditionReason::ComputeModeDiffers,
+                why.clone(),
+            ),
+            None if desired.is_none() => return,
             None if read < gpus.len() => {
                 let message =
                     "it was set, and is not read back while the GPU is missing or the host is in maintenance";
@@ -361,7 +364,7 @@ pub(crate) mod tests {
     async fn gpu_moved_between_daemons_gets_second_daemons_mode() {
         let (one, other) =
             (DaemonName::parse("one").expect("a name"), DaemonName::parse("other").expect("a name"));
-        let wanted = Some(ComputeMode::ExclusiveProcess);
+        let desired = Some(ComputeMode::ExclusiveProcess);
         for leaves_first in [true, false] {
             let (begun, listing) = mpsc::channel();
             let (go_on, gate) = mpsc::channel();
@@ -372,7 +375,7 @@ pub(crate) mod tests {
             let held = OwnedComputeMode {
                 daemon: one.clone(),
                 previous: ComputeMode::Default,
-                wanted: ComputeMode::ExclusiveProcess,
+                desired: ComputeMode::ExclusiveProcess,
                 boot_id: "boot".into(),
             };
             context.modes.load(vec![(gpu.clone(), held.clone())]);
@@ -382,7 +385,7 @@ pub(crate) mod tests {
             };
             let comes = {
                 let (context, other, gpus) = (Arc::clone(&context), other.clone(), [gpu.clone()]);
-                async move { context.apply_compute_modes(&other, &gpus, &[], wanted).await }
+                async move { context.apply_compute_modes(&other, &gpus, &[], desired).await }
             };
             // The first is in the middle of it when the second comes.
             let (first, second): (tokio::task::JoinHandle<_>, _) = if leaves_first {

@@ -192,7 +192,7 @@ impl Driver {
             while let Ok(job) = self.jobs.try_recv() {
                 self.work(job).await;
             }
-            let desired = self.wanted();
+            let desired = self.current_desired();
             self.claim();
             self.follow(&desired);
             if self.state.carry_over(&desired)
@@ -306,15 +306,16 @@ impl Driver {
         }
     }
 
-    /// Brings the compute modes to what is wanted as long as the daemon runs or is to run, and back when it is to rest.
+    /// Brings the compute modes to the desired state as long as the daemon runs or is to run, and restores them when it is to
+    /// be stopped.
     async fn apply_compute_modes(&mut self, desired: &Desired) {
         if !self.state.searched {
             return;
         }
         let in_use = self.state.process.as_ref().map_or(&[][..], |process| &process.gpus);
         let active = desired.running || self.state.process.is_some();
-        let wanted = desired.compute_mode.filter(|_| active && !desired.is_observed());
+        let mode = desired.compute_mode.filter(|_| active && !desired.is_observed());
         let now = self.now();
-        self.modes.apply(&self.context, &desired.name, &desired.gpus, in_use, wanted, now).await;
+        self.modes.apply(&self.context, &desired.name, &desired.gpus, in_use, mode, now).await;
     }
 }

@@ -18,8 +18,8 @@ use crate::host::Identity;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// The desired value, completed by what only the driver knows.
-    pub(super) fn wanted(&mut self) -> Desired {
+    /// The desired state, completed by what only the driver knows.
+    pub(super) fn current_desired(&mut self) -> Desired {
         let mut desired = self.desired.borrow_and_update().clone();
         self.state.follow(&mut desired, self.now());
         desired
@@ -53,7 +53,7 @@ impl Driver {
             // What it saw is of a process that is gone.
             return self.state.layout.probe_lost();
         };
-        let desired = self.wanted();
+        let desired = self.current_desired();
         self.state.layout.probed(&report, &desired, self.now());
         let progress = self.state.layout.progress(&desired, None);
         if let Some(failure) = self.state.layout.failure(&desired, &progress) {

@@ -56,7 +56,7 @@ impl Fleet {
         &self.inner.context
     }
 
-    /// Publishes what is wanted of a daemon; starts its driver if it has none.
+    /// Publishes the desired state of a daemon; starts its driver if it has none.
     ///
     /// `earlier` is what the store remembers of it.
     ///
@@ -78,12 +78,12 @@ impl Fleet {
         }
         let name = desired.name.clone();
         let (jobs, queue) = mpsc::channel(JOBS);
-        let (desired, wanted) = watch::channel(desired);
+        let (desired, desired_changes) = watch::channel(desired);
         let (fresh, fresh_requests) = watch::channel(0);
         let stop_driver = self.inner.shutdown.child_token();
         let context = Arc::clone(&self.inner.context);
         let (driver, observed) =
-            Driver::new(context, wanted, fresh_requests, queue, stop_driver.clone(), earlier);
+            Driver::new(context, desired_changes, fresh_requests, queue, stop_driver.clone(), earlier);
         let grace_s = AtomicU32::new(self.inner.context.grace_s);
         let commands = driver.commands();
         let link = Arc::new(DriverLink { desired, observed, fresh, jobs, grace_s, stop_driver, commands });
@@ -140,7 +140,7 @@ impl Fleet {
         self.drivers().handles.iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
     }
 
-    /// The daemons that do not hold what is wanted of them now, with where they stand.
+    /// The daemons that are not in their desired state, with their phases.
     pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
         let drivers = self.drivers();
         drivers

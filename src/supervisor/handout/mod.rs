@@ -272,11 +272,11 @@ impl Handouts {
                 // One that is another daemon's is handed over when that daemon lets it go.
                 (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
             }
-            let wanted = held.of_tenant(name);
+            let desired = held.of_tenant(name);
             // One that was taken back may have processes again.
             entry.is_finished &= draining.contains(name);
-            if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != wanted {
-                self.apply(name, entry, &wanted);
+            if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != desired {
+                self.apply(name, entry, &desired);
             }
         }
         for name in before.keys().filter(|name| !directories.contains_key(*name)) {
@@ -292,8 +292,8 @@ impl Handouts {
         };
         let next = daemons.iter().find(|(_, held)| held.tenants.contains_key(name));
         entry.daemon = next.map(|(next, _)| next.clone());
-        let wanted = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
-        self.apply(name, entry, &wanted);
+        let desired = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
+        self.apply(name, entry, &desired);
     }
 
     /// What the processes of a daemon's tenants meet from now on, as its driver says that follows this version.
@@ -351,9 +351,9 @@ impl Handouts {
         let HandoutState { daemons, entries } = inner;
         let Some(held) = daemons.get(daemon) else { return };
         for (name, entry) in entries.iter_mut().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
-            let wanted = held.of_tenant(name);
-            if all || entry.shown != wanted {
-                self.apply(name, entry, &wanted);
+            let desired = held.of_tenant(name);
+            if all || entry.shown != desired {
+                self.apply(name, entry, &desired);
             }
         }
     }

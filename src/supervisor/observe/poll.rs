@@ -43,7 +43,7 @@ pub(crate) const HUNG_DEADLINE: Duration = Duration::from_secs(1);
 pub(crate) struct PollTarget<'s> {
     /// The way to it.
     pub(crate) control: &'s dyn ControlChannel,
-    /// The GPUs that it lists partitions of, by how it was started and not by what is wanted.
+    /// The GPUs that it lists partitions of, by how it was started and not by what is desired.
     pub(crate) partitioned: &'s [GpuUuid],
     /// Longest time for a session with it.
     pub(crate) deadline: Duration,

@@ -32,7 +32,7 @@ impl Blocker {
                 | ConditionReason::PartitionNotMade
                 | ConditionReason::PartitionNotProven
                 | ConditionReason::PartitionsInterfered
-                | ConditionReason::ServesOtherwise
+                | ConditionReason::ShapeDiffers
                 | ConditionReason::StaticModeUnsupported
         )
     }

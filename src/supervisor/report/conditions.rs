@@ -95,7 +95,7 @@ fn conditions(
         conditions.push(Condition::new(
             ConditionType::ServerFault,
             true,
-            ConditionReason::ClientsToBeTornDown,
+            ConditionReason::AwaitingClientExit,
             server_fault(server),
         ));
     }
@@ -210,7 +210,7 @@ fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition
         Phase::Stopped if desired.maintenance.is_some_and(MaintenanceState::holds_down) => {
             (ConditionReason::StoppedForMaintenance, "it is stopped while the host is in maintenance".to_owned())
         }
-        Phase::Stopped => (ConditionReason::StoppedAsWanted, "it is stopped, as its spec says".to_owned()),
+        Phase::Stopped => (ConditionReason::StoppedBySpec, "it is stopped, as its spec says".to_owned()),
         Phase::Starting => (ConditionReason::Starting, "it is being started".to_owned()),
         Phase::Stopping => (ConditionReason::Stopping, "it is being stopped".to_owned()),
         Phase::BackOff => (ConditionReason::BackOff, "it died or did not start, and is started again after a pause".to_owned()),
@@ -275,14 +275,14 @@ fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Re
     [
         // 2. No client is accepted until clients end, whatever is written meanwhile.
         fault.map(|server| (ConditionReason::ServerFault, server_fault(server))),
-        // 3. What runs is not what is wanted, and is replaced as a whole.
+        // 3. What runs is not what is desired, and is replaced as a whole.
         state.needs_restart(desired).then(|| {
             let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
             (ConditionReason::RestartRequired, message.to_owned())
         }),
         // 4. Settings: left as others made them, then those that are being written.
         drift.then(|| (ConditionReason::SettingsDrifted, format!("another program changed its settings: {}", changed.join(", ")))),
-        (!wrong.is_empty()).then(|| (ConditionReason::SettingsDiffer, format!("read back otherwise than wanted: {}", wrong.join(", ")))),
+        (!wrong.is_empty()).then(|| (ConditionReason::SettingsDiffer, format!("settings differ from the spec: {}", wrong.join(", ")))),
         // 5. Its layout.
         state.layout.unready(desired),
         // 6. Its server.

@@ -39,7 +39,7 @@ async fn logged_change_is_repaired_at_once() {
         assert!(!drift.present && drift.last_at.is_some());
         let [last] = drift.last.as_slice() else { panic!("{drift:?}") };
         assert_eq!(last.setting, "default active thread percentage");
-        assert_eq!((last.wanted.as_str(), last.read.as_str()), ("50.0", "30.0"));
+        assert_eq!((last.desired.as_str(), last.read.as_str()), ("50.0", "30.0"));
         assert_eq!(drift.command.as_deref(), Some(CHANGE));
         assert_eq!(writes(&host), written + 1);
         let condition =

@@ -87,7 +87,7 @@ struct ScriptedHost {
     script: Script,
 }
 
-/// What is wanted of the daemon: half of the GPU for its clients.
+/// The desired state of the daemon: half of the GPU for its clients.
 fn desired(generation: i64) -> Desired {
     let uid = rustix::process::getuid().as_raw();
     Desired {

@@ -17,7 +17,7 @@ async fn requested_grace_applies_to_one_stop() {
     host.publish(Desired { running: false, ..desired(2) });
     host.await_phase(Phase::Stopped).await;
     assert_eq!(host.script.quits(), [Some(0), Some(7), Some(7)]);
-    assert_eq!(host.observed().status.deaths, 0, "each was wanted");
+    assert_eq!(host.observed().status.deaths, 0, "each was requested");
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ impl Story {
     }
 
     fn record(&self) -> MutexGuard<'_, StoryRecord> {
-        // What a failed thread has recorded is what is wanted.
+        // What a failed thread has recorded is what is desired.
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -46,7 +46,7 @@ fn daemon_stop_start_and_restart_have_steps() {
     let stopped = host.daemon("gpu0");
     assert_eq!(stopped["status"]["phase"], "stopped");
     assert_eq!(stopped["spec"]["desired_state"], "stopped");
-    assert_eq!(host.api().get("/readyz").status, 200, "stopped as wanted is ready");
+    assert_eq!(host.api().get("/readyz").status, 200, "stopped as desired is ready");
     let tenant = host.api().get("/api/v1/tenants/demo").ok();
     assert_eq!(tenant["status"]["conditions"][0]["status"], false);
 

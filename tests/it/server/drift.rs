@@ -20,8 +20,8 @@ fn external_change_is_repaired_and_still_shown() {
     let last = drift["last"].as_array().unwrap();
     let percentage =
         last.iter().find(|one| one["setting"] == "default active thread percentage").expect("named");
-    assert_eq!((&percentage["wanted"], &percentage["read"]), (&json!("50.0"), &json!("30.0")));
-    assert!(last.iter().any(|one| one["wanted"] == "8192 MiB" && one["read"] == "1024 MiB"), "{drift}");
+    assert_eq!((&percentage["desired"], &percentage["read"]), (&json!("50.0"), &json!("30.0")));
+    assert!(last.iter().any(|one| one["desired"] == "8192 MiB" && one["read"] == "1024 MiB"), "{drift}");
     assert!(drift["command"].as_str().unwrap().starts_with("set_default_"), "{drift}");
     let condition = host.condition("gpu0", "SettingsDrifted").expect("reported after it was restored");
     assert_eq!((&condition["status"], &condition["reason"]), (&json!(false), &json!("Restored")));
@@ -56,7 +56,7 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
         })
     };
     let drift = drifted("set_default_device_pinned_mem_limit 0 1999M", 1);
-    assert_eq!(drift["last"][0]["wanted"], "1025 MiB", "{drift}");
+    assert_eq!(drift["last"][0]["desired"], "1025 MiB", "{drift}");
     assert_eq!(drift["last"][0]["read"], "1999 MiB", "{drift}");
     assert_eq!(host.logged("gpu1", ours), before + 1, "written again");
     // The getter of a percentage rounds as well.

@@ -118,7 +118,7 @@ fn start_waits_for_a_hung_driver() {
         let daemon = host.daemon("gpu0");
         let conditions = daemon["status"]["conditions"].as_array().unwrap();
         let mode = conditions.iter().find(|condition| condition["type"] == "ComputeMode")?;
-        (mode["reason"] == "NotAsWanted" && mode["message"].as_str()?.contains(WORDS)).then_some(())
+        (mode["reason"] == "ComputeModeDiffers" && mode["message"].as_str()?.contains(WORDS)).then_some(())
     });
     signal(host.daemon_pid("gpu0"), Signal::KILL);
     let blocked = host.await_phase("gpu0", "blocked");

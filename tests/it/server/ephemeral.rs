@@ -346,7 +346,7 @@ fn wrong_expiries_are_refused() {
     assert_eq!(host.api().get(WEB).ok()["spec"]["expires_at"], "2099-01-01T00:00:00.000Z");
     assert!(page(&host, "/tenants/web").contains("<dt>Expires</dt>"));
     let file = host.cli(&["export"]);
-    assert!(!said(&file, 0).contains("web:"), "it is not what is wanted for good");
+    assert!(!said(&file, 0).contains("web:"), "it is not desired for good");
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn an_observed_daemon_is_shown_and_never_touched() {
         let daemon = host.api().get("/api/v1/daemons/theirs?fresh=true").ok();
         (daemon["status"]["effective"]["default_active_thread_percentage"] == 10.0).then_some(())
     });
-    assert_eq!(host.api().get("/readyz").status, 200, "nothing is wanted of it");
+    assert_eq!(host.api().get("/readyz").status, 200, "it has no desired state");
     for action in ["start", "stop?grace_s=0", "restart?grace_s=0"] {
         let refused = host.api().post(&format!("/api/v1/daemons/theirs/{action}"), &json!({}));
         let refused = refused.problem(409, "conflict");
@@ -230,7 +230,7 @@ fn restarted_observed_daemon_is_followed_never_started() {
     host.await_phase("theirs", "absent");
     let both = host.foreign_with("theirs", &[("CUDA_VISIBLE_DEVICES", "0,1")], &[]);
     let blocked = host.await_phase("theirs", "blocked");
-    assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "ServesOtherwise");
+    assert_eq!(condition(&blocked, "Ready").unwrap()["reason"], "ShapeDiffers");
     assert_eq!(host.api().post("/api/v1/daemons/theirs/release", &json!({})).status, 204);
     assert!(is_alive(both.pid()));
 }

@@ -97,7 +97,7 @@ fn whole_host_maintenance_restores_everything_afterwards() {
         (&json!("stopped"), &json!("running"))
     );
     assert_eq!(daemon["status"]["conditions"][0]["reason"], "StoppedForMaintenance");
-    assert_eq!(host.api().get("/readyz").status, 200, "down as wanted");
+    assert_eq!(host.api().get("/readyz").status, 200, "down as desired");
     // The GPUs are shown as they were, and are marked as not polled.
     let shown = host.api().get("/api/v1/gpus").ok();
     assert_eq!(shown["items"][1]["uuid"], before["items"][1]["uuid"]);

@@ -107,7 +107,7 @@ fn partition_restart_is_recorded_as_replay() {
     assert_eq!(replays(&host, 4).len(), 4);
 }
 
-/// Something after which the layout is no longer wanted.
+/// Something after which the layout is no longer desired.
 type Wish = fn(&Served);
 
 #[test]

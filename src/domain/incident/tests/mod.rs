@@ -80,7 +80,7 @@ fn ready() -> DomainEvent {
 }
 
 fn drifted() -> DomainEvent {
-    let drifted = Drifted { setting: "memory limit".into(), wanted: "8G".into(), read: "1G".into() };
+    let drifted = Drifted { setting: "memory limit".into(), desired: "8G".into(), read: "1G".into() };
     DomainEvent::SettingsDrifted { daemon: daemon("gpu0"), drifted: vec![drifted], command: None }
 }
 

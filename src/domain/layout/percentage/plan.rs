@@ -9,12 +9,12 @@ use crate::domain::layout::Enforcement;
 use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, Reason};
 
-/// What has to be done so that a daemon with the shares `before` has `wanted`.
+/// What has to be done so that a daemon with the shares `before` has `desired`.
 ///
 /// No step is a command: what is added is handed out once a client has seen it, and what is removed to nobody any more.
 /// Clients that run keep what they have, so nothing is in anybody's way but the number of chunks.
 pub fn plan(
-    wanted: &[PlannedShare],
+    desired: &[PlannedShare],
     before: &[PlannedShare],
     census: &BTreeMap<GpuUuid, ChunkCensus>,
 ) -> Plan {
@@ -49,21 +49,21 @@ pub fn plan(
         clients: Vec::new(),
     };
     let mut uncounted = BTreeSet::new();
-    for share in wanted.iter().filter(|share| stays(share)) {
+    for share in desired.iter().filter(|share| stays(share)) {
         match now.get(&share.gpu) {
             Some(chunks) => steps.push(step(share, Action::Keep, Reason::Layout, *chunks, *chunks)),
             None => _ = uncounted.insert(&share.gpu),
         }
     }
-    for share in before.iter().rev().filter(|share| !wanted.iter().any(|kept| same(kept, share))) {
+    for share in before.iter().rev().filter(|share| !desired.iter().any(|kept| same(kept, share))) {
         let Some(chunks) = now.get_mut(&share.gpu) else { continue };
         let earlier = *chunks;
         *chunks = Chunks { free: chunks.free + share.chunks, used: chunks.used.saturating_sub(share.chunks) };
-        let again = wanted.iter().any(|kept| (&kept.gpu, &kept.partition) == (&share.gpu, &share.partition));
+        let again = desired.iter().any(|kept| (&kept.gpu, &kept.partition) == (&share.gpu, &share.partition));
         let reason = if again { Reason::MadeAgain } else { Reason::NotInLayout };
         steps.push(step(share, Action::Remove, reason, earlier, *chunks));
     }
-    for share in wanted.iter().filter(|share| !stays(share)) {
+    for share in desired.iter().filter(|share| !stays(share)) {
         let Some(chunks) = now.get_mut(&share.gpu) else {
             uncounted.insert(&share.gpu);
             continue;
@@ -95,6 +95,6 @@ pub fn plan(
             left_over_sms: counted.left_over_sms,
         })
         .collect();
-    let taken = wanted.iter().filter(|share| stays(share)).map(|share| share.step).collect();
+    let taken = desired.iter().filter(|share| stays(share)).map(|share| share.step).collect();
     Plan { steps, taken, gpus, blocked, reserves_nothing: true }
 }

@@ -41,14 +41,14 @@ pub enum ShareFailure {
     },
     /// No percentage gives the SMs.
     #[error(
-        "no thread percentage gives a CUDA client {wanted} SMs of {gpu}: it saw {} below that and {} above; choose another \
+        "no thread percentage gives a CUDA client {planned} SMs of {gpu}: it saw {} below that and {} above; choose another \
          number of chunks", shown(*.below), shown(*.above)
     )]
     NoPercentage {
         /// The GPU.
         gpu: GpuUuid,
         /// What was planned.
-        wanted: u32,
+        planned: u32,
         /// The most that was seen below it.
         below: Option<u32>,
         /// The least that was seen above it.
@@ -156,8 +156,8 @@ impl Proving {
         let holds =
             |seen: &BTreeMap<GpuUuid, u32>| need.gpus.iter().all(|gpu| seen.get(gpu) == Some(&need.sms));
         let mut tried = self.seen.iter().filter(|(_, seen)| holds(seen));
-        let wanted = |tenths: u16| need.fixed.is_none_or(|fixed| fixed.tenths() == tenths);
-        let (tenths, _) = tried.find(|(tenths, _)| wanted(**tenths))?;
+        let fits = |tenths: u16| need.fixed.is_none_or(|fixed| fixed.tenths() == tenths);
+        let (tenths, _) = tried.find(|(tenths, _)| fits(**tenths))?;
         ThreadPercentage::from_tenths(*tenths).ok()
     }
 
@@ -207,7 +207,7 @@ impl Proving {
         let untried = low < next && next < high && !self.seen.contains_key(&next);
         let next = ThreadPercentage::from_tenths(next).ok().filter(|_| untried);
         next.ok_or_else(|| match wrong {
-            Some(gpu) => ShareFailure::NoPercentage { gpu: gpu.clone(), wanted: need.sms, below, above },
+            Some(gpu) => ShareFailure::NoPercentage { gpu: gpu.clone(), planned: need.sms, below, above },
             None => ShareFailure::NotSeen { why: "no GPU has such a partition".to_owned() },
         })
     }

@@ -219,7 +219,7 @@ fn unmeasured_percentage_is_found_by_probing() {
     let (_, none) = prove(proving, |p| (p * 108 / 1000 / 16 * 16).max(16));
     let failure = none.expect_err("12 is below the least");
     assert!(
-        matches!(&failure, ShareFailure::NoPercentage { wanted: 12, below: None, above: Some(16), .. }),
+        matches!(&failure, ShareFailure::NoPercentage { planned: 12, below: None, above: Some(16), .. }),
         "{failure:?}"
     );
     assert!(failure.to_string().contains("it saw nothing below that and 16 above"), "{failure}");

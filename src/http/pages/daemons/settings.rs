@@ -11,7 +11,7 @@ use crate::http::pages::format::{Amount, Badge, Tone};
 pub(super) struct DaemonSettingRow {
     /// Its name.
     pub(super) name: String,
-    pub(super) wanted: String,
+    pub(super) desired: String,
     pub(super) read: String,
     agrees: Option<bool>,
 }
@@ -41,10 +41,10 @@ pub(super) fn of(
     let Some(desired) = desired else { return Vec::new() };
     let percentage = format!("{} %", desired.percentage);
     let read = |value: Option<String>| value.unwrap_or_else(|| "not read yet".to_owned());
-    let setting = |name: String, wanted: &str, seen: Option<String>| DaemonSettingRow {
+    let setting = |name: String, desired: &str, seen: Option<String>| DaemonSettingRow {
         name,
-        wanted: wanted.to_owned(),
-        agrees: seen.as_ref().map(|seen| seen == wanted),
+        desired: desired.to_owned(),
+        agrees: seen.as_ref().map(|seen| seen == desired),
         read: read(seen),
     };
     let percent = |value: Option<ThreadPercentage>| value.map(|value| format!("{value} %"));
@@ -60,9 +60,9 @@ pub(super) fn of(
     ];
     let limits = |of: &str, readings: Option<&[MemoryReading]>| -> Vec<DaemonSettingRow> {
         let limit = |(ordinal, gpu): (usize, &GpuUuid)| {
-            let wanted = desired.memory_limits.get(ordinal).copied().flatten();
+            let limit = desired.memory_limits.get(ordinal).copied().flatten();
             let reading = readings.and_then(|readings| readings.get(ordinal));
-            memory(format!("Device memory limit on {}, {of}", called(gpu)), wanted, reading)
+            memory(format!("Device memory limit on {}, {of}", called(gpu)), limit, reading)
         };
         desired.gpus.iter().enumerate().map(limit).collect()
     };
@@ -86,17 +86,17 @@ fn priority(priority: Priority) -> &'static str {
     }
 }
 
-fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> DaemonSettingRow {
+fn memory(name: String, limit: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> DaemonSettingRow {
     const GIB: u64 = 1 << 30;
-    let bytes = wanted.map(MemoryLimit::bytes);
+    let bytes = limit.map(MemoryLimit::bytes);
     let shown =
         |bytes: Option<u64>| bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string());
-    let wanted = shown(bytes);
+    let desired = shown(bytes);
     let Some(reading) = reading else {
-        return DaemonSettingRow { name, wanted, read: "not read yet".to_owned(), agrees: None };
+        return DaemonSettingRow { name, desired, read: "not read yet".to_owned(), agrees: None };
     };
     if let Some(text) = &reading.unreadable {
-        return DaemonSettingRow { name, wanted, read: text.clone(), agrees: Some(false) };
+        return DaemonSettingRow { name, desired, read: text.clone(), agrees: Some(false) };
     }
     // Without another source there is only the daemon's reply, in whole GiB rounded down.
     let (read, agrees) = match reading.bytes {
@@ -106,7 +106,7 @@ fn memory(name: String, wanted: Option<MemoryLimit>, reading: Option<&MemoryRead
         ),
         seen => (shown(seen), seen == bytes),
     };
-    DaemonSettingRow { name, wanted, read, agrees: Some(agrees) }
+    DaemonSettingRow { name, desired, read, agrees: Some(agrees) }
 }
 
 #[cfg(test)]
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn rounded_limit_agrees_within_its_gib() {
-        let wanted = Some(MemoryLimit::parse("1536M").expect("a limit"));
-        let setting = |of: MemoryReading| memory("x".into(), wanted, Some(&of));
+        let limit = Some(MemoryLimit::parse("1536M").expect("a limit"));
+        let setting = |of: MemoryReading| memory("x".into(), limit, Some(&of));
         let rounded = setting(reading(Some(1 << 30), false, None));
         assert!(!rounded.differs());
         assert_eq!(
-            (rounded.wanted.as_str(), rounded.read.as_str()),
+            (rounded.desired.as_str(), rounded.read.as_str()),
             ("1.5 GiB", "1 GiB or a part of a GiB more")
         );
         assert!(setting(reading(Some(2 << 30), false, None)).differs());
@@ -139,6 +139,6 @@ mod tests {
         assert!(setting(reading(None, true, None)).differs());
         assert!(setting(reading(None, false, Some("0G"))).differs());
         let unread = memory("x".into(), None, None);
-        assert_eq!((unread.wanted.as_str(), unread.badge().word), ("none", "unknown"));
+        assert_eq!((unread.desired.as_str(), unread.badge().word), ("none", "unknown"));
     }
 }

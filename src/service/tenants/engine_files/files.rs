@@ -133,7 +133,7 @@ fn keep_specification(directory: &CdiDirectory, text: Option<&str>) -> Result<()
     })
 }
 
-fn keep_environments(directory: &Path, wanted: &BTreeMap<TenantName, String>) -> Result<(), String> {
+fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, String>) -> Result<(), String> {
     let failed = |error: io::Error| {
         format!(
             "the environment files in {} cannot be kept ({error}), so units are not given the tenants as they are: see that the \
@@ -141,14 +141,14 @@ fn keep_environments(directory: &Path, wanted: &BTreeMap<TenantName, String>) ->
             directory.display()
         )
     };
-    if !wanted.is_empty() {
+    if !desired.is_empty() {
         make_directory(directory).map_err(failed)?;
     }
     let found = Trust::own().check_no_link(directory, Content::Directory);
     if found.map_err(|untrusted| untrusted.to_string())?.is_none() {
         return Ok(());
     }
-    let names: BTreeSet<String> = wanted.keys().map(|tenant| format!("{tenant}{ENVIRONMENT}")).collect();
+    let names: BTreeSet<String> = desired.keys().map(|tenant| format!("{tenant}{ENVIRONMENT}")).collect();
     for entry in fs::read_dir(directory).map_err(failed)?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_ours = name.trim_end_matches(UNFINISHED).ends_with(ENVIRONMENT);
@@ -157,7 +157,7 @@ fn keep_environments(directory: &Path, wanted: &BTreeMap<TenantName, String>) ->
         }
     }
     // One that cannot be written does not keep the others from it.
-    let written = wanted.iter().map(|(tenant, text)| {
+    let written = desired.iter().map(|(tenant, text)| {
         let file = directory.join(format!("{tenant}{ENVIRONMENT}"));
         replace(&file, text)
     });
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn removed_file_is_written_again() {
         let place = Place::new(true);
-        let wanted = files(Some("one"), &[("a", "A=1")]);
-        place.writer.keep(&wanted);
+        let desired = files(Some("one"), &[("a", "A=1")]);
+        place.writer.keep(&desired);
         fs::remove_file(place.home.path().join("cdi/mps-manager.json")).expect("removed");
         fs::write(place.home.path().join("env/a.env"), "A=9").expect("written");
-        assert_eq!(place.writer.keep(&wanted), none());
+        assert_eq!(place.writer.keep(&desired), none());
         assert_eq!(place.read("cdi/mps-manager.json").as_deref(), Some("one"));
         assert_eq!(place.read("env/a.env").as_deref(), Some("A=1"));
     }
@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn named_directory_that_is_missing_is_a_problem() {
         let place = Place::new(false);
-        for wanted in [files(Some("one"), &[("a", "A=1")]), EngineFiles::default()] {
-            let problems = place.writer.keep(&wanted);
+        for desired in [files(Some("one"), &[("a", "A=1")]), EngineFiles::default()] {
+            let problems = place.writer.keep(&desired);
             assert_eq!(problems.len(), 1, "{problems:?}");
             assert!(problems[0].contains("is not there") && problems[0].contains("mkdir"), "{problems:?}");
             assert!(!place.home.path().join("cdi").exists(), "it may be misspelt");

@@ -272,9 +272,9 @@ impl Backend {
         // Any change of a daemon in static mode may bind other tenants to its partitions, and with a strategy may raise this one's share,
         // to which the server still holds a client that connects before it is applied.
         let depends_on_all = mode == Mode::Static || daemon.spec.provisioning.is_active();
-        let wanted = if depends_on_all { daemon.generation } else { tenant.daemon_generation };
+        let generation = if depends_on_all { daemon.generation } else { tenant.daemon_generation };
         let ready =
-            |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= wanted;
+            |status: &DaemonStatus| status.phase == Phase::Ready && status.observed_generation >= generation;
         let failed = |status: &DaemonStatus| {
             let failed = |layout: &LayoutStatus| {
                 layout.state == LayoutState::Failed && layout.generation >= daemon.generation

@@ -36,7 +36,7 @@ pub enum ReconcileStep {
 }
 
 impl DaemonReconciler {
-    /// What to do next, given what is wanted; `clients` is how many are connected.
+    /// What to do next towards the desired state; `clients` is how many are connected.
     pub fn decide(&self, desired: &Desired, clients: usize, now: i64) -> ReconcileStep {
         if !self.searched {
             return if now < self.retry_at {
@@ -58,7 +58,7 @@ impl DaemonReconciler {
                 ReconcileStep::Start
             };
         }
-        // A daemon that was started otherwise than wanted is replaced once it serves nobody.
+        // A daemon that was started for other GPUs or users, or in another mode, is replaced once it serves nobody.
         if !desired.running
             || self.restart
             || (self.needs_restart(desired) && clients == 0 && self.seen.is_some())
@@ -118,8 +118,8 @@ impl DaemonReconciler {
             // The same settings under a new generation: ready only once they were read under it.
             return ReconcileStep::Sync(wrong);
         }
-        let wanted = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
-        if wanted && !starting {
+        let needs_server = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
+        if needs_server && !starting {
             return ReconcileStep::StartServer(desired.server_uid);
         }
         // Last, so that a client admitted to a partition finds its limits.

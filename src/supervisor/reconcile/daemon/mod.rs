@@ -53,7 +53,7 @@ pub struct ControlProcess {
 }
 
 impl ControlProcess {
-    /// Whether it was started as this is wanted; nothing makes it so afterwards.
+    /// Whether it was started as desired; only a new process can change that.
     pub fn fits(&self, desired: &Desired) -> bool {
         (&self.gpus, self.mode, self.multi_user) == (&desired.gpus, desired.mode, desired.multi_user)
     }
@@ -125,7 +125,7 @@ impl DaemonReconciler {
         Self { layout, timings, ..Self::default() }
     }
 
-    /// A poll is wanted as soon as may be.
+    /// Requests a poll as soon as possible.
     pub fn request_poll(&mut self) {
         self.poll_now = true;
     }
@@ -187,7 +187,7 @@ impl DaemonReconciler {
         self.layout.progress(desired, self.listed()).is_complete()
     }
 
-    /// Applies what is wanted, and completes it by what is known only here.
+    /// Applies the desired state, and completes it by what is known only here.
     pub fn follow(&mut self, desired: &mut Desired, now: i64) {
         if !self.layout.follow(desired, now) {
             // What the server holds may have to be changed for it, which is no drift.
@@ -286,7 +286,7 @@ impl DaemonReconciler {
         self.next_poll = self.next_poll.min(at);
     }
 
-    /// Whether the running process was started for other GPUs, users or another mode than are wanted now.
+    /// Whether the running process was started for other GPUs, users or another mode than are desired now.
     pub fn needs_restart(&self, desired: &Desired) -> bool {
         !desired.is_observed() && self.process.as_ref().is_some_and(|process| !process.fits(desired))
     }

@@ -13,7 +13,7 @@ impl DaemonReconciler {
     pub fn phase(&self, desired: &Desired, now: i64) -> Phase {
         let window = self.failures.iter().filter(|at| now - **at < FAILURE_WINDOW_MS).count();
         match (&self.process, &self.blocker) {
-            // A blocked start does not matter when no start is wanted.
+            // A blocked start does not matter when the daemon is not to run.
             (None, _) if self.searched && !desired.running && !desired.is_observed() => Phase::Stopped,
             (_, Some(_)) => Phase::Blocked,
             _ if !self.searched => Phase::Unknown,
@@ -70,8 +70,8 @@ impl DaemonReconciler {
     }
 }
 
-/// Whether a server of another user blocks the desired one: clients of the wanted user would wait until all of its own are
-/// gone (FACTS.md, "Starting, stopping, dying"). Without tenants no user is wanted more than another.
+/// Whether a server of another user blocks the desired one: clients of the desired user would wait until all of its own are
+/// gone (FACTS.md, "Starting, stopping, dying"). Without tenants any user will do.
 pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
     let another = |uid: u32| uid != desired.server_uid;
     !desired.multi_user

@@ -289,7 +289,7 @@ fn observed_daemon_is_only_polled() {
             ReconcileStep::Search => {
                 searches += 1;
                 state.searched(
-                    Err(Blocker { reason: ConditionReason::ServesOtherwise, message: String::new() }),
+                    Err(Blocker { reason: ConditionReason::ShapeDiffers, message: String::new() }),
                     now,
                 );
             }

@@ -1,4 +1,4 @@
-//! What to do about the layout of one daemon: pure, from the layout that is wanted, what was done for it in the control
+//! What to do about the layout of one daemon: pure, from the desired layout, what was done for it in the control
 //! process that runs now, and what was seen.
 //!
 //! ```text
@@ -103,21 +103,21 @@ impl LayoutReconciler {
         }
     }
 
-    /// Applies what is wanted, and lets the server hold as much as the next CUDA client needs; false while percentages are
+    /// Applies the desired state, and lets the server hold as much as the next CUDA client needs; false while percentages are
     /// not proven.
     pub fn follow(&mut self, desired: &mut Desired, now: i64) -> bool {
-        let Some(wanted) = percentage_layout(desired).and_then(|layout| layout.shares.as_ref()) else {
+        let Some(shares) = percentage_layout(desired).and_then(|layout| layout.shares.as_ref()) else {
             if self.percentages.restart() {
                 self.failure = None;
             }
             return percentage_layout(desired).is_none();
         };
-        let others = wanted.others;
+        let others = shares.others;
         if self.failure.as_ref().is_some_and(|failure| failure.generation != desired.generation) {
             self.failure = None;
             self.percentages.restart();
         }
-        if self.percentages.set_target(wanted) {
+        if self.percentages.set_target(shares) {
             (self.failure, self.last) = (None, None);
             self.conclude_proof(desired, now);
         }
@@ -136,7 +136,7 @@ impl LayoutReconciler {
         }
     }
 
-    /// What makes the wanted layout hold, or what is left of another one; `None` where there is nothing of either.
+    /// What makes the desired layout hold, or what is left of another one; `None` where there is nothing of either.
     fn runtime(&self, desired: &Desired) -> Option<Enforcement> {
         let percentages = percentage_layout(desired).is_some();
         let remains = self.partitions.has_remains() && !(percentages && desired.mode == Mode::Shared);

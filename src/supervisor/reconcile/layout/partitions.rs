@@ -408,7 +408,7 @@ impl PartitionRuntime {
     }
 }
 
-/// The layout that is wanted, if its partitions are the daemon's own.
+/// The desired layout, if its partitions are the daemon's own.
 pub(super) fn static_layout(desired: &Desired) -> Option<&DesiredLayout> {
     desired.layout.as_ref().filter(|layout| layout.enforcement == Enforcement::Static)
 }

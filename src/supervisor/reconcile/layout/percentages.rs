@@ -54,15 +54,15 @@ impl PercentageRuntime {
         self.target.take().is_some()
     }
 
-    /// Begins to prove what is wanted; false where that has begun already.
-    pub(super) fn set_target(&mut self, wanted: &DesiredShares) -> bool {
-        if self.target.as_ref().is_some_and(|(shares, _)| *shares == wanted.shares) {
+    /// Begins to prove the desired shares; false where that has begun already.
+    pub(super) fn set_target(&mut self, desired: &DesiredShares) -> bool {
+        if self.target.as_ref().is_some_and(|(shares, _)| *shares == desired.shares) {
             return false;
         }
-        let earlier = if self.earlier.is_empty() { &wanted.earlier } else { &self.earlier };
-        let proving = Proving::new(&wanted.shares, &self.proven, earlier);
+        let earlier = if self.earlier.is_empty() { &desired.earlier } else { &self.earlier };
+        let proving = Proving::new(&desired.shares, &self.proven, earlier);
         self.restart();
-        self.target = Some((wanted.shares.clone(), proving));
+        self.target = Some((desired.shares.clone(), proving));
         true
     }
 
@@ -164,7 +164,7 @@ impl PercentageRuntime {
     /// The partitions of the layout, with what a client saw only while all of them are proven.
     pub(super) fn statuses(&self, desired: &Desired, complete: bool) -> Vec<PartitionStatus> {
         let shares = percentage_layout(desired).and_then(|layout| layout.shares.as_ref());
-        let shares = shares.map_or(&[][..], |wanted| &wanted.shares);
+        let shares = shares.map_or(&[][..], |desired| &desired.shares);
         let status = |share: &PlannedShare| {
             let proven = self.proven.iter().filter(|_| complete).find_map(|proven| {
                 let seen = proven.seen.get(&share.gpu).copied();
@@ -186,7 +186,7 @@ impl PercentageRuntime {
     }
 }
 
-/// The layout that is wanted, if thread percentages are to make it hold.
+/// The desired layout, if thread percentages are to make it hold.
 pub(super) fn percentage_layout(desired: &Desired) -> Option<&DesiredLayout> {
     let layout = desired.layout.as_ref().filter(|_| !desired.is_observed());
     layout.filter(|layout| layout.enforcement == Enforcement::Percentage)

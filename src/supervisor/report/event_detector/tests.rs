@@ -556,7 +556,7 @@ fn drift_event_names_the_external_command() {
         last_at: Some(1),
         last: vec![Drifted {
             setting: "priority".into(),
-            wanted: "normal".into(),
+            desired: "normal".into(),
             read: "below_normal".into(),
         }],
         command: Some("set_default_client_priority 1".into()),

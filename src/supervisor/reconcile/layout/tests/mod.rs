@@ -8,7 +8,7 @@ use crate::domain::condition::ConditionReason;
 
 /// A daemon on which a layout is made or proven.
 trait Daemon {
-    /// The layout that is wanted of it.
+    /// Its desired state.
     fn desired(&self, generation: i64) -> Desired;
     /// A control process without anything in it.
     fn start(&mut self);

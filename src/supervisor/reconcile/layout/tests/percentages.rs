@@ -64,13 +64,13 @@ fn desired(gpu: &Gpu, generation: i64, chunks: &[u32], others: Option<u16>) -> D
         gpu_map,
         drift_policy: PartitionPolicy::Report,
     };
-    let mut wanted = DesiredLayout::of(&active, &layout, None, None, gpus).expect("resolved");
+    let mut layout = DesiredLayout::of(&active, &layout, None, None, gpus).expect("resolved");
     let others = others.map(|tenths| ThreadPercentage::from_tenths(tenths).expect("in range"));
-    wanted.shares = Some(DesiredShares { shares, earlier: Vec::new(), others });
+    layout.shares = Some(DesiredShares { shares, earlier: Vec::new(), others });
     let name = DaemonName::parse("gpu0").expect("a name");
     let spec = DaemonSpec::of(vec![gpu.uuid.clone()]);
     let mut desired = plan::desired(&name, generation, &spec, &[], gpus, 0, None).expect("a plan");
-    desired.layout = Some(wanted);
+    desired.layout = Some(layout);
     desired
 }
 
@@ -171,16 +171,16 @@ fn daemon_without_percentage_layout_is_unchanged() {
 
 #[test]
 fn measured_layout_is_proven_under_largest_share() {
-    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7, 5, 3, 5], None));
-    assert_eq!(known.progress(&wanted, None), LayoutProgress::Waiting);
-    follow(&mut known, &mut wanted);
-    assert_eq!(status(&known, &wanted).state, LayoutState::Pending);
-    assert!(status(&known, &wanted).partitions.iter().all(|partition| partition.percentage.is_none()));
-    let held = prove(&mut known, &mut wanted, |p| saw(&h200(0), sms_for(p, 132)));
+    let (mut known, mut target) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7, 5, 3, 5], None));
+    assert_eq!(known.progress(&target, None), LayoutProgress::Waiting);
+    follow(&mut known, &mut target);
+    assert_eq!(status(&known, &target).state, LayoutState::Pending);
+    assert!(status(&known, &target).partitions.iter().all(|partition| partition.percentage.is_none()));
+    let held = prove(&mut known, &mut target, |p| saw(&h200(0), sms_for(p, 132)));
     assert_eq!(held, [425; 4], "three sizes");
-    let written = record(&mut known, &wanted);
+    let written = record(&mut known, &target);
     assert_eq!(written.shares.len(), 3);
-    let status = status(&known, &wanted);
+    let status = status(&known, &target);
     let seen: Vec<_> = status.partitions.iter().map(|partition| (partition.chunks, partition.sms)).collect();
     assert_eq!(seen, [(7, Some(56)), (5, Some(40)), (3, Some(24)), (5, Some(40))]);
     assert_eq!((status.state, status.enforcement), (LayoutState::Applied, Enforcement::Percentage));
@@ -194,9 +194,9 @@ fn measured_layout_is_proven_under_largest_share() {
 fn unmeasured_gpu_keeps_full_percentage_until_proven() {
     let gpu = unmeasured();
     let rule = |p: ThreadPercentage| u32::from(p.tenths()) * 120 / 1000;
-    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&gpu, 1, &[7, 3], None));
-    follow(&mut known, &mut wanted);
-    let held = prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p)));
+    let (mut known, mut target) = (LayoutReconciler::default(), desired(&gpu, 1, &[7, 3], None));
+    follow(&mut known, &mut target);
+    let held = prove(&mut known, &mut target, |p| saw(&gpu, rule(p)));
     let (last, before) = held.split_last().expect("at least one");
     assert!(before.iter().all(|held| *held == 1000), "{held:?}");
     let proven = known.percentages.proven.clone();
@@ -204,26 +204,26 @@ fn unmeasured_gpu_keeps_full_percentage_until_proven() {
     assert_eq!(*last, proven[1].percentage.tenths());
     // Another control process: nothing counts, and what was found is tried first.
     known.process_gone();
-    assert_eq!(known.progress(&wanted, None), LayoutProgress::Waiting);
-    follow(&mut known, &mut wanted);
-    assert!(!is_complete(&known, &wanted));
-    assert_eq!(status(&known, &wanted).partitions[0].percentage, None);
-    let held = prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p)));
+    assert_eq!(known.progress(&target, None), LayoutProgress::Waiting);
+    follow(&mut known, &mut target);
+    assert!(!is_complete(&known, &target));
+    assert_eq!(status(&known, &target).partitions[0].percentage, None);
+    let held = prove(&mut known, &mut target, |p| saw(&gpu, rule(p)));
     assert_eq!(held, [*last; 3], "two clients, and the server holds no more than before");
     // The same when a caller asks for it again.
     known.request(1);
-    follow(&mut known, &mut wanted);
-    assert!(!is_complete(&known, &wanted));
-    assert_eq!(prove(&mut known, &mut wanted, |p| saw(&gpu, rule(p))).len(), 3);
+    follow(&mut known, &mut target);
+    assert!(!is_complete(&known, &target));
+    assert_eq!(prove(&mut known, &mut target, |p| saw(&gpu, rule(p))).len(), 3);
 }
 
 #[test]
 fn unexpected_sms_fail_until_layout_changes() {
-    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
-    follow(&mut known, &mut wanted);
-    prove(&mut known, &mut wanted, |_| saw(&h200(0), 66));
-    assert_eq!(known.progress(&wanted, None), LayoutProgress::Failed);
-    let failure = status(&known, &wanted).failure.expect("a failure");
+    let (mut known, mut target) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
+    follow(&mut known, &mut target);
+    prove(&mut known, &mut target, |_| saw(&h200(0), 66));
+    assert_eq!(known.progress(&target, None), LayoutProgress::Failed);
+    let failure = status(&known, &target).failure.expect("a failure");
     assert_eq!((failure.reason(), failure.generation), (ConditionReason::PartitionNotProven, 1));
     assert!(
         failure.message.contains("saw 66 SMs") && failure.message.contains("56 were planned"),
@@ -236,7 +236,7 @@ fn unexpected_sms_fail_until_layout_changes() {
     prove(&mut known, &mut back, |p| saw(&h200(0), sms_for(p, 132)));
     record(&mut known, &back);
     assert_eq!((status(&known, &back).state, status(&known, &back).failure), (LayoutState::Applied, None));
-    // And the first once more, because it is wanted again.
+    // And the first once more, because it is desired again.
     let mut again = desired(&h200(0), 3, &[7], None);
     follow(&mut known, &mut again);
     prove(&mut known, &mut again, |p| saw(&h200(0), sms_for(p, 132)));
@@ -246,48 +246,48 @@ fn unexpected_sms_fail_until_layout_changes() {
 
 #[test]
 fn failed_probe_is_retried_then_reported() {
-    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
-    follow(&mut known, &mut wanted);
+    let (mut known, mut target) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
+    follow(&mut known, &mut target);
     for attempt in 1..=RETRIES + 1 {
-        let (percentage, at) = due(&known, &wanted).expect("due");
+        let (percentage, at) = due(&known, &target).expect("due");
         assert_eq!(at, if attempt == 1 { 0 } else { 1000 + RETRY_MS }, "{attempt}");
-        assert_eq!(failure(&known, &wanted), None);
-        known.probe_sent(percentage, &wanted, 0);
-        known.probed(&failed("it waits"), &wanted, 1000);
-        known.follow(&mut wanted, 1000);
+        assert_eq!(failure(&known, &target), None);
+        known.probe_sent(percentage, &target, 0);
+        known.probed(&failed("it waits"), &target, 1000);
+        known.follow(&mut target, 1000);
     }
-    let given_up = failure(&known, &wanted).expect("a failure");
+    let given_up = failure(&known, &target).expect("a failure");
     assert_eq!(given_up.reason(), ConditionReason::PartitionNotSeen);
-    let (percentage, at) = due(&known, &wanted).expect("due again");
+    let (percentage, at) = due(&known, &target).expect("due again");
     assert_eq!(at, 1000 + Timings::default().blocked_retry());
-    assert_eq!(status(&known, &wanted).state, LayoutState::Failed);
+    assert_eq!(status(&known, &target).state, LayoutState::Failed);
     // A client outside MPS proves nothing, whatever it saw.
-    known.probe_sent(percentage, &wanted, 0);
-    known.probed(&Report { mps: Some(false), ..saw(&h200(0), 56) }, &wanted, 0);
-    assert!(failure(&known, &wanted).expect("still").message.contains("outside MPS"));
-    known.probe_sent(percentage, &wanted, 0);
-    known.probed(&saw(&h200(0), 56), &wanted, 0);
-    record(&mut known, &wanted);
-    assert_eq!((failure(&known, &wanted), is_complete(&known, &wanted)), (None, true));
+    known.probe_sent(percentage, &target, 0);
+    known.probed(&Report { mps: Some(false), ..saw(&h200(0), 56) }, &target, 0);
+    assert!(failure(&known, &target).expect("still").message.contains("outside MPS"));
+    known.probe_sent(percentage, &target, 0);
+    known.probed(&saw(&h200(0), 56), &target, 0);
+    record(&mut known, &target);
+    assert_eq!((failure(&known, &target), is_complete(&known, &target)), (None, true));
 }
 
 #[test]
 fn probe_of_replaced_daemon_proves_nothing() {
-    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
-    follow(&mut known, &mut wanted);
-    let (percentage, _) = due(&known, &wanted).expect("due");
-    known.probe_sent(percentage, &wanted, 0);
+    let (mut known, mut target) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
+    follow(&mut known, &mut target);
+    let (percentage, _) = due(&known, &target).expect("due");
+    known.probe_sent(percentage, &target, 0);
     known.process_gone();
-    follow(&mut known, &mut wanted);
-    known.probed(&saw(&h200(0), 56), &wanted, 0);
-    assert!(!is_complete(&known, &wanted) && known.percentages.proven.is_empty());
+    follow(&mut known, &mut target);
+    known.probed(&saw(&h200(0), 56), &target, 0);
+    assert!(!is_complete(&known, &target) && known.percentages.proven.is_empty());
 }
 
 #[test]
 fn a_static_daemon_cannot_hold_percentages() {
-    let (mut known, mut wanted) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
-    wanted.mode = Mode::Static;
-    follow(&mut known, &mut wanted);
-    assert!(matches!(known.progress(&wanted, None), LayoutProgress::Refused(_)));
-    assert_eq!(failure(&known, &wanted).expect("a failure").reason(), ConditionReason::LayoutBlocked);
+    let (mut known, mut target) = (LayoutReconciler::default(), desired(&h200(0), 1, &[7], None));
+    target.mode = Mode::Static;
+    follow(&mut known, &mut target);
+    assert!(matches!(known.progress(&target, None), LayoutProgress::Refused(_)));
+    assert_eq!(failure(&known, &target).expect("a failure").reason(), ConditionReason::LayoutBlocked);
 }

@@ -119,11 +119,11 @@ impl World {
 
     /// What a driver is given, made of what is stored now.
     fn publish(&mut self) {
-        let wanted = |active: &ActiveLayout| {
+        let desired = |active: &ActiveLayout| {
             let layout = layout(active.version);
             DesiredLayout::of(active, &layout, self.applied.as_ref(), self.change.as_ref(), &[])
         };
-        let layout = self.active.as_ref().map(|active| wanted(active).expect("it fits"));
+        let layout = self.active.as_ref().map(|active| desired(active).expect("it fits"));
         self.desired = Desired { generation: self.generation, layout, ..bare() };
     }
 
