@@ -204,7 +204,7 @@ make_record() {
 [ -e "$shares" ] || exit 0
 case $job in
 '' | *[!0-9]*)
-    say "SLURM_JOB_ID is no number, so there is no tenant"
+    say "SLURM_JOB_ID is not a number, so there is no tenant"
     exit 0
     ;;
 esac
@@ -244,7 +244,7 @@ case $restarts in
 '' | *[!0-9]*) restarts=0 ;;
 esac
 case $uid in
-'' | *[!0-9]*) refuse "SLURM_JOB_UID is $uid, which is no number" ;;
+'' | *[!0-9]*) refuse "SLURM_JOB_UID is $uid, which is not a number" ;;
 esac
 case $gpus in
 *[!0-9,]*) refuse "Slurm names the GPUs of this job as $gpus: numbers are needed, so gres.conf must give each GPU its File" ;;

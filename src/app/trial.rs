@@ -41,7 +41,7 @@ pub enum TrialError {
     NotSimulated(PathBuf),
     /// The state directory may be that of a real host.
     #[error(
-        "{0} is no state directory of a simulated host (no file {SIMULATED:?}): nothing in it was removed; remove it by hand if nobody \
+        "{0} is not a state directory of a simulated host (no file {SIMULATED:?}): nothing in it was removed; remove it by hand if nobody \
          needs it"
     )]
     StateNotSimulated(PathBuf),

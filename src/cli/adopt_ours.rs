@@ -122,7 +122,7 @@ fn described(daemon: &LostDaemonView) -> String {
 fn confirmed() -> Result<bool, ClientError> {
     if !std::io::stdin().is_terminal() {
         return Err(ClientError::Address(
-            "the question cannot be asked, as standard input is no terminal: add --yes to adopt these daemons".to_owned(),
+            "the question cannot be asked, as standard input is not a terminal: add --yes to adopt these daemons".to_owned(),
         ));
     }
     eprint!("Adopt these daemons with their clients? Tenants have to be defined again. [y/N] ");

@@ -70,7 +70,7 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     let written = host_file(args, &gpus)?;
     if !args.host_file.is_absolute() {
         return Err(format!(
-            "{} is no absolute path: the service reads the host file",
+            "{} is not an absolute path: the service reads the host file",
             args.host_file.display()
         ));
     }

@@ -86,7 +86,7 @@ pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
             return watch(&client, interval.max(SHORTEST), args.call.format()).await;
         }
         if args.watch.is_some() {
-            remark("The output is no terminal, so this is shown once.");
+            remark("The output is not a terminal, so this is shown once.");
         }
         print_once(&client, args.call.format()).await
     })

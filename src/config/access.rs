@@ -103,7 +103,7 @@ mod tests {
     fn unknown_role_is_refused_with_known_roles() {
         let error = read("users = { \"1000\" = \"root\" }").expect_err("no role");
         assert!(
-            error.contains("\"root\" is no role") && error.contains("viewer, operator, admin"),
+            error.contains("\"root\" is not a role") && error.contains("viewer, operator, admin"),
             "{error}"
         );
         assert!(read("user = {}").is_err());

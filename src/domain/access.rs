@@ -62,7 +62,7 @@ impl Grant {
         }
         let shown: String = text.chars().take(80).collect();
         Err(InvalidValue(format!(
-            "{shown:?} is no role: use viewer, operator, admin, or tenant: and the name of a tenant"
+            "{shown:?} is not a role: use viewer, operator, admin, or tenant: and the name of a tenant"
         )))
     }
 

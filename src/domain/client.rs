@@ -138,7 +138,7 @@ impl LeaseKind {
         [Self::Own, Self::Recorded]
             .into_iter()
             .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| InvalidValue(format!("{text:?} is no kind of lease: it is own or recorded")))
+            .ok_or_else(|| InvalidValue(format!("{text:?} is not a kind of lease: it is own or recorded")))
     }
 }
 

@@ -198,7 +198,7 @@ impl OperationState {
         found.ok_or_else(|| {
             let known = Self::ALL.map(Self::as_str).join(", ");
             let shown: String = text.chars().take(80).collect();
-            format!("{shown:?} is no state of an operation: give one of {known}")
+            format!("{shown:?} is not a state of an operation: give one of {known}")
         })
     }
 

@@ -47,7 +47,7 @@ pub trait Inventory: Send + Sync + 'static {
     /// The file of each of these GPUs that its users have open.
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError>;
 
-    /// Whether the driver is queried; false where answers are remembered from before it was let go.
+    /// Whether the driver is queried; false where answers are remembered from before it was released.
     fn live(&self) -> bool {
         true
     }

@@ -262,7 +262,7 @@ impl TimeLimited<Suspendable> {
     }
 
     /// Closes it, after the calls that are under way; [`InventoryError::Silent`] when these do not end within `timeout`,
-    /// or the driver does not let go.
+    /// or the driver is not released.
     pub fn suspend(&self, remembered: SuspendedGpus, timeout: Duration) -> Result<(), InventoryError> {
         let inner = Arc::clone(&self.inner);
         let call = move || if inner.suspend(remembered, timeout) { Ok(()) } else { Err(silent(timeout)) };

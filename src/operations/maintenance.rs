@@ -22,14 +22,14 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited};
 use crate::store::{self, Fate, StoreError};
 
-/// How long a process of ours that is on its way out may still have a GPU open.
-const LETTING_GO: Duration = Duration::from_secs(10);
+/// How long a process of ours that is about to exit may still have a GPU open.
+const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the compute modes may take to be restored, with one failure that is tried again.
-const RESTORING: Duration = Duration::from_secs(10);
-/// How long the driver may be silent before it is given up that it says what is remembered: daemons are down meanwhile.
-const ANSWERING: Duration = Duration::from_secs(15);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the driver may not answer before the operation fails.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long calls of the driver that are under way may take to end before it would be closed.
-const CLOSING: Duration = Duration::from_secs(30);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two scans for holders.
 const POLL: Duration = Duration::from_millis(200);
 /// Processes that are named in words.
@@ -88,7 +88,7 @@ async fn take_down(
     if state(engine).await? != Some(MaintenanceState::Active) {
         engine.step(id, "quit the daemons", quit(engine)).await?;
         engine.step(id, "restore compute modes", restored(engine, gpus)).await?;
-        engine.step(id, "let go of the driver", let_go(engine)).await?;
+        engine.step(id, "release the driver", release_driver(engine)).await?;
     }
     engine.step(id, "prove that nothing of ours has a GPU open", prove(engine, gpus)).await?;
     Ok(())
@@ -119,7 +119,7 @@ async fn quit(engine: &Engine) -> Result<((), String), Failure> {
 ///
 /// That of a GPU which is missing is restored when it is here again.
 async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
-    let until = Instant::now() + RESTORING;
+    let until = Instant::now() + RESTORE_TIMEOUT;
     loop {
         let ours = engine.fleet.context().modes.among(gpus);
         if ours.is_empty() {
@@ -153,20 +153,20 @@ fn uuids(gpus: &[GpuUuid]) -> String {
 }
 
 /// Closes the driver, after the state of the GPUs to report meanwhile has been written.
-async fn let_go(engine: &Engine) -> Result<((), String), Failure> {
+async fn release_driver(engine: &Engine) -> Result<((), String), Failure> {
     let remembered: SuspendedGpus =
-        answered(engine, Instant::now() + ANSWERING, TimeLimited::remember).await?;
+        answered(engine, Instant::now() + DRIVER_TIMEOUT, TimeLimited::remember).await?;
     let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
     write(engine, MaintenanceChange::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
-    let closed = blocking(move || inventory.suspend(remembered, CLOSING)).await?;
-    closed.map_err(|error| format!("the driver is not let go: {error}"))?;
+    let closed = blocking(move || inventory.suspend(remembered, CLOSE_TIMEOUT)).await?;
+    closed.map_err(|error| format!("the driver could not be released: {error}"))?;
     Ok(((), "the driver is not queried from now on".to_owned()))
 }
 
 /// Waits until no process of ours has any of the GPUs open.
 async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
-    let until = Instant::now() + LETTING_GO;
+    let until = Instant::now() + PROCESS_EXIT_TIMEOUT;
     loop {
         let found = engine.holders(gpus).await?;
         let (ours, others): (Vec<&DeviceHolder>, Vec<&DeviceHolder>) =
@@ -203,7 +203,7 @@ fn proven(others: &[&DeviceHolder], Holders { unexamined, unproven, .. }: &Holde
     outcome.join("; ")
 }
 
-/// Brings back what was taken down, since the maintenance did not come about.
+/// Undoes a maintenance that failed or was cancelled.
 async fn undone(engine: &Engine) -> Result<((), String), Failure> {
     if state(engine).await?.is_none() {
         return Ok(((), "nothing was changed".to_owned()));
@@ -222,7 +222,7 @@ async fn open_driver(engine: &Engine) -> Result<(), Failure> {
 pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
     let id = operation.id;
     if state(engine).await?.is_none() {
-        // An earlier manager had come to the end but for the word of it.
+        // The previous manager finished the maintenance and died before it recorded that.
         return Ok(());
     }
     engine
@@ -278,7 +278,7 @@ enum MaintenanceChange {
     State(MaintenanceState),
     /// Its daemons stay down, if these are all of them.
     Quitting(Vec<DaemonName>),
-    /// The driver is let go, and this state of the GPUs is reported meanwhile.
+    /// The driver is released, and this state of the GPUs is reported meanwhile.
     Active(String),
     Over,
 }
@@ -367,7 +367,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
 }
 
-/// Asks the driver, again and again until then while it does not answer.
+/// Queries the driver, and retries until the deadline while it is silent.
 async fn answered<T: Send + 'static>(
     engine: &Engine,
     until: Instant,

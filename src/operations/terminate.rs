@@ -11,7 +11,7 @@ use crate::supervisor::{Handle, Terminating, Termination};
 /// How long a process that has ended may still be listed.
 const LISTED: Duration = Duration::from_secs(10);
 
-const LET_GO: &str = "MPS ended its work";
+const WORK_ENDED: &str = "MPS ended its work";
 const BY_ITSELF: &str = "it ended by itself";
 const KILLED: &str = "it was killed";
 const NO_LONGER_LISTED: &str = "its daemon no longer lists it";
@@ -23,7 +23,7 @@ pub const OUTCOMES: [&str; 9] = [
     Termination::ByMpsAndSignal.as_str(),
     Termination::AlreadyGone.as_str(),
     Termination::StoppedAndKilled.as_str(),
-    LET_GO,
+    WORK_ENDED,
     BY_ITSELF,
     KILLED,
     NO_LONGER_LISTED,
@@ -40,13 +40,13 @@ pub(super) async fn run(
     let begun = engine
         .step(operation.id, "ask MPS to end its work", request_termination(&handle, client, stopped))
         .await?;
-    let StartedTermination::LetGo(terminating) = begun else { return Ok(()) };
+    let StartedTermination::WorkEnded(terminating) = begun else { return Ok(()) };
     engine.step(operation.id, "end its process", ended(terminating)).await?;
     engine.step(operation.id, "confirm that it is gone", gone(&handle, client)).await
 }
 
 enum StartedTermination {
-    LetGo(Terminating),
+    WorkEnded(Terminating),
     AlreadyGone,
 }
 
@@ -57,8 +57,8 @@ async fn request_termination(
 ) -> Result<(StartedTermination, String), Failure> {
     let mut terminating =
         handle.start_termination(client, stopped).await.map_err(|error| error.to_string())?;
-    if terminating.let_go().await {
-        return Ok((StartedTermination::LetGo(terminating), LET_GO.to_owned()));
+    if terminating.work_ended().await {
+        return Ok((StartedTermination::WorkEnded(terminating), WORK_ENDED.to_owned()));
     }
     let ended = terminating.ended().await.map_err(|error| error.to_string())?;
     Ok((StartedTermination::AlreadyGone, ended.as_str().to_owned()))

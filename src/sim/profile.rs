@@ -184,7 +184,7 @@ fn split(profile: &str) -> Result<Parts, String> {
         .parse()
         .ok()
         .filter(|n| (1..=16).contains(n))
-        .ok_or_else(|| format!("{count:?} is no count from 1 to 16"))?;
+        .ok_or_else(|| format!("{count:?} is not a count from 1 to 16"))?;
     let version = VERSIONS
         .iter()
         .find(|v| v.0 == version)

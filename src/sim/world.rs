@@ -207,7 +207,7 @@ fn time_scale(dir: &Path) -> Result<f64, WorldError> {
     match text.trim().parse() {
         Ok(scale) if (0.0..=100.0).contains(&scale) => Ok(scale),
         _ => {
-            Err(WorldError::Broken { path, reason: format!("{:?} is no number from 0 to 100", text.trim()) })
+            Err(WorldError::Broken { path, reason: format!("{:?} is not a number from 0 to 100", text.trim()) })
         }
     }
 }

@@ -68,7 +68,7 @@ pub enum BackupError {
         /// The error of SQLite.
         source: sqlx::Error,
     },
-    /// What is there is no whole database.
+    /// What is there is not an intact database.
     #[error("{path} is damaged: {detail}")]
     Damaged {
         /// The file.
@@ -86,7 +86,7 @@ pub enum BackupError {
     #[error("{0} was made by a pre-release of mps-manager, and this version cannot read it")]
     PreRelease(PathBuf),
     /// It is a database of something else.
-    #[error("{0} is no database of mps-manager")]
+    #[error("{0} is not a database of mps-manager")]
     Stranger(PathBuf),
 }
 

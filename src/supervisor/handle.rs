@@ -28,7 +28,7 @@ pub(super) enum DriverRequest {
         client: ClientId,
         stopped: StoppedPolicy,
         /// Notified when MPS has ended its work and only its process is left.
-        let_go: oneshot::Sender<()>,
+        work_ended: oneshot::Sender<()>,
         answer: oneshot::Sender<Result<Termination, TerminateError>>,
     },
 }
@@ -256,8 +256,8 @@ impl Handle {
         client: ClientId,
         stopped: StoppedPolicy,
     ) -> Result<Terminating, TerminateError> {
-        let (let_go, answer, terminating) = Terminating::begin();
-        let job = DriverRequest::Terminate { client, stopped, let_go, answer };
+        let (work_ended, answer, terminating) = Terminating::begin();
+        let job = DriverRequest::Terminate { client, stopped, work_ended, answer };
         self.link.jobs.send(job).await.map_err(|_| unmanaged())?;
         Ok(terminating)
     }

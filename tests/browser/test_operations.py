@@ -122,5 +122,5 @@ def test_refused_filter_explains_and_links_back(host, visitor):
         page.get_by_role("link", name="First page").click()
         expect(page).to_have_url(f"{host.url}{place}")
     page.goto("/operations?state=over")
-    expect(page.locator("#wrong-state")).to_contain_text("is no state of an operation")
+    expect(page.locator("#wrong-state")).to_contain_text("is not a state of an operation")
     visit.accessible()

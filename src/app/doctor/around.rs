@@ -202,26 +202,26 @@ impl Examination {
 
     /// An address that cannot be listened on: the manager's own, or another program's.
     fn in_use(&self, address: SocketAddr, error: &std::io::Error) -> Check {
-        let stranger = |what: String| {
+        let in_use = |what: String| {
             Check::fail("listen", what, "stop what uses the port, or give another address with --listen")
         };
         match self.manager {
-            Manager::None => stranger(format!("{address}: {error}")),
+            Manager::None => in_use(format!("{address}: {error}")),
             Manager::Unseen => Check::skipped(
                 "listen",
-                format!("{address} is in use; whether by the manager, this user may not see"),
+                format!("{address} is in use; this user may not see whether the manager uses it"),
             ),
             Manager::Process(pid) => match sockets::listens(pid, address.port()) {
                 Some(true) => {
                     Check::ok("listen", format!("{address} is in use by the manager, process {pid}"))
                 }
-                Some(false) => stranger(format!(
+                Some(false) => in_use(format!(
                     "{address} is in use by another program, and the manager, process {pid}, listens elsewhere"
                 )),
                 None => Check::skipped(
                     "listen",
                     format!(
-                        "{address} is in use; whether by the manager, process {pid}, this user may not see"
+                        "{address} is in use; this user may not see whether the manager, process {pid}, uses it"
                     ),
                 ),
             },
@@ -232,7 +232,7 @@ impl Examination {
         let renew = "put a new pair in place of the files: a manager that serves reads them by itself";
         let check = match certificates::load(self.config.tls.as_ref()) {
             Ok(None) => Check::skipped("certificate", "the API is served without TLS"),
-            Err(error) => Check::fail("certificate", error.to_string(), "mend the files, or leave [tls] out"),
+            Err(error) => Check::fail("certificate", error.to_string(), "fix the files, or remove [tls]"),
             Ok(Some(pair)) => {
                 // In seconds.
                 let left = pair.not_after() - Clock::system().unix_ms() / 1000;
@@ -247,7 +247,7 @@ impl Examination {
                 } else {
                     Check::ok(
                         "certificate",
-                        format!("it goes with its key, and expires in {}", counted(left / DAY, "day")),
+                        format!("the certificate matches its key and expires in {}", counted(left / DAY, "day")),
                     )
                 }
             }
@@ -263,16 +263,16 @@ impl Examination {
             (Err(error), _) => Check::fail(
                 "clock",
                 format!("the ID of this boot cannot be read: {error}"),
-                "mount /proc: without that ID, the processes of before a reboot are not distinguished from others",
+                "mount /proc: without that ID, processes from before a reboot cannot be told apart from new ones",
             ),
             (_, Ok(began)) if began > now => Check::warn(
                 "clock",
-                "this boot began in the future, by the clock",
+                "the clock is earlier than this boot",
                 "set the clock: times in the journals and of clients are wrong",
             ),
             _ if written.max().is_some_and(|written| written > now) => Check::warn(
                 "clock",
-                "the database was written in the future, by the clock",
+                "the clock is earlier than the last write to the database",
                 "set the clock: times in the journals are wrong",
             ),
             (Ok(boot), _) => Check::ok("clock", format!("boot {boot}")),

@@ -110,7 +110,7 @@ impl Examination {
                 self.add(Check::fail(
                     "programs",
                     error.to_string(),
-                    "install the programs of the driver that runs, whole",
+                    "reinstall the MPS programs of the running driver",
                 ));
                 self.add(Check::skipped("static_partitions", "the control program did not say"));
             }

@@ -69,7 +69,7 @@ enum DirectoryState {
 fn place(path: &Path) -> DirectoryState {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_dir() => {
-            DirectoryState::Unusable(format!("{} is no directory", path.display()))
+            DirectoryState::Unusable(format!("{} is not a directory", path.display()))
         }
         Ok(metadata) => match access(path, Access::WRITE_OK | Access::EXEC_OK) {
             Ok(()) => DirectoryState::There(metadata),
@@ -100,12 +100,12 @@ fn network(path: &Path) -> Option<&'static str> {
     NETWORK.into_iter().find(|(number, _)| *number == kind).map(|(_, name)| name)
 }
 
-/// A check of the schema of a database that is whole.
+/// A check of the schema of an intact database.
 fn schema(path: &Path, schema: Schema) -> Check {
     let known = store::schema::newest();
     let what = format!("{}, {schema}", path.display());
     let (what, remedy) = match schema {
-        Schema::Version(found) if found == known => return Check::ok("database", format!("{what}, whole")),
+        Schema::Version(found) if found == known => return Check::ok("database", format!("{what}, intact")),
         Schema::Version(found) if found < known => {
             let what = format!("{what}: the next start makes a copy and brings it up to {known}");
             return Check::ok("database", what);
@@ -119,7 +119,7 @@ fn schema(path: &Path, schema: Schema) -> Check {
             "move the state directory away and start again: control daemons that run can be adopted",
         ),
         Schema::None => (
-            format!("{} is no database of mps-manager", path.display()),
+            format!("{} is not a database of mps-manager", path.display()),
             "move it away, or name another --state-dir",
         ),
     };
@@ -373,7 +373,7 @@ impl Examination {
     /// Whether the users of tenants reach the sockets in their directories.
     pub(super) fn tenants(&mut self) {
         let Some(contents) = &self.contents else {
-            self.add(Check::skipped("tenants", "there are none that this mps-manager could read"));
+            self.add(Check::skipped("tenants", "tenants cannot be read from this database"));
             return;
         };
         let mut wrong: Vec<String> = Vec::new();

@@ -120,7 +120,7 @@ pub async fn examine(config: Config, fault: Option<String>, report: Option<Daemo
         Some(why) => Check::fail(
             "configuration",
             why,
-            "mend the file; `mps-manager config check` says whether it is right",
+            "fix the file, then run `mps-manager config check`",
         ),
         None => Check::ok(
             "configuration",

@@ -302,7 +302,7 @@ fn unusable(directory: &CdiDirectory) -> Option<(String, String)> {
             (!is_default).then(|| (why, format!("mkdir -m 755 {shown}")))
         }
         Err(error) => Some((format!("{shown}: {error}"), format!("ls -ld {shown}"))),
-        Ok(found) if !found.is_dir() => Some((format!("{shown} is no directory"), format!("rm {shown}"))),
+        Ok(found) if !found.is_dir() => Some((format!("{shown} is not a directory"), format!("rm {shown}"))),
         Ok(_) => {
             let errno = access(path, Access::WRITE_OK | Access::EXEC_OK).err()?;
             Some((format!("{shown}: this user may not write there ({errno})"), format!("ls -ld {shown}")))

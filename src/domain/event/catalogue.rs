@@ -133,7 +133,7 @@ impl std::str::FromStr for EventType {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.iter().find(|kind| kind.as_str() == text);
-        found.copied().ok_or_else(|| super::InvalidValue(format!("{text:?} is no type of event")))
+        found.copied().ok_or_else(|| super::InvalidValue(format!("{text:?} is not a type of event")))
     }
 }
 

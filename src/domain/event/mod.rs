@@ -504,7 +504,7 @@ impl EventFilter {
             if found.is_empty() {
                 let shown: String = word.chars().take(80).collect();
                 return Err(InvalidValue(format!(
-                    "{shown:?} is no type of event and no beginning of one: give names as daemon.died, or daemon. for all of \
+                    "{shown:?} is neither a type of event nor the beginning of one: give names as daemon.died, or daemon. for all of \
                      them, with commas between; docs/events.md lists them"
                 )));
             }

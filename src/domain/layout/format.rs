@@ -59,7 +59,7 @@ impl DocumentKind {
         Err(InvalidValue(if newer {
             format!("the {noun} is of version {shown}, and this manager reads {known}: use a newer manager")
         } else {
-            format!("{shown:?} is no version of a {noun}: write {known}")
+            format!("{shown:?} is not a version of a {noun}: write {known}")
         }))
     }
 

@@ -170,7 +170,7 @@ impl Layout {
         if let Some(sku) = self.sku.as_deref().filter(|sku| !is_product_name(sku)) {
             let shown: String = sku.chars().take(MAX_SKU).collect();
             let reason = format!(
-                "{shown:?} is no product name: give it as the GPU has it, as NVIDIA H200 (at most {MAX_SKU} characters, no control \
+                "{shown:?} is not a product name: give it as the GPU has it, as NVIDIA H200 (at most {MAX_SKU} characters, no control \
                  characters, no blanks around it), or leave sku out"
             );
             return Err(invalid("/sku".into(), reason));

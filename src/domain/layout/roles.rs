@@ -19,7 +19,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GpuMap,
     map.into_iter()
         .map(|(role, gpu)| {
             let number = role.parse().map_err(|_| {
-                serde::de::Error::custom(format!("{role:?} is no role: it is a number counted from 0"))
+                serde::de::Error::custom(format!("{role:?} is not a role: it is a number counted from 0"))
             })?;
             Ok((number, gpu))
         })

@@ -89,7 +89,7 @@ fn search(token: &str, pipe_directory: &Path) -> Found {
             match (launcher, marked.iter().find(|id| !is_server(id.pid))) {
                 (Some(launcher), _) => Found::Starting(*launcher),
                 (None, Some(other)) => {
-                    doubtful(format!("process {} has the daemon's token and is no control daemon", other.pid))
+                    doubtful(format!("process {} has the daemon's token and is not a control daemon", other.pid))
                 }
                 (None, None) => Found::None,
             }

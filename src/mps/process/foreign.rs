@@ -106,7 +106,7 @@ pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, Stri
     if !is_control(pid) {
         let command = process::command(pid).unwrap_or_default().join(" ");
         let shown: String = command.chars().take(80).collect();
-        return Err(format!("process {pid} is no MPS control daemon: it runs {shown:?}"));
+        return Err(format!("process {pid} is not an MPS control daemon: it runs {shown:?}"));
     }
     if options(pid).is_none() {
         return Err(format!(
@@ -221,7 +221,7 @@ fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings
 pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(format!("its pipe directory {shown} is no absolute path"));
+        return Err(format!("its pipe directory {shown} is not an absolute path"));
     }
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
     let theirs = fs::metadata(&inside)
@@ -262,7 +262,7 @@ mod tests {
     fn process_that_is_no_daemon_is_refused() {
         let me = process::identify(std::process::id()).expect("alive");
         let reason = inspect(me, None).expect_err("a test");
-        assert!(reason.contains("is no MPS control daemon: it runs"), "{reason}");
+        assert!(reason.contains("is not an MPS control daemon: it runs"), "{reason}");
         let reused = Identity { start_time: me.start_time + 1, ..me };
         let reason = inspect(reused, None).expect_err("another process");
         assert!(reason.contains("the number was used again"), "{reason}");

@@ -82,7 +82,7 @@ impl Service {
         let service = backend.clone();
         let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
-        let (daemon, desired, created, let_go) = backend
+        let (daemon, desired, created, released) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let written = WrittenDaemon { name: name.clone(), spec, objection, in_host_file: false };
@@ -95,16 +95,16 @@ impl Service {
                         .await?
                         .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    let let_go = daemon.spec.is_observed()
+                    let released = daemon.spec.is_observed()
                         && before.as_ref().is_some_and(|before| !before.spec.is_observed());
-                    Ok(((daemon, desired, before.is_none(), let_go), fate(&options)))
+                    Ok(((daemon, desired, before.is_none(), released), fate(&options)))
                 })
             })
             .await?;
         if !dry_run {
             backend.publish(desired);
         }
-        if let Some(handle) = backend.parts.fleet.get(&daemon.name).filter(|_| let_go && !dry_run) {
+        if let Some(handle) = backend.parts.fleet.get(&daemon.name).filter(|_| released && !dry_run) {
             // No command is written to it after the answer: a running session ends first.
             let timeout = backend.parts.fleet.context().deadline + RELEASE_TIMEOUT;
             if !handle.followed(timeout).await {

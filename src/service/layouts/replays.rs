@@ -292,6 +292,6 @@ impl Backend {
 fn accepted(operation: Operation) -> Result<ReplayAccepted, ServiceError> {
     match operation.request {
         OperationRequest::ReplayLayout { replay, .. } => Ok(ReplayAccepted { replay, operation }),
-        _ => Err(ServiceError::Internal(format!("operation {} is no replay", operation.id))),
+        _ => Err(ServiceError::Internal(format!("operation {} is not a replay", operation.id))),
     }
 }

@@ -37,8 +37,8 @@ impl Driver {
                 self.tries += 1;
                 let _ = answer.send(self.tries);
             }
-            DriverRequest::Terminate { client, stopped, let_go, answer } => {
-                let result = self.terminate(client, stopped, let_go).await;
+            DriverRequest::Terminate { client, stopped, work_ended, answer } => {
+                let result = self.terminate(client, stopped, work_ended).await;
                 self.state.request_poll();
                 let _ = answer.send(result);
             }
@@ -58,7 +58,7 @@ impl Driver {
         &mut self,
         client: ClientId,
         stopped: StoppedPolicy,
-        let_go: oneshot::Sender<()>,
+        work_ended: oneshot::Sender<()>,
     ) -> Result<Termination, TerminateError> {
         if !host::process::is_alive(client.into()) {
             return Ok(Termination::AlreadyGone);
@@ -77,13 +77,13 @@ impl Driver {
         let control = self.state.process.iter().map(|process| process.identity);
         if control.chain(self.servers()).any(|own| own == client.into()) {
             let what = "one of the daemon's own processes".to_owned();
-            return Err(TerminateError::Protected { client, what, let_go: false });
+            return Err(TerminateError::Protected { client, what, work_ended: false });
         }
         let began = self.now();
         let result = match resume(client, stopped).await {
             Ok(None) => {
                 let deadline = Instant::now() + self.context.deadline;
-                terminate(&*self.control, server, client, deadline, let_go).await
+                terminate(&*self.control, server, client, deadline, work_ended).await
             }
             Ok(Some(how)) => Ok(how),
             Err(error) => Err(error),

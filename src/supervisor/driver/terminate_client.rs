@@ -59,7 +59,7 @@ pub enum TerminateError {
     /// It is something that is never signalled as a client, and it was left running.
     #[error(
         "{}process {client} is {what}, which is never signalled as a client, so it was left running",
-        if *.let_go { "MPS ended its work, but " } else { "" }
+        if *.work_ended { "MPS ended its work, but " } else { "" }
     )]
     Protected {
         /// The process.
@@ -67,7 +67,7 @@ pub enum TerminateError {
         /// What it is.
         what: String,
         /// Whether MPS has ended its work.
-        let_go: bool,
+        work_ended: bool,
     },
     /// The daemon refused.
     #[error("the daemon refused to terminate it: {0}")]
@@ -94,7 +94,7 @@ pub enum TerminateError {
 /// A client on its way to its end.
 #[derive(Debug)]
 pub struct Terminating {
-    is_let_go: oneshot::Receiver<()>,
+    has_ended_work: oneshot::Receiver<()>,
     answered: oneshot::Receiver<Result<Termination, TerminateError>>,
 }
 
@@ -102,14 +102,14 @@ impl Terminating {
     /// One whose progress comes through the two senders.
     pub(crate) fn begin() -> (oneshot::Sender<()>, oneshot::Sender<Result<Termination, TerminateError>>, Self)
     {
-        let (let_go, is_let_go) = oneshot::channel();
+        let (work_ended, has_ended_work) = oneshot::channel();
         let (answer, answered) = oneshot::channel();
-        (let_go, answer, Self { is_let_go, answered })
+        (work_ended, answer, Self { has_ended_work, answered })
     }
 
     /// Whether MPS has ended its work, once that is known; if not, the end is there already.
-    pub async fn let_go(&mut self) -> bool {
-        (&mut self.is_let_go).await.is_ok()
+    pub async fn work_ended(&mut self) -> bool {
+        (&mut self.has_ended_work).await.is_ok()
     }
 
     /// How it ended.
@@ -140,7 +140,7 @@ pub(crate) async fn resume(
     match send(identity, signal, Grounds::ListedClient) {
         Ok(_) => {}
         Err(SignalError::Protected { what, .. }) => {
-            return Err(TerminateError::Protected { client, what: what.to_string(), let_go: false });
+            return Err(TerminateError::Protected { client, what: what.to_string(), work_ended: false });
         }
         Err(error) => return Err(lives(format!("could not be signalled: {error}"))),
     }
@@ -167,7 +167,7 @@ pub(crate) async fn terminate(
     server: u32,
     client: ClientId,
     deadline: Instant,
-    let_go: oneshot::Sender<()>,
+    work_ended: oneshot::Sender<()>,
 ) -> Result<Termination, TerminateError> {
     let mut session = control.session(deadline).map_err(explained)?;
     let reply =
@@ -175,7 +175,7 @@ pub(crate) async fn terminate(
     session.close().await;
     match parse::terminate(&reply) {
         Ok(parse::Terminated::Done) => {
-            let _ = let_go.send(());
+            let _ = work_ended.send(());
             end_client_process(client).await
         }
         Ok(parse::Terminated::Refused { text, .. }) => Err(TerminateError::Refused(text)),
@@ -189,7 +189,7 @@ async fn end_client_process(client: ClientId) -> Result<Termination, TerminateEr
         Ok(EndedBy::ByItself) => Ok(Termination::ByMps),
         Ok(EndedBy::BySignal) => Ok(Termination::ByMpsAndSignal),
         Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {
-            Err(TerminateError::Protected { client, what: what.to_string(), let_go: true })
+            Err(TerminateError::Protected { client, what: what.to_string(), work_ended: true })
         }
         Err(error) => Err(TerminateError::Lives { client, why: error.to_string() }),
     }
@@ -223,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn protected_process_outlives_its_termination() {
         let error = end_client_process(protected()).await.expect_err("this test lives on");
-        assert!(matches!(error, TerminateError::Protected { let_go: true, .. }), "{error:?}");
+        assert!(matches!(error, TerminateError::Protected { work_ended: true, .. }), "{error:?}");
         let message = error.to_string();
         assert!(
             message.starts_with("MPS ended its work, but process") && message.contains("left running"),

@@ -79,7 +79,7 @@ pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<()
     match fs::symlink_metadata(socket) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => {
-            let message = format!("{} is no socket: restart the daemon", socket.display());
+            let message = format!("{} is not a socket: restart the daemon", socket.display());
             return Err(Blocker { reason: ConditionReason::NoControlSocket, message });
         }
         Err(error) => {

@@ -269,7 +269,7 @@ impl Handouts {
             let entry = entries.entry(name.clone()).or_insert_with(|| self.orphan(tenant.clone()));
             let is_taken = entry.daemon.is_none();
             if is_taken {
-                // One that is another daemon's is handed over when that daemon lets it go.
+                // One that is another daemon's is handed over when that daemon releases it.
                 (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
             }
             let desired = held.of_tenant(name);
@@ -280,12 +280,12 @@ impl Handouts {
             }
         }
         for name in before.keys().filter(|name| !directories.contains_key(*name)) {
-            self.let_go(inner, daemon, name);
+            self.release(inner, daemon, name);
         }
     }
 
     /// Gives a directory that no longer belongs to this daemon to the daemon that lists it, and closes it where there is none.
-    fn let_go(&self, inner: &mut HandoutState, daemon: &DaemonName, name: &TenantDirectory) {
+    fn release(&self, inner: &mut HandoutState, daemon: &DaemonName, name: &TenantDirectory) {
         let HandoutState { daemons, entries } = inner;
         let Some(entry) = entries.get_mut(name).filter(|entry| entry.daemon.as_ref() == Some(daemon)) else {
             return;
@@ -381,7 +381,7 @@ impl Handouts {
         let mut inner = self.inner();
         let Some(held) = inner.daemons.remove(daemon) else { return };
         for name in held.tenants.keys() {
-            self.let_go(&mut inner, daemon, name);
+            self.release(&mut inner, daemon, name);
         }
     }
 

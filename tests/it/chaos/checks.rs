@@ -140,7 +140,7 @@ impl Scene {
     }
 
     /// In maintenance, no process of MPS and no manager has the GPU open.
-    pub(super) fn check_let_go(&self, gpu: usize) {
+    pub(super) fn check_released(&self, gpu: usize) {
         for pid in self.host.holders(gpu) {
             let words = command_line(pid);
             let program = words.first().is_some_and(|word| word.contains("nvidia-cuda-mps-"));
@@ -149,7 +149,7 @@ impl Scene {
                 "{pid} {words:?} has GPU {gpu} open"
             );
         }
-        self.desk.story.count("GPUs found let go in maintenance");
+        self.desk.story.count("GPUs found released in maintenance");
     }
 
     /// Clients that were at work on servers which hung and were killed for that, by what the manager says of them.

@@ -58,7 +58,7 @@ pub(super) enum Strike {
     Restarting { daemon: usize, after_us: u64 },
     /// A daemon is to be drained, and the manager dies so long after it has promised to.
     Draining { daemon: usize, after_us: u64 },
-    /// A GPU is to be let go for maintenance and taken back, and the manager dies so long after each promise.
+    /// A GPU is to be released for maintenance and taken back, and the manager dies so long after each promise.
     Maintaining { daemon: usize, after_us: [u64; 2] },
     /// A daemon is to be deleted and is created again, and the manager dies so long after each promise.
     Deleting { after_us: [u64; 2] },

@@ -216,7 +216,7 @@ impl Scene {
         let down = self.host.api().get(PATH).ok()["state"] == "active";
         assert_eq!(down, ended["state"] == "succeeded", "{ended}");
         if down {
-            self.check_let_go(daemon);
+            self.check_released(daemon);
             outcome.operation = Some((place(&self.host.api().delete(PATH)), Aim::Success));
             pause(after_us[1]);
         }

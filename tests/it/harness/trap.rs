@@ -19,7 +19,7 @@ pub(crate) enum Spring {
     Unheard,
     /// The session dies once the daemon has it.
     Unanswered,
-    /// The daemon has it, and the session stands still until it is let go.
+    /// The daemon has it, and the session stands still until it is released.
     Held,
     /// The manager dies before the daemon receives the command, any about partitions, counted through all sessions.
     FatalBefore,
@@ -83,7 +83,7 @@ impl Trap {
         eventually("the trap springs", || self.file("sprung").exists().then_some(()));
     }
 
-    /// Lets go of the session that stands still.
+    /// Releases the session that stands still.
     pub(crate) fn release(&self) {
         fs::write(self.file("free"), "").expect("written");
     }

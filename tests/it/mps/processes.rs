@@ -230,7 +230,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
     for (child, message) in [
         ("while :; do sleep 600; done", [silent, silent]),
         // Up to its exec it looks like a daemon that says nothing.
-        ("exec sleep 600", ["has the daemon's token and is no control daemon", silent]),
+        ("exec sleep 600", ["has the daemon's token and is not a control daemon", silent]),
     ] {
         let script =
             format!("[ $# = 0 ] && exit 0; [ \"$2\" = child ] && {{ {child}; }}; \"$0\" -d child & exit 0");

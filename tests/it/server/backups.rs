@@ -193,8 +193,8 @@ fn damaged_and_unknown_backups_are_refused() {
     let words = file("words.db", b"version: v1\n");
     assert!(host.refuses("restore", &words).contains("is damaged: file is not a database"));
     let empty = file("empty.db", b"");
-    assert!(host.refuses("restore", &empty).contains("is no database of mps-manager"));
-    assert!(host.refuses("restore", host.dir()).contains("is no database of mps-manager"));
+    assert!(host.refuses("restore", &empty).contains("is not a database of mps-manager"));
+    assert!(host.refuses("restore", host.dir()).contains("is not a database of mps-manager"));
     assert!(host.refuses("restore", &host.dir().join("none.db")).contains("No such file"));
     let short = file("short.db", &bytes[..bytes.len() / 2]);
     assert!(host.refuses("restore", &short).contains("is damaged"));

@@ -273,9 +273,9 @@ fn exposed_or_unusable_directories_are_reported() {
     let file = host.dir().join("file");
     fs::write(&file, "").unwrap();
     let at = |option: &str, path: &str| Seen::of(&doctor(&host, &[option, path]).output().unwrap());
-    at("--state-dir", file.to_str().unwrap()).is("state_directory", "fail", "is no directory");
+    at("--state-dir", file.to_str().unwrap()).is("state_directory", "fail", "is not a directory");
     at("--state-dir", file.join("state").to_str().unwrap()).is("state_directory", "fail", "Not a directory");
-    at("--runtime-dir", file.to_str().unwrap()).is("runtime_directory", "fail", "is no directory");
+    at("--runtime-dir", file.to_str().unwrap()).is("runtime_directory", "fail", "is not a directory");
     let long = format!("/tmp/{}", "x".repeat(80));
     at("--runtime-dir", &long).is("pipe_directories", "fail", "is too long");
     at("--runtime-dir", "/tmp/nvidia-mps/run").is("pipe_directories", "fail", "is never used");
@@ -311,7 +311,7 @@ fn unusable_database_is_reported() {
     fs::write(&database, "words").unwrap();
     assert_eq!(examine(&host).status("database"), "fail");
     fs::write(&database, "").unwrap();
-    examine(&host).is("database", "fail", "is no database of mps-manager");
+    examine(&host).is("database", "fail", "is not a database of mps-manager");
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn public_address_and_certificate_are_examined() {
     with(&table).is("certificate", "fail", "it expired");
     pair(4000);
     let seen = with(&table);
-    seen.is("certificate", "ok", "goes with its key");
+    seen.is("certificate", "ok", "matches its key");
     seen.is("listen", "ok", "is free");
 }
 

@@ -160,9 +160,9 @@ fn maintenance_of_hung_driver_can_be_cancelled() {
     let failing = begin();
     draining();
     drop(client);
-    eventually("the driver is to be let go", || {
+    eventually("the driver is to be released", || {
         let operation = host.api().get(failing.header("location").unwrap()).ok();
-        (operation["steps"].as_array()?.last()?["name"] == "let go of the driver").then_some(())
+        (operation["steps"].as_array()?.last()?["name"] == "release the driver").then_some(())
     });
     let operation = host.api().outcome(&failing);
     assert_eq!((&operation["state"], state(&host)), (&json!("failed"), json!(null)), "{operation}");

@@ -263,7 +263,7 @@ fn observed_daemon_can_become_managed_and_back() {
     }
     assert_eq!((foreign.pid(), foreign.changes()), (pid, changes));
     assert!(client.is_running());
-    // One of our own with tenants is not let go of.
+    // One of our own with tenants is not released.
     let mut ours = host.daemon("gpu0")["spec"].clone();
     ours["management"] = json!("observed");
     let refused = host.api().put("/api/v1/daemons/gpu0", &ours).problem(409, "conflict");

@@ -213,13 +213,13 @@ fn daemon_made_observed_is_never_written_again() {
     let mut spec = foreign.hold_in_a_write(&host, "theirs");
     spec["management"] = json!("observed");
     let answer = std::thread::scope(|scope| {
-        let letting_go = scope.spawn(|| host.api().put("/api/v1/daemons/theirs", &spec));
+        let releasing = scope.spawn(|| host.api().put("/api/v1/daemons/theirs", &spec));
         eventually("it is written", || {
             (host.daemon("theirs")["spec"]["management"] == "observed").then_some(())
         });
-        assert!(!letting_go.is_finished(), "the session continues");
+        assert!(!releasing.is_finished(), "the session continues");
         signal(pid, Signal::CONT);
-        letting_go.join().unwrap()
+        releasing.join().unwrap()
     });
     assert_eq!(answer.status, 200, "{}", answer.text);
     let changes = foreign.changes();

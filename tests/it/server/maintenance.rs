@@ -41,12 +41,12 @@ const TAKEN_DOWN: [&str; 6] = [
     "wait for clients",
     "quit the daemons",
     "restore compute modes",
-    "let go of the driver",
+    "release the driver",
     "prove that nothing of ours has a GPU open",
 ];
 
 /// Nobody at all has a device file open.
-fn assert_let_go(host: &Served) {
+fn assert_released(host: &Served) {
     assert_eq!((host.holders(0), host.holders(1)), (Vec::<u32>::new(), Vec::<u32>::new()));
 }
 
@@ -89,7 +89,7 @@ fn whole_host_maintenance_restores_everything_afterwards() {
     assert_eq!((&active["state"], &active["live"]), (&json!("active"), &json!(false)));
     assert_eq!((&active["holders"], &active["unexamined"]), (&json!([]), &json!(0)));
     assert_eq!(active["operation"], operation["id"]);
-    assert_let_go(&host);
+    assert_released(&host);
     assert!(!daemons.into_iter().any(is_alive));
     let daemon = host.daemon("gpu0");
     assert_eq!(
@@ -176,7 +176,7 @@ fn maintenance_stops_daemons_spanning_its_gpu() {
     host.await_ready();
     let operation = host.api().succeeds(&begin(&host, &json!({"gpus": ["1"], "timeout_s": 5})));
     assert_eq!(operation["daemons"], json!(["both"]));
-    assert_let_go(&host);
+    assert_released(&host);
     end(&host);
     host.await_ready();
 }
@@ -226,7 +226,7 @@ fn maintenance_awaits_clients_of_late_daemon() {
     });
     drop(late);
     host.api().succeeds(&accepted);
-    assert_let_go(&host);
+    assert_released(&host);
     end(&host);
     host.await_ready();
 }
@@ -272,7 +272,7 @@ fn outside_gpu_holders_are_listed_not_blocking() {
     end(&host);
 }
 
-/// A process that looks like a server of ours which does not let go of its GPU.
+/// A process that looks like a server of ours which does not release its GPU.
 struct Clinging(Child);
 
 impl Clinging {
@@ -349,7 +349,7 @@ fn interrupted_proof_is_repeated_by_next_manager() {
     drop(clinging);
     let operation = host.api().succeeds(&accepted);
     assert_eq!(steps(&operation).iter().filter(|step| step.starts_with("prove")).count(), 2);
-    assert_let_go(&host);
+    assert_released(&host);
     end(&host);
     host.await_ready();
 }
@@ -373,7 +373,7 @@ fn remaining_clients_fail_maintenance_or_are_terminated() {
     assert_eq!(ended["steps"][2]["outcome"], "1 ended");
     client.ended();
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
-    assert_let_go(&host);
+    assert_released(&host);
     end(&host);
 }
 
@@ -427,7 +427,7 @@ fn interrupted_drain_resumes_after_manager_death() {
     assert!(stderr_of(&host.run("batch", &["true"])).contains("in maintenance"));
     drop(client);
     host.api().succeeds(&accepted);
-    assert_let_go(&host);
+    assert_released(&host);
     end(&host);
     host.await_ready();
 }
@@ -471,7 +471,7 @@ fn manager_started_in_maintenance_avoids_driver() {
         let active = now(&host);
         assert_eq!((&active["state"], &active["live"]), (&json!("active"), &json!(false)));
         assert_eq!((&active["operation"], &active["holders"]), (&begun["id"], &json!([])));
-        assert_let_go(&host);
+        assert_released(&host);
         host.await_phase("gpu0", "stopped");
         assert_eq!(host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().len(), 2);
         assert_eq!(host.daemon("gpu0")["status"]["pid"], json!(null));

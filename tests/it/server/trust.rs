@@ -194,7 +194,7 @@ fn a_lost_database_is_refused_at_the_start() {
     let config = host.dir().join("config.toml");
     let arguments = ["doctor", "-o", "json", "--config", config.to_str().unwrap()];
     let seen = String::from_utf8(host.cli(&arguments).stdout).unwrap();
-    assert!(seen.contains("is no database of mps-manager"), "{seen}");
+    assert!(seen.contains("is not a database of mps-manager"), "{seen}");
     let mut serving =
         host.command(&["serve", "--new-database", "--config", config.to_str().unwrap()]).spawn().unwrap();
     eventually("a new database is there", || fs::metadata(&database).ok().filter(|file| file.len() > 0));

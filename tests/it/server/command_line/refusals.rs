@@ -52,7 +52,7 @@ fn exit_codes_hold_for_every_command() {
         (&["daemon", "set", "gpu0", "--memory-overcommit", "nan"], 2, "NaN is not an over-commit ratio"),
         (&["incident", "acknowledge", "abc"], 2, "\"abc\" is not an incident's ID"),
         (&["tenant", "set", "web", "--daemon", "nobody"], 2, "nobody"),
-        (&["tenant", "set", "demo", "--ttl", "0"], 2, "\"0\" is no time to live: give at least 1s"),
+        (&["tenant", "set", "demo", "--ttl", "0"], 2, "\"0\" is not a time to live: give at least 1s"),
         (&["tenant", "set", "demo", "--ttl", "-5s"], 2, "is not a duration"),
         (&["tenant", "ensure", "web", "--daemon", "gpu0", "--ttl", "1y"], 2, "is not a duration"),
         (&["tenant", "ensure", "web", "--daemon", "gpu0", "--timeout", "soon"], 2, "is not a duration"),
