@@ -2,7 +2,7 @@
 //!
 //! It remembers tenants and their limits in SQLite, applies them, reads them back, and says what it saw. The
 //! binary of the same name is the only user of this library; it is one so that tests and benchmarks reach the
-//! same code. `docs/architecture.md` shows who may call whom; a test holds it.
+//! same code. `docs/architecture.md` shows which folder may use which; a test holds it.
 
 pub mod app;
 pub mod cli;

@@ -67,7 +67,7 @@ fn serve(body: Bytes) -> SocketAddr {
             let route = get(move || std::future::ready(([(CONTENT_TYPE, "application/json")], body.clone())));
             let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
             let served = axum::serve(listener, axum::Router::new().route(CACHED, route)).await;
-            served.expect("it serves for ever");
+            served.expect("it serves forever");
         });
     });
     address

@@ -160,7 +160,7 @@ fn count<T: Copy + From<u8> + std::ops::Add<Output = T>>(counter: &Cell<T>) {
     counter.set(counter.get() + T::from(1));
 }
 
-/// What all callers share: whom they call, with which token, and what became of it.
+/// What all callers share: the manager they call, with which token, and what became of it.
 #[derive(Clone)]
 pub(crate) struct Caller {
     address: SocketAddr,

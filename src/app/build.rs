@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::platform::Platform;
 use super::{
-    DATABASE, StartupError, durable_records, guarding, platform, refused, seed, token_file, trial, trusted,
+    DATABASE, StartupError, durable_records, file_watch, platform, refused, seed, token_file, trial, trusted,
 };
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
@@ -78,7 +78,7 @@ impl Prepared {
         let real = config.sim.is_none().then(|| platform::real(config, remembered.clone())).transpose()?;
         let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
         let admin_token = token_file::read(&config.state_dir)?;
-        guarding::check_database(&config.state_dir, new_database)?;
+        file_watch::check_database(&config.state_dir, new_database)?;
         trial::mark(config)?;
         trusted::make_runtime_directory(&config.runtime_dir)?;
         let seeded = Some(DesiredState::Running);
@@ -126,7 +126,7 @@ pub struct App {
 impl App {
     /// Opens the database, adopts or starts what is recorded, and seeds a new simulated host.
     ///
-    /// `address` is what it will be reached at, `listening` what it says of that; `stop` ends what would go on for ever.
+    /// `address` is what it will be reached at, `listening` what it says of that; `stop` ends what runs until shutdown.
     pub async fn build(
         config: &Config,
         prepared: Prepared,
@@ -187,10 +187,16 @@ impl App {
         service.without_permit().withdraw_engine_files().await;
         let first_start = service.without_permit().start().await.map_err(refused)?;
         let audit_head = AuditHead::in_directory(&config.state_dir);
-        guarding::compare_audit(clock, &store, &audit_head, &health, &service.without_permit().machine_id())
-            .await?;
+        file_watch::compare_audit(
+            clock,
+            &store,
+            &audit_head,
+            &health,
+            &service.without_permit().machine_id(),
+        )
+        .await?;
         let mut background = spawn_background_tasks(&service, config);
-        let watching = guarding::watch(store.clone(), config.state_dir.clone(), health.clone());
+        let watching = file_watch::watch(store.clone(), config.state_dir.clone(), health.clone());
         background.push(tokio::spawn(watching));
         let unfinished = config.state_dir.join(seed::SEEDING);
         // A copied state directory may bring the file along: what is sealed gets nothing new.
@@ -287,7 +293,7 @@ impl App {
         self.state.service.without_permit().close_engine_files().await;
         self.record_writer.abort();
         flush_events(&self.events, self.event_writer, &self.state.service).await;
-        guarding::remember(&self.store, &self.audit_head, &self.health).await;
+        file_watch::remember(&self.store, &self.audit_head, &self.health).await;
         self.store.close().await;
         drop(self.lock);
     }

@@ -46,7 +46,7 @@ fn status(certificates: &Certificates) -> TlsStatus {
     TlsStatus { not_after: certificates.not_after().saturating_mul(1000), reload_error: None }
 }
 
-/// Reads the files whenever they change and at each SIGHUP, for ever.
+/// Reads the files whenever they change and at each SIGHUP, until shutdown.
 pub(super) async fn follow(
     certificates: Option<Arc<Certificates>>,
     mut hangups: Signal,

@@ -8,7 +8,7 @@ mod build;
 mod certificates;
 pub mod doctor;
 mod durable_records;
-mod guarding;
+mod file_watch;
 mod host_file;
 mod platform;
 mod seed;

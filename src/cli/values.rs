@@ -46,7 +46,9 @@ pub(super) fn overcommit_ratio(text: &str) -> Result<f64, InvalidValue> {
 pub(super) fn time_to_live(text: &str) -> Result<Duration, InvalidValue> {
     let ttl = parse_duration(text)?;
     if ttl < Duration::from_secs(1) {
-        return Err(InvalidValue(format!("{text:?} is not a time to live: give at least 1s, for example 48h")));
+        return Err(InvalidValue(format!(
+            "{text:?} is not a time to live: give at least 1s, for example 48h"
+        )));
     }
     Ok(ttl)
 }

@@ -1,4 +1,4 @@
-//! `/etc/mps-manager/client.toml`: whom the command line believes behind a manager's socket.
+//! `/etc/mps-manager/client.toml`: which users the command line trusts behind a manager's socket.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::host::user::number_of_user;
 /// Where it is read from; it may be missing.
 pub const CLIENT_CONFIG: &str = "/etc/mps-manager/client.toml";
 
-/// The file; root's alone, since it says whom root's commands believe.
+/// The file; root's alone, since it says which users root's commands trust.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientConfig {
@@ -26,7 +26,7 @@ enum UserName {
     Name(String),
 }
 
-/// The users whose manager is believed: root, who calls, and whom the file names.
+/// The users whose manager is trusted: root, the caller, and those that the file names.
 pub fn trusted_managers() -> Result<Trust, String> {
     trusted_by(Path::new(CLIENT_CONFIG))
 }

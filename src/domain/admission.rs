@@ -31,7 +31,7 @@ pub fn memory_of(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &GpuUuid) -> Opt
     Some(limit.bytes().saturating_mul(u64::from(tenant.max_clients.unwrap_or(1))))
 }
 
-/// Checks that `tenants` fit on `daemon`; the last of them is the one being written, for whom a refusal is worded.
+/// Checks that `tenants` fit on `daemon`; the last of them is the one being written, which a refusal is worded for.
 ///
 /// `ceiling` is how many clients one device of this daemon's version takes (48 on 13.0, 60 from 13.1).
 pub fn admit(
@@ -89,7 +89,7 @@ pub fn on_gpus_of(
 /// Tenants that are named in a refusal; of more, the others are counted.
 const NAMED: usize = 12;
 
-/// Terms, of which the last is of whom it is said.
+/// Terms, of which the last is what the statement is about.
 fn listed(terms: &[String], joiner: &str) -> String {
     match terms {
         [first @ .., last] if terms.len() > NAMED => {
@@ -178,7 +178,7 @@ fn same_user(
             field: "uid",
             detail: format!(
                 "tenant {name} has uid {} and tenant {other} on daemon {daemon_name} has uid {}: a daemon that is \
-                 not multi-user serves one user at a time, and the second would wait for the first for ever; use \
+                 not multi-user serves one user at a time, and the second would wait for the first forever; use \
                  the same uid, another daemon, or set multi_user on the daemon",
                 tenant.uid, spec.uid
             ),

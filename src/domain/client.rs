@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{GpuUuid, InvalidValue, MemoryLimit, TenantDirectory, TenantName, ThreadPercentage};
 
-/// Names one process for ever: its PID and its start time, as `1234-567890`.
+/// Identifies one process forever: its PID and its start time, as `1234-567890`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClientId {
@@ -38,7 +38,7 @@ impl utoipa::PartialSchema for ClientId {
         utoipa::openapi::schema::ObjectBuilder::new()
             .schema_type(utoipa::openapi::schema::Type::String)
             .description(Some(
-                "A process for ever: its process ID and its start time in clock ticks since boot.",
+                "Identifies one process forever: its process ID and its start time in clock ticks since boot.",
             ))
             .pattern(Some("^[1-9][0-9]{0,8}-(0|[1-9][0-9]{0,17})$"))
             .examples([serde_json::json!("1234-567890")])

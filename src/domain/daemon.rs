@@ -302,7 +302,7 @@ pub struct WaitingClient {
     pub since: i64,
 }
 
-/// The user whom a daemon serves at the moment.
+/// The user that a daemon serves at the moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ServedUser {
     /// The user.

@@ -111,7 +111,9 @@ impl<'de, G: Deserialize<'de>> DeviceMemoryLimit<G> {
         for entry in text.split(',') {
             let (gpu, limit) = entry.split_once('=').ok_or_else(|| {
                 let shown: String = entry.chars().take(80).collect();
-                E::custom(format!("{shown:?} is not a limit of a GPU: give GPU=SIZE for each, as \"0=1G,1=2G\""))
+                E::custom(format!(
+                    "{shown:?} is not a limit of a GPU: give GPU=SIZE for each, as \"0=1G,1=2G\""
+                ))
             })?;
             let gpu = G::deserialize(gpu.trim().to_owned().into_deserializer())?;
             limits.push((gpu, MemoryLimit::parse(limit.trim()).map_err(E::custom)?));

@@ -56,7 +56,7 @@ impl Effective {
 pub struct Server {
     /// Its process ID.
     pub pid: u32,
-    /// Its start time, in clock ticks since boot; with `pid` it names one process for ever.
+    /// Its start time, in clock ticks since boot; with `pid` it names one process forever.
     pub start_time: u64,
     /// The user it serves; `null` where that is not known.
     pub uid: Option<u32>,

@@ -115,7 +115,7 @@ impl Maintenance {
 /// A process that has the device file of a GPU open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DeviceHolder {
-    /// Its process ID and start time: one process for ever.
+    /// Its process ID and start time, which identify it forever.
     pub id: ClientId,
     /// Its process ID.
     pub pid: u32,

@@ -26,7 +26,7 @@ pub use timeout::TimeLimited;
 
 /// What the GPUs of the host are and who is on them.
 ///
-/// The calls block for as long as the driver takes (milliseconds when it is well, for ever when a GPU is not, but for
+/// The calls block for as long as the driver takes (milliseconds when it is well, forever when a GPU is not, but for
 /// those of a [`TimeLimited`] one), so an asynchronous caller hands them to a thread that may wait.
 pub trait Inventory: Send + Sync + 'static {
     /// The driver.

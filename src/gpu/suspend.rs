@@ -314,7 +314,7 @@ mod tests {
         })
         .expect("opens");
         let remembered = inventory.remember().expect("seen");
-        // A call that hangs is not waited for for ever, and no caller waits behind the one that closes it.
+        // A call that hangs is not waited for forever, and no caller waits behind the one that closes it.
         let call = inventory.read();
         assert!(!inventory.suspend(remembered.clone(), Duration::from_millis(30)));
         assert!(inventory.live() && inventory.gpus().is_ok());

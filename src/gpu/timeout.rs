@@ -1,4 +1,4 @@
-//! An inventory whose callers are never kept waiting for ever.
+//! An inventory whose callers are never kept waiting forever.
 //!
 //! One GPU in trouble can make a call of the driver take until the next boot, and no process can end such a call: a caller that
 //! waits for it waits as long. So each call is made on a thread of its own, and given up at a deadline. Until that call

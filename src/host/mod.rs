@@ -1,7 +1,7 @@
 //! What the operating system reports about processes and about itself.
 //!
 //! A process is named by its PID and its start time together, since PIDs come back. A zombie counts as dead
-//! everywhere here: where PID 1 does not reap, a dead control daemon stays one for ever (FACTS.md, "Starting,
+//! everywhere here: where PID 1 does not reap, a dead control daemon stays one forever (FACTS.md, "Starting,
 //! stopping, dying").
 
 mod child;

@@ -39,7 +39,7 @@ struct ClassService {
     class: String,
 }
 
-/// Binds the socket of a class, in the place of one that an earlier plugin left, and serves it for ever.
+/// Binds the socket of a class, in the place of one that an earlier plugin left, and serves it until shutdown.
 pub(super) fn serve(
     context: Arc<PluginContext>,
     class: &str,

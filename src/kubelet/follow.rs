@@ -19,7 +19,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 /// Pause before a manager that is gone is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Keeps the offer true, for ever.
+/// Keeps the offer true until shutdown.
 pub(super) async fn keep_offer(context: &PluginContext) {
     let mut lost: Option<Instant> = None;
     loop {

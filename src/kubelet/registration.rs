@@ -26,7 +26,7 @@ const KUBELET: &str = "kubelet.sock";
 const PREFIX: &str = "mps-manager-";
 const SUFFIX: &str = ".sock";
 /// How often the directory is read although nothing was reported of it, and after a failure.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the kubelet may take to register a class; it connects to the class's socket meanwhile.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl Drop for ServedClass {
     }
 }
 
-/// Keeps every class registered, for ever.
+/// Keeps every class registered until shutdown.
 pub(super) async fn keep_registered(context: &Arc<PluginContext>) -> io::Result<()> {
     let directory = &context.options.plugin_dir;
     remove_sockets(directory);
@@ -71,7 +71,7 @@ pub(super) async fn keep_registered(context: &Arc<PluginContext>) -> io::Result<
             Ok(()) => register_all(context, &mut served).await,
             Err(error) => Err(format!("{} cannot be watched: {error}", directory.display())),
         };
-        let pause = if outcome.is_ok() { LOOK } else { RETRY };
+        let pause = if outcome.is_ok() { POLL_INTERVAL } else { RETRY };
         if failure != outcome.as_ref().err().cloned() {
             failure = outcome.err();
             if let Some(failure) = &failure {

@@ -18,7 +18,7 @@ use crate::service::tenants::clients::ClientView;
 /// How many times in a row places have to be free before their tenant is deleted.
 const UNLISTED: u32 = 2;
 
-/// Asks the kubelet at intervals, for ever.
+/// Asks the kubelet at intervals until shutdown.
 pub(super) async fn keep_released(context: &PluginContext) {
     let mut source = "";
     let mut relisted = Instant::now();

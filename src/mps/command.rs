@@ -92,7 +92,7 @@ pub enum Command {
     ShutdownServer { server: u32 },
     /// `terminate_client`: hangs the whole daemon while the client is stopped
     TerminateClient { server: u32, client: u32 },
-    /// `quit [-t SECONDS]`: without a time it waits for the clients for ever
+    /// `quit [-t SECONDS]`: without a time it waits for the clients forever
     Quit { timeout: Option<u32> },
     /// `lspart` (13.1; not recorded)
     Lspart,

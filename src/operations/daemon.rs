@@ -24,7 +24,7 @@ pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), 
         .await?;
     let handle = handle(engine, the_daemon(operation)?)?;
     let ready = async {
-        let seen = until(engine, operation, &handle, READY, |status| status.phase == Phase::Ready).await;
+        let seen = wait_until(engine, operation, &handle, READY, |status| status.phase == Phase::Ready).await;
         let status = seen.map_err(|why| format!("not ready{why}"))?;
         Ok(((), format!("generation {} read back", status.observed_generation)))
     };
@@ -68,7 +68,7 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
                 handle.set_grace(grace_s);
                 handle.restart().await.map_err(|error| error.to_string())?;
             }
-            let replaced = until(engine, operation, &handle, timeout, another).await;
+            let replaced = wait_until(engine, operation, &handle, timeout, another).await;
             let status = replaced.map_err(|why| format!("no new control process{why}"))?;
             Ok::<_, Failure>(((), format!("replaced by process {}", status.pid.unwrap_or_default())))
         })
@@ -76,7 +76,7 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
     engine
         .step(operation.id, "wait until ready", async {
             let ready = |status: &DaemonStatus| status.phase == Phase::Ready && another(status);
-            let seen = until(engine, operation, &handle, READY, ready).await;
+            let seen = wait_until(engine, operation, &handle, READY, ready).await;
             let status = seen.map_err(|why| format!("not ready{why}"))?;
             Ok(((), format!("generation {} read back", status.observed_generation)))
         })
@@ -255,10 +255,9 @@ pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
     }
 }
 
-/// Waits until the daemon is so, which is retried at once whatever blocked it before; gives up where something is in
-/// the way that takes a hand, and says in the journal what else it waits for. A failure is the end of a sentence that
-/// says what did not come about.
-async fn until(
+/// Retries at once and waits until `done`. Fails if a blocker needs an operator; other blockers go into the journal. The
+/// error completes the sentence of the caller ("not ready …").
+async fn wait_until(
     engine: &Engine,
     operation: &Operation,
     handle: &Handle,

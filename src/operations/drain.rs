@@ -33,7 +33,7 @@ const SCHEDULABLE: &str = "schedulable";
 /// The step whose beginning the time limit counts from.
 const WAIT: &str = "wait for clients";
 /// Longest wait for one poll.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a process that is no client gets to end, and then after each signal.
 const PROCESS_END: Duration = Duration::from_secs(2);
 /// Rounds of ending clients before it is given up: each ends those that came during the one before.
@@ -209,10 +209,10 @@ async fn wait(
         if left == 0 {
             return Ok(Some(occupants));
         }
-        let whom = occupants.to_string();
-        if reported != whom {
-            engine.waits_for(operation.id, format!("waits for {whom}")).await;
-            reported = whom;
+        let remaining = occupants.to_string();
+        if reported != remaining {
+            engine.waits_for(operation.id, format!("waits for {remaining}")).await;
+            reported = remaining;
         }
         let deaths: Vec<_> =
             occupants.processes().map(|process| Box::pin(death(Identity::from(process)))).collect();
@@ -471,7 +471,7 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccu
     let mut occupants = DaemonOccupants::default();
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;
-        match handle.fresh(LOOK).await {
+        match handle.fresh(POLL_TIMEOUT).await {
             Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
             Err(FreshError::Gone(_)) => Ok(Vec::new()),
             Err(error) => Err(error.to_string()),

@@ -20,7 +20,7 @@ const UNDO_TRIES: u32 = 3;
 
 impl Engine {
     /// Runs an operation to its end; one that panics fails, and is undone if its kind can be.
-    pub(super) async fn run_out(&self, operation: &Operation, undo: Option<Undo>) -> Result<(), Stop> {
+    pub(super) async fn run_to_end(&self, operation: &Operation, undo: Option<Undo>) -> Result<(), Stop> {
         let mut undo = undo;
         for _ in 0..2 {
             match AssertUnwindSafe(Box::pin(self.run(operation, undo.take()))).catch_unwind().await {
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Writes how an operation ended, and tries again until it is written.
-    pub(super) async fn finish_at_last(&self, id: Uuid, result: Result<(), Stop>) {
+    pub(super) async fn finish_with_retries(&self, id: Uuid, result: Result<(), Stop>) {
         loop {
             match self.finish(id, result.clone()).await {
                 Ok(()) | Err(StoreError::Closed) => return,

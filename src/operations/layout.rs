@@ -262,7 +262,7 @@ impl Engine {
         Ok(Some(previous))
     }
 
-    /// From now on the driver holds the layout as any other: what holds for the change alone is over.
+    /// Ends the change: `recreate` no longer applies.
     pub(super) async fn complete(&self, operation: &Operation) -> Result<(), Failure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(()) };
         if !change.recreate {

@@ -74,7 +74,7 @@ impl Engine {
         let engine = self.clone();
         self.tasks.spawn(async move {
             tokio::select! {
-                () = engine.finish_at_last(id, result) => engine.wake(),
+                () = engine.finish_with_retries(id, result) => engine.wake(),
                 () = engine.stop.cancelled() => {}
             }
         });
@@ -122,9 +122,9 @@ impl Engine {
             let id = operation.id;
             tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation.daemons), "operation begins");
             let whole = async {
-                let result = engine.run_out(&operation, undo).await;
+                let result = engine.run_to_end(&operation, undo).await;
                 tracing::info!(operation = %id, ?result, "operation ended");
-                engine.finish_at_last(id, result).await;
+                engine.finish_with_retries(id, result).await;
             };
             tokio::select! {
                 () = whole => {}

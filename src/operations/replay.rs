@@ -40,7 +40,7 @@ pub(super) async fn run(
     };
     let ended = match why {
         None => Ok(engine.complete(operation).await?),
-        // The verdict is recorded before the way back, on which another manager may have to go on.
+        // The verdict is recorded before the undo, which another manager may have to finish.
         Some(why) => {
             put(engine, replay.clone()).await?;
             back(engine, operation, why).await

@@ -206,9 +206,10 @@ fn time_scale(dir: &Path) -> Result<f64, WorldError> {
     };
     match text.trim().parse() {
         Ok(scale) if (0.0..=100.0).contains(&scale) => Ok(scale),
-        _ => {
-            Err(WorldError::Broken { path, reason: format!("{:?} is not a number from 0 to 100", text.trim()) })
-        }
+        _ => Err(WorldError::Broken {
+            path,
+            reason: format!("{:?} is not a number from 0 to 100", text.trim()),
+        }),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::metrics::store::Commits;
 
 /// Jobs that may wait; more than that is answered with [`StoreError::Busy`].
 const QUEUE: usize = 256;
-/// Jobs that share one commit at most, so that the first of them does not wait for ever.
+/// Jobs that share one commit at most, so that the first of them does not wait forever.
 const BURST: usize = 64;
 /// How long jobs may join a commit that has begun: what waits behind it waits no longer than this and one job.
 const SHARE: Duration = Duration::from_millis(20);

@@ -5,7 +5,7 @@ import socket
 
 
 class Unix(http.client.HTTPConnection):
-    """A connection to the socket at `path`; `timeout` is in seconds, `None` waits for ever."""
+    """A connection to the socket at `path`; `timeout` is in seconds, `None` waits forever."""
 
     def __init__(self, path, timeout=30):
         super().__init__("manager", timeout=timeout)

@@ -99,7 +99,7 @@ impl Daemon {
     }
 
     fn perform(&mut self, next: &mps_manager::domain::layout::execution::Move) -> CommandAnswer {
-        match &next.deed {
+        match &next.action {
             MoveAction::Add { .. } => match self.partitions.add(self.ordinal(&next.gpu), next.chunks) {
                 Ok(name) => {
                     let (_, id) = name.split_once('/').expect("GPU/ID");

@@ -247,7 +247,10 @@ impl Examination {
                 } else {
                     Check::ok(
                         "certificate",
-                        format!("the certificate matches its key and expires in {}", counted(left / DAY, "day")),
+                        format!(
+                            "the certificate matches its key and expires in {}",
+                            counted(left / DAY, "day")
+                        ),
                     )
                 }
             }

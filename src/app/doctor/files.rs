@@ -9,7 +9,7 @@ use rustix::fs::{Access, FlockOperation, access, flock, statfs, statvfs};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{Examination, Manager};
-use crate::app::guarding::missing_database;
+use crate::app::file_watch::missing_database;
 use crate::app::{DATABASE, trusted};
 use crate::domain::checkup::Check;
 use crate::domain::count::counted;

@@ -117,11 +117,7 @@ pub async fn examine(config: Config, fault: Option<String>, report: Option<Daemo
         contents: None,
     };
     examination.add(match fault {
-        Some(why) => Check::fail(
-            "configuration",
-            why,
-            "fix the file, then run `mps-manager config check`",
-        ),
+        Some(why) => Check::fail("configuration", why, "fix the file, then run `mps-manager config check`"),
         None => Check::ok(
             "configuration",
             format!(

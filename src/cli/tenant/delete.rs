@@ -27,7 +27,7 @@ use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::leases::HeldLease;
 
 /// How often the processes of a tenant are looked for.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long processes that were ended may still be listed.
 const LISTED: Duration = Duration::from_secs(10);
 
@@ -174,7 +174,7 @@ impl RemainingProcesses {
             if left.is_empty() || Instant::now() >= until {
                 return Ok(Some(left));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Screen {
 }
 
 /// How often the thread that reads keys looks whether anybody still wants them.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Screen {
     /// Takes the terminal over.
@@ -81,7 +81,7 @@ fn keys() -> mpsc::Receiver<ScreenEvent> {
     let (sender, events) = mpsc::channel(16);
     std::thread::spawn(move || {
         while !sender.is_closed() {
-            let event = match crossterm::event::poll(LOOK) {
+            let event = match crossterm::event::poll(POLL_TIMEOUT) {
                 Ok(false) => continue,
                 Ok(true) => crossterm::event::read(),
                 Err(error) => Err(error),

@@ -225,7 +225,7 @@ pub struct ObservedClient {
     pub server: u32,
     /// Its process ID.
     pub pid: u32,
-    /// Its process for ever; `None` where server.log alone reports it.
+    /// Its process, identified forever; `None` where server.log alone reports it.
     pub client: Option<ClientId>,
     /// Its user.
     pub uid: Option<u32>,

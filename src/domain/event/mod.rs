@@ -403,7 +403,7 @@ impl Details {
 pub struct AffectedClient {
     /// Its process ID.
     pub pid: u32,
-    /// Its process for ever; `null` where server.log alone reports it.
+    /// Its process, identified forever; `null` where server.log alone reports it.
     #[schema(value_type = Option<String>, example = "1234-567890")]
     pub client: Option<ClientId>,
     /// Its tenant, where that is known.

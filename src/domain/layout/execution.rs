@@ -53,7 +53,7 @@ pub struct Move {
     /// Its chunks.
     pub chunks: u32,
     /// What is done.
-    pub deed: MoveAction,
+    pub action: MoveAction,
 }
 
 /// What a move does.
@@ -74,7 +74,7 @@ pub enum MoveAction {
 impl Move {
     /// The command, as the control daemon takes it.
     pub fn command(&self) -> String {
-        match &self.deed {
+        match &self.action {
             MoveAction::Add { .. } => add_command(&self.gpu, self.chunks),
             MoveAction::Remove { id } => remove_command(&self.gpu, id),
         }
@@ -245,13 +245,18 @@ impl Execution {
             return None;
         }
         let ahead = self.ahead.get(self.next)?;
-        let deed = match ahead.change {
+        let action = match ahead.change {
             PartitionChange::Add => MoveAction::Add { expected: ahead.id.clone() },
             PartitionChange::Remove => MoveAction::Remove {
                 id: ahead.id.clone().or_else(|| self.made_by(ahead.partition.as_ref(), ahead.step))?,
             },
         };
-        Some(Move { gpu: ahead.gpu.clone(), partition: ahead.partition.clone(), chunks: ahead.chunks, deed })
+        Some(Move {
+            gpu: ahead.gpu.clone(),
+            partition: ahead.partition.clone(),
+            chunks: ahead.chunks,
+            action,
+        })
     }
 
     /// The ID of the partition that an earlier step of the layout made and this one removes.
@@ -315,7 +320,7 @@ impl Execution {
             CommandAnswer::Named(id) => failed(format!("it named {id}, which it does not list")),
             CommandAnswer::Silent => failed("its reply was empty, and nothing was done".to_owned()),
         };
-        match (&sent.deed, seen.came.as_slice(), seen.went.as_slice()) {
+        match (&sent.action, seen.came.as_slice(), seen.went.as_slice()) {
             (_, [], []) => nothing,
             (MoveAction::Add { .. }, [(gpu, id)], []) if *gpu == sent.gpu => {
                 let chunks = self.listed.get(gpu).and_then(|ids| ids.get(id)).map(|(chunks, _)| *chunks);
@@ -355,7 +360,7 @@ impl Execution {
             partition: sent.partition.clone(),
             chunks: sent.chunks,
             command: sent.command(),
-            expected: match &sent.deed {
+            expected: match &sent.action {
                 MoveAction::Add { expected } => expected.clone(),
                 MoveAction::Remove { .. } => None,
             },
@@ -428,7 +433,7 @@ impl Execution {
     }
 
     fn undo_failed(&mut self, sent: &Move, cause: &LayoutFailureCause) {
-        let (expected, got) = match &sent.deed {
+        let (expected, got) = match &sent.action {
             MoveAction::Add { expected } => (expected.clone(), None),
             MoveAction::Remove { id } => (None, Some(id.clone())),
         };

@@ -1,4 +1,4 @@
-//! What each tenant would see after a plan, and whom it moves to another partition: a change though no command may be sent
+//! What each tenant would see after a plan, and which tenants it moves to another partition: a change though no command may be sent
 //! for it.
 
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! `mps-manager cuda-probe`: what a real CUDA process sees in the environment it is started in.
 //!
 //! The command starts itself once more as a child, and only the child touches CUDA. So whatever CUDA does (a
-//! crash in the driver's library, a panic for want of a symbol, waiting for ever in MPS's queue of clients)
+//! crash in the driver's library, a panic for want of a symbol, waiting forever in MPS's queue of clients)
 //! becomes an answer, and no other process of this program is ever an MPS client. The child inherits the
 //! environment as it is, since that is the very thing to be probed.
 //!
@@ -51,7 +51,7 @@ pub struct ProbeArgs {
     #[arg(long, value_name = "SIZE", value_parser = MemoryLimit::parse)]
     pub allocate_up_to: Option<MemoryLimit>,
     /// Give no later answer than after this many seconds. A client that MPS makes wait (for another user's
-    /// clients to leave, say) may wait for ever; its process is left waiting, and its PID is in the answer.
+    /// clients to leave, say) may wait forever; its process is left waiting, and its PID is in the answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: u64,
     /// Probe as this user; only root may probe as another.

@@ -90,7 +90,7 @@ pub enum LogEvent {
     TerminationRequested(LogClient),
     /// A termination is done.
     TerminationSucceeded,
-    /// A fault, and whom MPS blames for it, which recording 04 shows to be wrong.
+    /// A fault, and the client that MPS blames for it, which recording 04 shows to be wrong.
     FatalError(LogClient),
     /// The server deals with a fault.
     HandlingFault,

@@ -72,7 +72,7 @@ pub enum DirectoryError {
 /// Checks both directories and makes those that are missing, with mode 0755 as NVIDIA's own (recording 01), and the pipe
 /// directory with `mode`, if there is one.
 ///
-/// `uid` is whom the pipe directory must be reachable for; `None` checks it for nobody. Nothing is made when one
+/// `uid` is the user that must reach the pipe directory; `None` checks it for nobody. Nothing is made when one
 /// of the checks fails, and nothing that exists is changed but the mode of the pipe directory.
 pub fn check_directories(
     pipe: &Path,

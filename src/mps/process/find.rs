@@ -88,9 +88,10 @@ fn search(token: &str, pipe_directory: &Path) -> Found {
             let launcher = marked.iter().find(|id| is_launcher(id.pid));
             match (launcher, marked.iter().find(|id| !is_server(id.pid))) {
                 (Some(launcher), _) => Found::Starting(*launcher),
-                (None, Some(other)) => {
-                    doubtful(format!("process {} has the daemon's token and is not a control daemon", other.pid))
-                }
+                (None, Some(other)) => doubtful(format!(
+                    "process {} has the daemon's token and is not a control daemon",
+                    other.pid
+                )),
                 (None, None) => Found::None,
             }
         }
@@ -162,7 +163,7 @@ fn moved(pipe_directory: &Path, recorded: Inode, now: Option<Inode>) -> String {
 }
 
 /// The servers that outlived the daemon with this token: most follow it by themselves, but one that hangs keeps its
-/// memory on the GPU for ever (seen on 13.0).
+/// memory on the GPU forever (seen on 13.0).
 pub fn orphans(token: &str) -> Vec<Identity> {
     process::find_by_env(TOKEN_ENV, token).into_iter().filter(|id| is_server(id.pid)).collect()
 }

@@ -24,7 +24,7 @@ use super::find::{Found, PipeDirectoryOccupant, find, mode, occupant};
 use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// How often a daemon that is about to appear is searched for.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long after `-d` has returned a daemon may stay unseen. It has forked by then.
 const UNSEEN: Duration = Duration::from_millis(500);
 /// How much of a program's output and of a log an error carries, in bytes.
@@ -292,7 +292,7 @@ async fn appeared(spec: &StartSpec, until: Instant) -> Found {
         if matches!(found, Found::Ours(_)) || Instant::now() >= until {
             return found;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -311,7 +311,7 @@ async fn answers(
                 Ok(()) => return,
                 Err(error) => last = error.to_string(),
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let answered = tokio::select! {

@@ -18,7 +18,7 @@
 //!   only after that has come back. A daemon serves one caller at a time and turns others away whole (recording
 //!   09: sessions win or lose as one), so whatever goes wrong before has run nothing and is tried again.
 //! - A control process that was turned away may not say so: it takes the lost reply for an empty one and waits for
-//!   the next line, for ever (recording 15; on hardware about one attempt in thirty beside four other callers). So a
+//!   the next line, forever (recording 15; on hardware about one attempt in thirty beside four other callers). So a
 //!   greeting without an echo soon has its input closed. Such a process ends at once; one that a daemon which hangs
 //!   keeps waiting does not, and that is how the two are distinguished. One that is merely slow still gives the echo
 //!   before it ends, and the next greeting waits as long as that took (`echo.rs`).

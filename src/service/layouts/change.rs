@@ -258,7 +258,7 @@ impl Backend {
         let daemons = partitioned.then(|| daemon.name.clone()).into_iter().collect();
         let occupants = self.occupants(&daemons).await?;
         let moves = moves(&before, &plan.tenants, |partition, bound| {
-            occupants.strangers(&daemon.name, partition, bound)
+            occupants.foreign_occupants(&daemon.name, partition, bound)
         });
         Ok(plan.moving(moves))
     }

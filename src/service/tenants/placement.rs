@@ -104,7 +104,7 @@ impl Backend {
             }
         }
         let placement = self.placement(tenant, resolved, generation)?;
-        self.refuse_squatters(tenant, &placement, None).await?;
+        self.refuse_foreign_occupants(tenant, &placement, None).await?;
         Ok(placement)
     }
 
@@ -157,7 +157,7 @@ impl Backend {
     }
 
     /// Refuses partitions with a process of another tenant, other than `holder`, by a scan made now.
-    pub(super) async fn refuse_squatters(
+    pub(super) async fn refuse_foreign_occupants(
         &self,
         tenant: &Tenant,
         placement: &Placement,

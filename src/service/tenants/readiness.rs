@@ -99,7 +99,7 @@ impl Occupants {
 
 impl Occupants {
     /// The living processes in a partition whose tenant is not bound to it.
-    pub(in crate::service) fn strangers(
+    pub(in crate::service) fn foreign_occupants(
         &self,
         daemon: &DaemonName,
         partition: &PartitionRef,

@@ -70,7 +70,7 @@ struct Failure {
 
 /// Reads the simulated GPUs of a world and prints the report.
 ///
-/// Like the real one, it may wait for ever to be admitted by MPS, and ends without a word if nobody is there any more
+/// Like the real one, it may wait forever to be admitted by MPS, and ends without a word if nobody is there any more
 /// who wants to know.
 pub fn run(dir: &Path, allocate_up_to: Option<u64>) -> ExitCode {
     let parent = rustix::process::getppid();

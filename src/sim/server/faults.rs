@@ -1,4 +1,4 @@
-//! Fatal GPU errors: whom one client's fault takes down, and when the server is well again (recording 04).
+//! Fatal GPU errors: which clients one client's fault takes down, and when the server is well again (recording 04).
 //!
 //! A fault spreads from device to device through the processes that use both, so everybody who shares a device
 //! with an affected process is affected. The log blames the context that came to the device last, whichever it

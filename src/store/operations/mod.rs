@@ -244,7 +244,7 @@ pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<
 /// Takes the oldest operation whose turn it is on each of its daemons, locks them and marks it running.
 ///
 /// All locks are taken at once, so none is held while another is waited for. Its turn comes when no operation that
-/// shares a daemon with it runs or has waited longer, so one for several daemons is not passed by for ever.
+/// shares a daemon with it runs or has waited longer, so one for several daemons is not passed by forever.
 ///
 /// A client may be ended while a drain or maintenance waits for it, which is what these ask for: that runs beside them,
 /// without a lock, as long as they can still be cancelled.

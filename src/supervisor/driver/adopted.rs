@@ -200,7 +200,7 @@ fn named(gpus: &[GpuUuid]) -> (String, &'static str) {
     (enumerated(&names), if names.len() == 1 { "is" } else { "are" })
 }
 
-/// What speaks against a start beside these; a GPU that is known to be shared is said first.
+/// The blocker for a start on GPUs that these daemons serve; a GPU that is known to be shared is said first.
 fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
     let SharedGpu { gpus, daemon } = known.or_else(|| sharing.first())?;

@@ -195,7 +195,7 @@ impl Driver {
             .explain(Diagnosis { reason: ConditionReason::PipeDirectoryLost, message: pipes_lost(&what) });
     }
 
-    /// Notices that the control process is gone, and sees its servers off.
+    /// Notices that the control process is gone, and ends its servers.
     pub(super) async fn notice_death(&mut self, desired: &Desired) {
         let Some(process) = &self.state.process else { return };
         if host::process::is_alive(process.identity) {
@@ -224,7 +224,7 @@ impl Driver {
     }
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
-    /// memory on the GPU for ever (seen on 13.0). They carry the token of the incarnation.
+    /// memory on the GPU forever (seen on 13.0). They carry the token of the incarnation.
     pub(super) async fn end_orphaned_servers(&self, desired: &Desired) {
         let Some(incarnation) = &self.incarnation else { return };
         let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
@@ -273,7 +273,7 @@ fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be
         return Diagnosis { reason: ConditionReason::DiedInSession, message };
     }
     let message = match log::last_word(records, pid) {
-        Some(line) => format!("process {pid} died; the last that it wrote to control.log is {line:?}"),
+        Some(line) => format!("process {pid} died; its last line in control.log is {line:?}"),
         None => format!(
             "process {pid} died and wrote nothing about it to control.log: it was killed, or it crashed"
         ),

@@ -35,13 +35,13 @@ impl Driver {
         ) else {
             return;
         };
-        let mut talk = PartitionSession::new(
+        let mut session = PartitionSession::new(
             Arc::clone(&self.control),
             process.identity,
             process.gpus,
             self.context.deadline,
         );
-        let mut present = match talk.list().await {
+        let mut present = match session.list().await {
             Ok(present) => present,
             Err(outcome) => return self.lost(desired, outcome).await,
         };
@@ -49,12 +49,12 @@ impl Driver {
         self.state.layout.prepare_run(desired, &present, self.now());
         let LayoutProgress::Due(plan) = self.state.layout.progress(desired, self.state.listed()) else {
             // The previous poll found otherwise: a complete poll has to see what changed.
-            talk.close().await;
+            session.close().await;
             return self.state.request_poll();
         };
         let run = self.state.layout.before(&token, &present);
         if !self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
-            talk.close().await;
+            session.close().await;
             return self.state.layout.not_written(self.now());
         }
         let began = Instant::now();
@@ -64,7 +64,7 @@ impl Driver {
         while let Some(step) = execution.next() {
             tracing::info!(daemon = %desired.name, command = step.command(), undoing = execution.is_undoing(), "changing partitions");
             let sent = Instant::now();
-            match talk.take(&step).await {
+            match session.take(&step).await {
                 Ok((answer, mut present)) => {
                     execution.answered(&answer, &present, micros(sent));
                     self.listed(&mut present);
@@ -77,7 +77,7 @@ impl Driver {
             self.state.layout.commands_sent(execution.executed_steps());
             self.publish(desired);
         }
-        talk.close().await;
+        session.close().await;
         let outcome = execution.outcome();
         if let Some(cause) = &outcome.cause {
             tracing::error!(daemon = %desired.name, %cause, "the layout was not applied");

@@ -237,7 +237,7 @@ impl Driver {
     /// Waits for the time to come or for anything that changes what to do.
     async fn wait(&mut self, until: i64) {
         let pause = u64::try_from(until.saturating_sub(self.now())).unwrap_or(0);
-        // Far enough for "for ever", near enough for the timer.
+        // Far enough for "forever", near enough for the timer.
         let pause = Duration::from_millis(pause.min(24 * 60 * 60 * 1000));
         let process = self.state.process.as_ref().map(|process| process.identity);
         let (servers, inode, watched) = (self.servers(), self.pipe_inode(), process.is_some());

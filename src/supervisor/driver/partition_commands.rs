@@ -21,7 +21,7 @@ use crate::mps::parse::{self, ParseError, Partition, PartitionDevice, Partitions
 use crate::mps::{Command, ControlChannel, ControlSession, SessionError};
 use crate::supervisor::observe::poll_outcome::{PollOutcome, unanswered};
 
-/// A conversation with a daemon about its partitions.
+/// A session with a daemon about its partitions.
 pub(crate) struct PartitionSession {
     control: Arc<dyn ControlChannel>,
     process: Identity,
@@ -32,7 +32,7 @@ pub(crate) struct PartitionSession {
 }
 
 impl PartitionSession {
-    /// A conversation with this daemon, which was started with these GPUs.
+    /// A session with this daemon, which was started with these GPUs.
     pub(crate) fn new(
         control: Arc<dyn ControlChannel>,
         process: Identity,
@@ -64,14 +64,14 @@ impl PartitionSession {
         step: &Move,
     ) -> Result<(CommandAnswer, Vec<GpuPartitions>), PollOutcome> {
         let gpu = step.gpu.clone();
-        let command = match &step.deed {
+        let command = match &step.action {
             MoveAction::Add { .. } => Command::SmPartitionAdd { gpu, chunks: step.chunks },
             MoveAction::Remove { id } => {
                 Command::SmPartitionRemove { partition: PartitionRef { gpu, id: id.clone() } }
             }
         };
         let answer = match self.send(&command, Instant::now() + self.timeout).await {
-            Ok(reply) => answer(&step.deed, &reply),
+            Ok(reply) => answer(&step.action, &reply),
             Err(error) => CommandAnswer::Lost(error.to_string()),
         };
         Ok((answer, self.list().await?))
@@ -105,13 +105,13 @@ impl PartitionSession {
 }
 
 /// What a reply says, where it says anything.
-fn answer(deed: &MoveAction, reply: &[u8]) -> CommandAnswer {
+fn answer(action: &MoveAction, reply: &[u8]) -> CommandAnswer {
     let refused = |error: ParseError| match error {
         ParseError::NotUnderstood { .. } if reply.trim_ascii().is_empty() => CommandAnswer::Silent,
         ParseError::Refused { text } => CommandAnswer::Refused(text),
         error => CommandAnswer::Refused(error.to_string()),
     };
-    match deed {
+    match action {
         MoveAction::Add { .. } => match parse::sm_partition_add(reply) {
             Ok(made) => CommandAnswer::Named(made.id),
             Err(error) => refused(error),

@@ -1,4 +1,4 @@
-//! When a line of a log wakes a poll: soon, and yet not ten times a second for ever. Pure.
+//! When a line of a log wakes a poll: soon, and yet not ten times a second forever. Pure.
 
 /// Pause from a log line to the poll that it triggers: lines come in bursts.
 const DEBOUNCE_MS: i64 = 30;

@@ -272,7 +272,7 @@ impl Logs {
 
     /// Completes when a log or the pipe directory has changed, not sooner than the logs may be read again.
     ///
-    /// For ever, where directories cannot be watched: polls come at their interval anyway.
+    /// Forever, where directories cannot be watched: polls come at their interval anyway.
     pub(crate) async fn changed(&mut self) {
         let Some(watch) = &mut self.watch else { return std::future::pending().await };
         for directory in [&self.log_directory, &self.pipe_directory] {

@@ -115,7 +115,7 @@ fn interfering(why: &str, evidence: &DiagnosisEvidence) -> String {
          namespace is not seen"
             .to_owned()
     } else {
-        // The callers change all the time; who starts them is whom to ask.
+        // The callers change all the time; their parent processes are what an operator needs.
         let mut parents: BTreeMap<String, usize> = BTreeMap::new();
         for caller in &evidence.callers {
             *parents.entry(started_by(caller)).or_default() += 1;

@@ -194,7 +194,7 @@ impl ServerLogEvents {
         self.came.is_empty()
     }
 
-    /// Those who came and went, but for those of whom the polls know.
+    /// Those who came and went, but for those that the polls know.
     pub(crate) fn take_visits(&mut self, known: impl Fn(u32) -> bool) -> Vec<UnobservedClient> {
         std::mem::take(&mut self.visits).into_iter().filter(|visit| !known(visit.pid)).collect()
     }

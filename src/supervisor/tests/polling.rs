@@ -1,4 +1,4 @@
-//! When a daemon is polled, by whom that is shared, and when something blocked is tried again.
+//! When a daemon is polled, who shares a poll, and when something blocked is tried again.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Who may use whom: the directions of `docs/architecture.md`, held.
+//! Which folder may use which: the directions of `docs/architecture.md`, held.
 
 mod circles;
 mod source_tree;

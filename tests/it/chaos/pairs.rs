@@ -1,5 +1,5 @@
 //! Pairs of clients that start at the same moment, of which one dies while it connects: the server may hang, the control daemon
-//! hangs with it, and the other client waits for ever (recording 20). Each time the daemon is ready again by itself within 10 s.
+//! hangs with it, and the other client waits forever (recording 20). Each time the daemon is ready again by itself within 10 s.
 //!
 //! `MPS_MANAGER_PAIRS` gives the rounds; every other one has a client at work, which is waited for as the default says.
 
@@ -64,7 +64,7 @@ fn daemon_heals_when_a_connecting_client_dies() {
             assert!(died.elapsed() < READY, "round {round}, seed {seed}: not ready: {}", daemon.text);
         };
         while other.try_wait().expect("waited for").is_none() {
-            assert!(died.elapsed() < ENDS, "round {round}, seed {seed}: the other client waits for ever");
+            assert!(died.elapsed() < ENDS, "round {round}, seed {seed}: the other client waits forever");
             std::thread::sleep(Duration::from_millis(10));
         }
         // It may have hung the server just after that.

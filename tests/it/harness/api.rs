@@ -44,7 +44,7 @@ impl Api {
     pub(super) fn on(runtime: Arc<Runtime>) -> Self {
         // What is compiled in has no provider of its own; a second call finds it there.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Long enough for every answer, and short of for ever.
+        // Long enough for every answer, and short of forever.
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(120));
         // What a certificate is worth is for tests of TLS to say.
         let http = http.tls_danger_accept_invalid_certs(true).build().expect("a client");

@@ -107,7 +107,7 @@ impl Served {
         let long = format!("{}\n", "x".repeat(900));
         let sent = input.write_all(long.repeat(6).as_bytes()).is_ok();
         let held = Held { process, input: Some(input) };
-        // A caller that is dropped may get no answer at all, and waits for ever.
+        // A caller that is dropped may get no answer at all, and waits forever.
         let granted = sent && readable(&output) && output.read(&mut [0; 8]).is_ok_and(|count| count > 0);
         granted.then_some(held)
     }

@@ -37,7 +37,7 @@ impl Drop for Turn {
     }
 }
 
-/// Sets a flag when it goes, also in a panic: threads that run until then would keep their scope open for ever.
+/// Sets a flag when it goes, also in a panic: threads that run until then would keep their scope open forever.
 pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -147,7 +147,7 @@ async fn beside_eight_noisy_callers_every_answer_is_right() {
     assert!(failed.load(Ordering::Relaxed) > 0, "no caller was turned away; ours took {processes} processes");
 }
 
-/// Recording 15: a caller that is dropped for another session may get no answer, and waits for ever.
+/// Recording 15: a caller that is dropped for another session may get no answer, and waits forever.
 #[tokio::test]
 async fn lost_greeting_costs_less_than_the_deadline() {
     let host = Host::new("h200x2@13.0");

@@ -45,7 +45,7 @@ fn row(right: &str) -> [&'static str; 6] {
             ["401", "yes", "yes", "yes", "yes", "404"]
         }
         "use-tenant" | "end-client" => ["401", "403", "yes", "yes", "yes", "404"],
-        other => panic!("{other}: say here what it allows to whom"),
+        other => panic!("{other}: say here what it allows, and to which role"),
     }
 }
 

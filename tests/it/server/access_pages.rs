@@ -206,7 +206,7 @@ fn pages_admit_documented_callers_and_are_audited() {
 
     let mut browsers: Vec<Browser<'_>> = CALLERS.iter().map(|caller| Browser::of(&world, caller)).collect();
     let (mut cells, mut wrong) = (0, Vec::new());
-    // What each caller did: by whom, the action, what it stands for, and whether it was let through.
+    // What each caller did: the caller, the action, what it stands for, and whether it was let through.
     let mut deeds: Vec<(&str, String, &str, bool)> = Vec::new();
     // Reads change nothing, so they come first; last comes what the others could no longer use.
     let mut in_order: Vec<_> = pages.iter().collect();

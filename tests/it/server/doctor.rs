@@ -299,7 +299,7 @@ fn unusable_database_is_reported() {
     examine(&host).is("machine", "warn", "belongs to machine 0123456789abcdef");
     fs::write(&database, &good).unwrap();
     host.execute_sql("UPDATE daemons SET updated_at = 33333333333333 WHERE name = 'gpu0'");
-    examine(&host).is("clock", "warn", "in the future");
+    examine(&host).is("clock", "warn", "earlier than");
     host.execute_sql("UPDATE _sqlx_migrations SET version = 9999 WHERE version = 1");
     examine(&host).is("database", "fail", "schema version 9999");
     host.execute_sql("UPDATE _sqlx_migrations SET version = 1, checksum = x'00' WHERE version = 9999");

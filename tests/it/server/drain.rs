@@ -80,11 +80,11 @@ fn drain_waits_for_the_last_client() {
     let accepted = drain(&host, "timeout_s=600");
     let operation = await_step(&host, &place(&accepted), "wait for clients");
     assert_eq!(operation["cancellable"], true);
-    let whom = format!("waits for 1 client ({}", client.pid());
-    eventually("it says for whom it waits", || {
+    let waiting = format!("waits for 1 client ({}", client.pid());
+    eventually("it says which client it waits for", || {
         let operation = host.api().get(&place(&accepted)).ok();
         let step = operation["steps"].as_array()?.last()?.clone();
-        step["outcome"].as_str().is_some_and(|outcome| outcome.starts_with(&whom)).then_some(())
+        step["outcome"].as_str().is_some_and(|outcome| outcome.starts_with(&waiting)).then_some(())
     });
     assert_eq!(host.run("batch", &["true"]).status.code(), Some(2), "nobody new");
     drop(client);

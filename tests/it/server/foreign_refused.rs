@@ -75,8 +75,8 @@ fn non_daemon_process_is_not_adopted() {
     let (pid, started) = id.split_once('-').unwrap();
     let earlier = format!("{pid}-{}", started.parse::<u64>().unwrap() - 1);
     for (process, words) in [
-        (sleeper.id().as_str(), "is no MPS control daemon: it runs \"sleep 600\""),
-        (&format!("{server}-{}", start(server)), "is no MPS control daemon"),
+        (sleeper.id().as_str(), "is not an MPS control daemon: it runs \"sleep 600\""),
+        (&format!("{server}-{}", start(server)), "is not an MPS control daemon"),
         ("4194304-1", "there is no process 4194304"),
         (&earlier, "the number was used again"),
         ("banana", "is not a process"),

@@ -1,4 +1,4 @@
-//! Incidents: what broke, whom it hit, who may see that, and who acknowledged it.
+//! Incidents: what broke, who was affected, who may see that, and who acknowledged it.
 
 use std::process::{Child, Command};
 

@@ -9,7 +9,7 @@ use crate::harness::{Host, InProcess, Served, SetOnDrop, heavy};
 const READERS: usize = 16;
 const READS: usize = 25;
 
-/// Sixteen readers of a daemon at once, each of whom gets right answers.
+/// Sixteen readers of a daemon at once, which all get right answers.
 fn read_at_once(host: &Served) {
     let right = AtomicUsize::new(0);
     std::thread::scope(|scope| {

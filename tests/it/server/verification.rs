@@ -148,7 +148,7 @@ fn static_mode_is_verified_by_partition_sms() {
     assert!(result["environment"]["CUDA_MPS_SM_PARTITION"].is_string());
 }
 
-/// The user of this test, whom the manager can be.
+/// The user of this test, which the manager can run as.
 fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }

@@ -102,7 +102,7 @@ fn slow_request_head_times_out() {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(began.elapsed() < TIMEOUT, "it may send for ever");
+    assert!(began.elapsed() < TIMEOUT, "it may send forever");
     assert_eq!(rest(&mut slow), "");
     assert_eq!(rest(&mut silent), "");
     assert_eq!(host.api().get("/readyz").status, 200);
@@ -165,7 +165,7 @@ fn slow_request_body_times_out() {
     let mut first = [0; 1];
     // Without a pause, and at a hundredth of the rate.
     while stream.peek(&mut first).is_err() {
-        assert!(began.elapsed() < TIMEOUT, "the body may come for ever");
+        assert!(began.elapsed() < TIMEOUT, "the body may come forever");
         let _ = stream.write_all(b" ");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -189,7 +189,7 @@ fn caller_that_reads_nothing_is_disconnected() {
     // Until there is no room left in the buffers of either side: then the connection ends, and so does this.
     let began = Instant::now();
     while stream.write_all(request.as_bytes()).is_ok() {
-        assert!(began.elapsed() < TIMEOUT, "it may ask for ever");
+        assert!(began.elapsed() < TIMEOUT, "it may ask forever");
     }
     assert_eq!(host.api().get("/readyz").status, 200);
 }
@@ -305,7 +305,7 @@ fn http_2_has_bounds_of_its_own() {
         // Rapid reset: each is cancelled before it was processed.
         let began = Instant::now();
         while let Ok(mut ready) = client.clone().ready().await {
-            assert!(began.elapsed() < TIMEOUT, "it may reset for ever");
+            assert!(began.elapsed() < TIMEOUT, "it may reset forever");
             let Ok((_, mut sender)) = ready.send_request(request(), false) else { break };
             sender.send_reset(h2::Reason::CANCEL);
             // So that it is sent, and not taken back on this side.

@@ -1,4 +1,4 @@
-//! Who dies with whom, and what stays (recordings 02, 06, 10 and 11).
+//! Which processes die together, and what stays (recordings 02, 06, 10 and 11).
 
 use rustix::process::{Signal, test_kill_process};
 

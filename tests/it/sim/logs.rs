@@ -107,7 +107,7 @@ fn count(lines: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counts
 }
 
-/// The fault of recording 04, line by line: whom it takes down and in which order.
+/// The fault of recording 04, line by line: which clients it takes down, and in which order.
 pub(super) fn compare_04(host: &Host, replay: &Replay<'_>) {
     // PIDs are of importance here, so they are translated and stay.
     let text = |line: &str| line.split_once("] ").map_or(line, |(_, text)| text).to_owned();

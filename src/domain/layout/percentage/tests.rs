@@ -157,7 +157,7 @@ fn prove(mut proving: Proving, sms: impl Fn(u32) -> u32) -> (usize, Result<Vec<P
             Err(failure) => return (clients, Err(failure)),
         }
     }
-    panic!("it asks for ever");
+    panic!("it asks forever");
 }
 
 fn tenths(percentage: u32) -> ThreadPercentage {

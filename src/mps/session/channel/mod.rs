@@ -169,7 +169,7 @@ impl Channel {
         }
     }
 
-    /// Ends the input and waits for the process, but not for ever.
+    /// Ends the input and waits for the process, but not forever.
     pub(super) async fn close(mut self) {
         self.input = None;
         self.process.end(LAST_MOMENT).await;

@@ -158,7 +158,7 @@ impl Backend {
         let basis = share_basis(&before, &tenants, &gpus)?;
         let resolved = self.resolved(&tenant, &before, &tenants, &gpus)?;
         let placement = self.placement(&tenant, &resolved, before.generation)?;
-        self.refuse_squatters(&tenant, &placement, Some(holder)).await?;
+        self.refuse_foreign_occupants(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
         let mut of_daemon = self.attributed().await?;
         let clients = families_of(&of_daemon, &name);

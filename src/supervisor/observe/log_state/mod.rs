@@ -21,7 +21,7 @@ const KEPT: usize = 1024;
 pub(crate) struct LogState {
     /// Whose sessions lines belong to at the moment.
     session: LoggedSessionOwner,
-    /// For whom each server was started.
+    /// The user each server was started for.
     servers: BTreeMap<u32, u32>,
     /// The exact limits that servers wrote.
     limits: LoggedLimits,
@@ -314,7 +314,7 @@ impl LogState {
         arriving.chain(self.pending.iter().map(|(pid, pending)| (*pid, pending.since)))
     }
 
-    /// For whom a server was started.
+    /// The user a server was started for.
     pub(crate) fn user_of(&self, server: u32) -> Option<u32> {
         self.servers.get(&server).copied()
     }

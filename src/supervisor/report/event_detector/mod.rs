@@ -383,7 +383,7 @@ impl EventDetector {
     }
 }
 
-/// The same with the coming of each client before an event that names it: whose it is, is known from then on.
+/// Moves each client's arrival before the first event that names it, so that its tenant is known there.
 fn arrivals_first(observations: Vec<Observation>) -> Vec<Observation> {
     let named: BTreeSet<ClientId> = observations
         .iter()

@@ -1,4 +1,4 @@
-//! What there is to report servers and control processes that end or fail, and of whom that cost their work.
+//! Events for servers and control processes that end or fail, and the clients that lost work.
 //!
 //! Who lost work is what MPS reported at the time, and who was connected when a process died; whatever leaves first changes nothing.
 

@@ -332,7 +332,7 @@ fn fault_waits_for_the_rest_of_its_lines() {
     read_record(&mut server_log, &[STICKY, "5", "6"]);
     let observations = detect(&mut event_detector, &faulty, &[client(5)], &mut server_log);
     assert_eq!(named(&observations, EventType::ServerFault), [5, 6]);
-    // Not for ever.
+    // Not forever.
     let (mut event_detector, mut server_log) = (EventDetector::default(), ServerLogEvents::default());
     detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5)], &mut server_log);
     read_record(&mut server_log, &[FAULT]);

@@ -150,7 +150,7 @@ fn prove(
         known.probe_sent(percentage, desired, 0);
         assert_eq!(known.progress(desired, None), LayoutProgress::Probing);
         known.probed(&sms(percentage), desired, 0);
-        assert!(held.len() < 100, "it asks for ever");
+        assert!(held.len() < 100, "it asks forever");
     }
     held.push(follow(known, desired));
     held

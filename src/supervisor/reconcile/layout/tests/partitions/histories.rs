@@ -172,11 +172,11 @@ impl World {
                     }
                     Some(Fault::ManagerDies) => {
                         // The command was sent, and its result is lost.
-                        self.die.do_it(&step.deed, step.chunks);
+                        self.die.do_it(&step.action, step.chunks);
                         self.manager_dies();
                         return self.drive(None);
                     }
-                    None => self.die.do_it(&step.deed, step.chunks),
+                    None => self.die.do_it(&step.action, step.chunks),
                 };
                 execution.answered(&answer, &self.die.list(), 1);
                 self.reconciler.commands_sent(execution.executed_steps());

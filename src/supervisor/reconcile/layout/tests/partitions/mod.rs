@@ -62,8 +62,8 @@ impl Die {
         }]
     }
 
-    fn do_it(&mut self, deed: &MoveAction, chunks: u32) -> CommandAnswer {
-        match deed {
+    fn do_it(&mut self, action: &MoveAction, chunks: u32) -> CommandAnswer {
+        match action {
             // An outsider may have taken the room.
             MoveAction::Add { .. } if self.list()[0].free_chunks < chunks => {
                 CommandAnswer::Refused("no room".into())
@@ -136,8 +136,11 @@ impl Daemon for Die {
         let mut execution = reconciler.began(written, &plan, desired, &present, 10);
         assert_eq!(super::state(self, reconciler, desired), LayoutState::Applying);
         while let Some(step) = execution.next() {
-            let answer =
-                if works { self.do_it(&step.deed, step.chunks) } else { CommandAnswer::Refused("no".into()) };
+            let answer = if works {
+                self.do_it(&step.action, step.chunks)
+            } else {
+                CommandAnswer::Refused("no".into())
+            };
             execution.answered(&answer, &self.list(), 1);
             reconciler.commands_sent(execution.executed_steps());
         }
@@ -161,7 +164,7 @@ fn run(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die, brok
             execution.unreachable("it hangs".into());
             continue;
         }
-        let answer = die.do_it(&step.deed, step.chunks);
+        let answer = die.do_it(&step.action, step.chunks);
         execution.answered(&answer, &die.list(), 1);
         reconciler.commands_sent(execution.executed_steps());
     }

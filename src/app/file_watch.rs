@@ -108,7 +108,7 @@ pub(super) async fn compare_audit(
 }
 
 /// Watches the database's files and the room on their disk, tries again what could not be written, and remembers where the audit
-/// ends; for ever.
+/// ends; until shutdown.
 pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) {
     let head = AuditHead::in_directory(&state_dir);
     let mut committed = store.committed();
