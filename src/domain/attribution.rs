@@ -15,8 +15,8 @@ pub struct Signs {
     pub ancestors: Vec<ClientId>,
     /// Its user.
     pub uid: Option<u32>,
-    /// The tenants' directories that are mounted, each by itself, in the container that it is in.
-    pub mounted: Vec<TenantDirectory>,
+    /// The tenants' directories that are mounted, each by itself, in the container that it is in; `None` where it hides them.
+    pub mounted: Option<Vec<TenantDirectory>>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.
     pub hint: Option<String>,
 }
@@ -84,9 +84,10 @@ fn tenant_of_container<'c>(
     daemon: &DaemonName,
     candidates: &'c [Candidate],
 ) -> Option<&'c TenantName> {
+    let directories = client.mounted.as_ref()?;
     let mut mounted = candidates
         .iter()
-        .filter(|candidate| candidate.daemon == *daemon && client.mounted.contains(&candidate.directory));
+        .filter(|candidate| candidate.daemon == *daemon && directories.contains(&candidate.directory));
     match (mounted.next(), mounted.next()) {
         (Some(only), None) => Some(&only.tenant),
         _ => None,
@@ -118,7 +119,8 @@ pub fn attribute(
     }
     let hinted = here().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
     match hinted {
-        Some(candidate) if Some(candidate.uid) == client.uid => {
+        // One that hides its container's evidence is not believed.
+        Some(candidate) if Some(candidate.uid) == client.uid && client.mounted.is_some() => {
             (Some(candidate.tenant.clone()), AttributedBy::Environment)
         }
         _ => (None, AttributedBy::Unattributed),
@@ -197,7 +199,7 @@ mod tests {
             since: 0,
             memory: vec![],
             container: None,
-            mounted: vec![],
+            mounted: Some(vec![]),
             ancestors: vec![ClientId { pid: 9, start_time: 4 }],
             hint: hint.map(Into::into),
             sm_partition: None,
@@ -250,7 +252,7 @@ mod tests {
             directory: directory("d"),
         });
         let who = |mounted: &[&str], daemon: &DaemonName, leases: &[Lease]| {
-            let mounted = mounted.iter().map(|tenant| directory(tenant)).collect();
+            let mounted = Some(mounted.iter().map(|tenant| directory(tenant)).collect());
             let client = ClientFacts { mounted, ..client(1000, Some("c")) };
             attribute(&Signs::from(&client), daemon, leases, &candidates)
         };
@@ -264,6 +266,17 @@ mod tests {
         }
         let lease = Lease { holder: ClientId { pid: 9, start_time: 4 }, tenant: name("c") };
         assert_eq!(who(&["b"], &daemon, &[lease]), (Some(name("c")), AttributedBy::Lease));
+    }
+
+    #[test]
+    fn client_that_hides_its_mounts_is_not_believed() {
+        let daemon = DaemonName::parse("gpu0").expect("name");
+        let mut candidates = candidates(&daemon);
+        let hidden = ClientFacts { mounted: None, ..client(1001, Some("c")) };
+        let who = |candidates: &[Candidate]| attribute(&Signs::from(&hidden), &daemon, &[], candidates);
+        assert_eq!(who(&candidates), (None, AttributedBy::Unattributed));
+        candidates.retain(|candidate| candidate.tenant != name("b"));
+        assert_eq!(who(&candidates), (Some(name("c")), AttributedBy::Uid), "its user is certain");
     }
 
     #[test]
@@ -307,7 +320,7 @@ mod tests {
             assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
         }
         let contained = |mounted: &str, uid: u32, hint: Option<&str>, leases: &[Lease]| {
-            let client = ClientFacts { mounted: vec![directory(mounted)], ..client(uid, hint) };
+            let client = ClientFacts { mounted: Some(vec![directory(mounted)]), ..client(uid, hint) };
             occupant(&Signs::from(&client), &daemon, leases, &candidates)
         };
         assert_eq!(contained("b", 1001, Some("b"), &lease), PartitionOccupant::Of(name("b")));

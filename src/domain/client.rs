@@ -97,8 +97,8 @@ pub struct ClientFacts {
     pub memory: Vec<(GpuUuid, Option<u64>)>,
     /// The ID of the container that it is in.
     pub container: Option<String>,
-    /// The tenants' directories that are mounted, each by itself, in the container that it is in.
-    pub mounted: Vec<TenantDirectory>,
+    /// The tenants' directories that are mounted, each by itself, in the container that it is in; `None` where it hides them.
+    pub mounted: Option<Vec<TenantDirectory>>,
     /// Its parent processes, nearest first.
     pub ancestors: Vec<ClientId>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.

@@ -146,7 +146,7 @@ mod tests {
             since: 0,
             memory: vec![],
             container: None,
-            mounted: Vec::new(),
+            mounted: Some(Vec::new()),
             ancestors: vec![],
             hint: None,
             sm_partition: sm_partition.map(str::to_owned),

@@ -10,9 +10,11 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::{self, CapabilitySet};
 
 use super::container::container_of;
 use super::{Identity, process};
@@ -58,8 +60,8 @@ impl MountSource {
 /// A mount in another mount namespace than this process's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignMount {
-    /// The oldest process there.
-    pub process: Identity,
+    /// The processes there, the oldest first.
+    pub processes: Rc<[Identity]>,
     /// Where it is mounted there.
     pub point: PathBuf,
     /// What is mounted.
@@ -170,15 +172,15 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
     if all.is_empty() {
         return Err(io::Error::other("/proc could not be listed"));
     }
-    let is_root = rustix::process::geteuid().is_root();
+    let may_inspect = may_inspect_all();
     let (mut inhabited, mut unseen) = (BTreeMap::<PathBuf, Vec<u32>>::new(), 0);
     for pid in all {
         match namespace(&pid.to_string(), "mnt") {
             Ok(theirs) if ours.contains(&theirs) => {}
             Ok(theirs) => inhabited.entry(theirs).or_default().push(pid),
             Err(error) if has_ended(&error) => {}
-            // One that has a capability which this one was started without, as the host's first process has.
-            Err(_) if is_root => {}
+            // A security module may protect a process from this one all the same, as the host's first process.
+            Err(_) if may_inspect => {}
             Err(_) => unseen += 1,
         }
     }
@@ -189,12 +191,17 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
         if mounts.is_empty() {
             continue;
         }
-        let living = pids.iter().filter_map(|pid| process::identify(*pid));
-        let Some(process) = living.min_by_key(|process| process.start_time) else { continue };
+        let mut processes: Vec<Identity> = pids.iter().filter_map(|pid| process::identify(*pid)).collect();
+        processes.sort_by_key(|process| process.start_time);
+        let Some(oldest) = processes.first() else { continue };
         // Others there may be of an engine, whose monitors have cgroups named as containers.
-        let is_container = local.is_container(process.pid);
+        let is_container = local.is_container(oldest.pid);
         mounts.retain(|mount| is_container || !local.is_copied_by(mount));
-        let foreign = |Mount { source, point, .. }| ForeignMount { process, point, source };
+        let processes: Rc<[Identity]> = processes.into();
+        let foreign = |Mount { source, point, .. }| {
+            let processes = Rc::clone(&processes);
+            ForeignMount { processes, point, source }
+        };
         found.extend(mounts.into_iter().map(foreign));
     }
     Ok(ForeignMounts { found, unseen })
@@ -214,13 +221,26 @@ fn read_namespace(pids: &[u32]) -> io::Result<Vec<Mount>> {
     Ok(Vec::new())
 }
 
-/// Whether a process lives in another mount namespace than this one, and in the same user namespace: in one of its own anybody
-/// may mount what they like, and here only who administers the host.
+/// Whether this process may inspect every other: without this capability also root may not inspect those that have more than it has.
+fn may_inspect_all() -> bool {
+    thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+}
+
+/// Whether a process has another namespace of this kind than this one.
+fn has_other(pid: u32, kind: &str) -> io::Result<bool> {
+    Ok(namespace(&pid.to_string(), kind)? != namespace("self", kind)?)
+}
+
+/// Whether a process lives in another mount namespace than this one.
 pub fn lives_elsewhere(pid: u32) -> bool {
-    let pid = pid.to_string();
-    let own = |kind| namespace("self", kind);
-    namespace(&pid, "mnt").is_ok_and(|theirs| own("mnt").is_ok_and(|own| own != theirs))
-        && namespace(&pid, "user").is_ok_and(|theirs| own("user").is_ok_and(|own| own == theirs))
+    has_other(pid, "mnt").unwrap_or(false)
+}
+
+/// The mounts of a process that is shown all of them and is in the user namespace of this one: in one of its own anybody may mount
+/// what they like, and here only who administers the host.
+fn read_trusted(pid: u32) -> Option<Vec<Mount>> {
+    let mounts = read_mounts(&pid.to_string()).ok()?;
+    (sees_all(pid) && matches!(has_other(pid, "user"), Ok(false))).then_some(mounts)
 }
 
 /// What this process has mounted, with which the mounts of others are compared.
@@ -251,13 +271,21 @@ impl LocalMounts {
     }
 
     /// The names of the entries of a directory that are mounted in the namespace of a process, each by itself: none where the
-    /// directory is mounted as a whole, or one around it, or where the process is not shown all mounts.
-    pub fn entries_in(&self, pid: u32, directory: &MountSource) -> BTreeSet<OsString> {
-        let theirs = read_mounts(&pid.to_string()).unwrap_or_default();
-        if !sees_all(pid) {
-            return BTreeSet::new();
+    /// directory is mounted as a whole, or one around it, or in a user namespace of its own. A process that is not shown all mounts, as
+    /// after a chroot, has what another one there is shown; `None` where there is no other.
+    pub fn entries_in(&self, pid: u32, directory: &MountSource) -> Option<BTreeSet<OsString>> {
+        let shown = read_trusted(pid).or_else(|| {
+            let place = namespace(&pid.to_string(), "mnt").ok()?;
+            let mut others = process::all().filter(|other| {
+                *other != pid && namespace(&other.to_string(), "mnt").is_ok_and(|theirs| theirs == place)
+            });
+            others.find_map(read_trusted)
+        });
+        match shown {
+            Some(theirs) => Some(self.entries_of(&theirs, self.is_container(pid), directory)),
+            None if matches!(has_other(pid, "user"), Ok(false)) => None,
+            None => Some(BTreeSet::new()),
         }
-        self.entries_of(&theirs, self.is_container(pid), directory)
     }
 
     fn entries_of(
@@ -327,11 +355,11 @@ mod tests {
         let everything: Vec<MountSource> =
             read_mounts("self").expect("readable").into_iter().map(|mount| mount.source).collect();
         let seen = elsewhere(&everything, &[]).expect("/proc is readable");
-        assert!(seen.found.iter().all(|mount| mount.process.pid != this));
+        assert!(seen.found.iter().all(|mount| mount.processes.iter().all(|process| process.pid != this)));
         let local = LocalMounts::read().expect("readable");
         assert!(!local.is_container(this), "this process's own container is none");
         let here = source("0:0", "/nowhere");
-        assert!(local.entries_in(1 << 23, &here).is_empty(), "no process has this number");
+        assert_eq!(local.entries_in(1 << 23, &here), Some(BTreeSet::new()), "no process has this number");
     }
 
     fn mount(device: &str, path: &str, point: &str) -> Mount {
@@ -360,8 +388,9 @@ mod tests {
     }
 
     #[test]
-    fn process_in_a_chroot_shows_no_entries() {
-        use std::process::Command;
+    fn process_in_a_chroot_has_what_others_there_show() {
+        use std::io::{BufRead as _, BufReader};
+        use std::process::{Command, Stdio};
         use std::time::{Duration, Instant};
 
         let is_root = rustix::process::geteuid().is_root();
@@ -375,22 +404,37 @@ mod tests {
         fs::create_dir(&entry).expect("made");
         let around = MountSource::of(directory.path()).expect("there");
         let (root, entry) = (root.display(), entry.display());
-        for (enter, shown) in [(String::new(), 1), (format!("chroot {root} "), 0)] {
-            let script =
-                format!("mount --bind / {root} && mount --bind {entry} {root}/mnt && exec {enter}sleep 600");
-            let mut child =
-                Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().expect("unshare");
+        let chroot = format!("chroot {root} ");
+        for (other, enter, shown) in [
+            ("", "", Some(1)),
+            ("", chroot.as_str(), None),
+            ("sleep 600 >&- & echo $!;", chroot.as_str(), Some(1)),
+        ] {
+            let script = format!(
+                "mount --bind / {root} && mount --bind {entry} {root}/mnt && {{ {other} exec {enter}sleep 600 >&-; }}"
+            );
+            let mut child = Command::new("unshare");
+            child.args(["--mount", "sh", "-c", &script]).stdout(Stdio::piped());
+            let mut child = child.spawn().expect("unshare");
+            let mut printed = String::new();
+            BufReader::new(child.stdout.take().expect("piped"))
+                .read_line(&mut printed)
+                .expect("a line, or the end");
             let deadline = Instant::now() + Duration::from_secs(30);
             let runs = || process::command(child.id()).is_some_and(|words| words == ["sleep", "600"]);
             while !runs() && Instant::now() < deadline {
                 std::thread::yield_now();
             }
             let (ran, elsewhere) = (runs(), lives_elsewhere(child.id()));
-            let seen = LocalMounts::read().map(|local| local.entries_in(child.id(), &around).len());
+            let seen = LocalMounts::read()
+                .map(|local| local.entries_in(child.id(), &around).map(|names| names.len()));
             child.kill().expect("killed");
             child.wait().expect("reaped");
+            if let Some(other) = printed.trim().parse().ok().and_then(rustix::process::Pid::from_raw) {
+                rustix::process::kill_process(other, rustix::process::Signal::KILL).expect("killed");
+            }
             assert!(ran && elsewhere);
-            assert_eq!(seen.expect("readable"), shown, "{enter}");
+            assert_eq!(seen.expect("readable"), shown, "{other}{enter}");
         }
     }
 }

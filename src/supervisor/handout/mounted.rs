@@ -7,12 +7,12 @@ use crate::domain::TenantDirectory;
 use crate::host::mounts::{LocalMounts, MountSource, lives_elsewhere};
 
 impl Handouts {
-    /// The tenants' directories that processes in other mount namespaces have mounted, by process; blocks. Left out is who has none,
-    /// and who could have mounted one without being root here.
+    /// The tenants' directories that processes in other mount namespaces have mounted, by process, and `None` for one that hides what
+    /// it has; blocks. Of a process that could have mounted one without being root here, there are none.
     pub fn mounted_in(
         &self,
         processes: impl IntoIterator<Item = u32>,
-    ) -> BTreeMap<u32, Vec<TenantDirectory>> {
+    ) -> BTreeMap<u32, Option<Vec<TenantDirectory>>> {
         let elsewhere: Vec<u32> = processes.into_iter().filter(|pid| lives_elsewhere(*pid)).collect();
         if elsewhere.is_empty() {
             return BTreeMap::new();
@@ -21,10 +21,11 @@ impl Handouts {
             return BTreeMap::new();
         };
         let mounted = elsewhere.into_iter().map(|pid| {
-            let names = local.entries_in(pid, &tenants).into_iter();
-            let directories = names.filter_map(|name| TenantDirectory::parse(name.to_str()?).ok());
-            (pid, directories.collect::<Vec<TenantDirectory>>())
+            let directories = local.entries_in(pid, &tenants).map(|names| {
+                names.into_iter().filter_map(|name| TenantDirectory::parse(name.to_str()?).ok()).collect()
+            });
+            (pid, directories)
         });
-        mounted.filter(|(_, directories)| !directories.is_empty()).collect()
+        mounted.collect()
     }
 }

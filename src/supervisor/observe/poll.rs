@@ -405,7 +405,7 @@ async fn clients(
     .unwrap_or_default();
     let boot_time = host::boot_time().unwrap_or_default();
     let with_mounts = |row: parse::ClientRow| {
-        let mounted = mounted.remove(&row.pid).unwrap_or_default();
+        let mounted = mounted.remove(&row.pid).unwrap_or_else(|| Some(Vec::new()));
         facts(row, &memory, mounted, boot_time)
     };
     rows.into_iter().filter_map(with_mounts).collect()
@@ -414,7 +414,7 @@ async fn clients(
 fn facts(
     row: parse::ClientRow,
     memory: &[(GpuUuid, Vec<GpuProcess>)],
-    mounted: Vec<TenantDirectory>,
+    mounted: Option<Vec<TenantDirectory>>,
     boot_time: i64,
 ) -> Option<ClientFacts> {
     // A client that is gone already is none.

@@ -77,7 +77,7 @@ fn client(pid: u32) -> ClientFacts {
         since: 0,
         memory: Vec::new(),
         container: None,
-        mounted: Vec::new(),
+        mounted: Some(Vec::new()),
         ancestors: Vec::new(),
         hint: None,
         sm_partition: None,
