@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{DaemonReport, Examination};
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
@@ -99,13 +99,25 @@ impl Examination {
                 let seen = |one: &ExposedDirectory| {
                     format!("{} of process {}", one.point.display(), one.process.pid)
                 };
+                // One may have the sockets of several daemons.
+                let places: BTreeSet<String> = search.found.iter().map(seen).collect();
                 Check::warn(
                     "privileged_socket",
                     format!(
                         "mounted elsewhere with control_privileged, through which root and the daemon's user change every limit: {}",
-                        search.found.iter().map(seen).collect::<Vec<String>>().join(", ")
+                        places.into_iter().collect::<Vec<String>>().join(", ")
                     ),
                     "mps-manager env TENANT --format json (its container.mount is the directory to mount instead)",
+                )
+            }
+            Ok(ExposureSearch { unresolved, .. }) if !unresolved.is_empty() => {
+                let seen = |(pipe, error): &(PathBuf, String)| format!("{}: {error}", pipe.display());
+                Check::skipped(
+                    "privileged_socket",
+                    format!(
+                        "containers could not be searched for {}",
+                        unresolved.iter().map(seen).collect::<Vec<String>>().join(", ")
+                    ),
                 )
             }
             Ok(ExposureSearch { unseen: 0, .. }) => {

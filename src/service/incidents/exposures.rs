@@ -19,6 +19,15 @@ use crate::supervisor::{ExposedDirectory, exposed_directories};
 /// The longest program or path that is kept, in characters: they are other people's to choose.
 const LONGEST: usize = 120;
 
+/// Who has the own directory of each daemon mounted.
+struct SocketSearch {
+    found: BTreeMap<DaemonName, Vec<SocketExposure>>,
+    /// Whether whoever is not among them has it not.
+    is_complete: bool,
+    /// The pipe directories that could not be searched for, each with the error.
+    unresolved: Vec<(PathBuf, String)>,
+}
+
 impl Backend {
     /// Looks for them at intervals, for as long as the store is open.
     pub async fn watch_exposures(self: Arc<Self>, every: Duration) {
@@ -29,20 +38,28 @@ impl Backend {
                 ExposureTracker::default()
             }
         };
+        // Each is logged once.
+        let mut unresolved = BTreeSet::new();
         loop {
             tokio::time::sleep(every).await;
             if self.is_read_only() || self.parts.store.is_sealed() {
                 continue;
             }
-            let (now, is_complete) = match self.exposures().await {
-                Ok(found) => found,
+            let search = match self.exposures().await {
+                Ok(search) => search,
                 Err(error) => {
                     tracing::debug!(%error, "containers could not be searched for daemons' own directories");
                     continue;
                 }
             };
+            for (pipe, error) in &search.unresolved {
+                if unresolved.insert(pipe.clone()) {
+                    tracing::warn!(pipe = %pipe.display(), %error, "this pipe directory cannot be searched for in containers");
+                }
+            }
+            unresolved.retain(|pipe| search.unresolved.iter().any(|(still, _)| still == pipe));
             let mut next = tracker.clone();
-            let events = next.observe(&now, is_complete);
+            let events = next.observe(&search.found, search.is_complete);
             match self.append_events(events).await {
                 Ok(()) => tracker = next,
                 Err(StoreError::Closed) => return,
@@ -64,8 +81,7 @@ impl Backend {
         Ok(reported.collect())
     }
 
-    /// Who has the own directory of each daemon mounted, and whether all processes could be inspected.
-    async fn exposures(&self) -> Result<(BTreeMap<DaemonName, Vec<SocketExposure>>, bool), ServiceError> {
+    async fn exposures(&self) -> Result<SocketSearch, ServiceError> {
         let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
         let fleet = &self.parts.fleet;
         let pipes: Vec<(DaemonName, PathBuf)> = daemons
@@ -82,22 +98,23 @@ impl Backend {
             let controls = controls.into_iter().filter(|control| host::process::is_alive(*control));
             let controls: Vec<u32> = controls.map(|control| control.pid).collect();
             let search = exposed_directories(&wanted, &controls)?;
-            let exposed = search.found.into_iter().map(|one| (exposure(&one), one.pipes));
-            Ok::<_, io::Error>((exposed.collect::<Vec<_>>(), search.unseen == 0))
+            let exposed = search.found.into_iter().map(|one| (exposure(&one), one.pipe));
+            Ok::<_, io::Error>((exposed.collect::<Vec<_>>(), search.unseen == 0, search.unresolved))
         });
         let search = search.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
-        let (exposed, is_complete) = search.map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let (exposed, sees_all, unresolved) =
+            search.map_err(|error| ServiceError::Internal(error.to_string()))?;
         let mut found = BTreeMap::new();
         for (name, pipe) in pipes {
             let known: &mut Vec<SocketExposure> = found.entry(name).or_default();
-            for (exposure, _) in exposed.iter().filter(|(_, reached)| reached.contains(&pipe)) {
-                // It may have several of the daemon's directories.
+            for (exposure, _) in exposed.iter().filter(|(_, reached)| *reached == pipe) {
+                // It may have the daemon's directory in several places.
                 if known.iter().all(|one| one.process != exposure.process) {
                     known.push(exposure.clone());
                 }
             }
         }
-        Ok((found, is_complete))
+        Ok(SocketSearch { found, is_complete: sees_all && unresolved.is_empty(), unresolved })
     }
 }
 

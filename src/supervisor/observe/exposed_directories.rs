@@ -2,24 +2,26 @@
 //! through which root and the daemon's user change every limit.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::host::mounts::{self, MountSource};
+use crate::host::mounts::{self, ForeignMount, MountSource};
 use crate::host::{Identity, container, process};
 
 /// The socket in a daemon's pipe directory by which it is administered.
 const PRIVILEGED: &str = "control_privileged";
 
-/// A directory with the privileged sockets of daemons, as it is mounted in another mount namespace.
+/// A directory with the privileged socket of a daemon, as it is mounted in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExposedDirectory {
-    /// The oldest process there.
+    /// The oldest process there that the socket lets administer the daemon.
     pub process: Identity,
     /// Where it is mounted there.
     pub point: PathBuf,
-    /// The pipe directories whose sockets are in it.
-    pub pipes: Vec<PathBuf>,
+    /// The pipe directory whose socket is in it.
+    pub pipe: PathBuf,
 }
 
 /// What a search for such directories found.
@@ -29,25 +31,59 @@ pub struct ExposureSearch {
     pub found: Vec<ExposedDirectory>,
     /// How many processes this one may not inspect, so that they may have more.
     pub unseen: usize,
+    /// The pipe directories that could not be searched for, each with the error.
+    pub unresolved: Vec<(PathBuf, String)>,
+}
+
+/// The socket of a daemon.
+struct PrivilegedSocket<'p> {
+    pipe: &'p Path,
+    source: MountSource,
+    /// The daemon's user.
+    owner: u32,
+}
+
+impl<'p> PrivilegedSocket<'p> {
+    fn of(pipe: &'p Path) -> io::Result<Self> {
+        let owner = [pipe.join(PRIVILEGED), pipe.to_owned()].iter().find_map(|path| fs::metadata(path).ok());
+        // One that is not made is made by this user.
+        let owner = owner.map_or_else(|| rustix::process::geteuid().as_raw(), |found| found.uid());
+        Ok(Self { pipe, source: source_of(pipe)?.join(PRIVILEGED), owner })
+    }
+
+    /// Whether it lets this user administer the daemon: root, and whose it is. An agent that watches the host, and has all of it, mostly
+    /// runs as another user. A user that is not known may be either.
+    fn lets_administer(&self, uid: Option<u32>) -> bool {
+        uid.is_none_or(|uid| uid == 0 || uid == self.owner)
+    }
 }
 
 /// The mounts in which the privileged socket of a daemon with one of these pipe directories is, in other mount namespaces than this
 /// process's and those of `controls`, which are the daemons' control processes. Blocks.
 pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<ExposureSearch> {
-    let sockets = pipes.iter().map(|pipe| Ok::<_, io::Error>((source_of(pipe)?.join(PRIVILEGED), pipe)));
-    let sockets: Vec<(MountSource, &PathBuf)> = sockets.collect::<Result<_, _>>()?;
-    let targets: Vec<MountSource> = sockets.iter().map(|(socket, _)| socket.clone()).collect();
+    let (mut sockets, mut unresolved) = (Vec::new(), Vec::new());
+    for pipe in pipes {
+        match PrivilegedSocket::of(pipe) {
+            Ok(socket) => sockets.push(socket),
+            // The user of an observed daemon may do with its directory what it likes: the others' are searched for all the same.
+            Err(error) => unresolved.push((pipe.clone(), error.to_string())),
+        }
+    }
+    let targets: Vec<MountSource> = sockets.iter().map(|socket| socket.source.clone()).collect();
     let mounted = mounts::elsewhere(&targets, controls)?;
-    let found = mounted.found.into_iter();
-    let found = found.filter(|mount| {
-        may_administer(process::uid(mount.process.pid)) && !is_own_device_plugin(mount.process.pid)
-    });
-    let found = found.map(|mount| {
-        let inside = sockets.iter().filter(|(socket, _)| mount.source.contains(socket));
-        let pipes = inside.map(|(_, pipe)| (*pipe).clone()).collect();
-        ExposedDirectory { process: mount.process, point: mount.point, pipes }
-    });
-    Ok(ExposureSearch { found: found.collect(), unseen: mounted.unseen })
+    let mut found = Vec::new();
+    for ForeignMount { processes, point, source } in mounted.found {
+        let known = processes.iter().filter(|process| !is_own_device_plugin(process.pid));
+        let users: Vec<(Identity, Option<u32>)> =
+            known.map(|process| (*process, process::uid(process.pid))).collect();
+        for socket in sockets.iter().filter(|socket| source.contains(&socket.source)) {
+            if let Some((process, _)) = users.iter().find(|(_, uid)| socket.lets_administer(*uid)) {
+                let (point, pipe) = (point.clone(), socket.pipe.to_owned());
+                found.push(ExposedDirectory { process: *process, point, pipe });
+            }
+        }
+    }
+    Ok(ExposureSearch { found, unseen: mounted.unseen, unresolved })
 }
 
 /// Where a directory is, or will be made.
@@ -58,12 +94,6 @@ fn source_of(path: &Path) -> io::Result<MountSource> {
         }
         (known, _, _) => known,
     }
-}
-
-/// Whether the socket lets this user administer daemons: root, and whose they are. An agent that watches the host, and has all of it, mostly
-/// runs as another user. A user that is not known may be either.
-fn may_administer(uid: Option<u32>) -> bool {
-    uid.is_none_or(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
 /// Whether a process is this program as a Kubernetes device plugin in the pod of this process: it has the runtime directory for the
@@ -87,7 +117,13 @@ mod tests {
         let there = MountSource::of(directory.path()).expect("there");
         let pipe = directory.path().join("gpu0").join("pipe");
         assert_eq!(source_of(&pipe).expect("placed"), there.join("gpu0").join("pipe"));
-        assert!(exposed_directories(&[PathBuf::new()], &[]).is_err(), "no place to search for");
-        assert!(may_administer(Some(0)) && may_administer(None) && !may_administer(Some(u32::MAX - 1)));
+        let missing = PrivilegedSocket::of(&pipe).expect("placed");
+        assert!(missing.lets_administer(Some(0)) && missing.lets_administer(None));
+        assert!(missing.lets_administer(Some(rustix::process::geteuid().as_raw())));
+        assert!(!missing.lets_administer(Some(u32::MAX - 1)));
+        let file = directory.path().join("file");
+        fs::write(&file, "").expect("written");
+        let search = exposed_directories(&[file.join("pipe"), pipe], &[]).expect("the other is searched for");
+        assert_eq!(search.unresolved.len(), 1, "{:?}", search.unresolved);
     }
 }
