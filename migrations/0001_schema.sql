@@ -129,7 +129,9 @@ CREATE TABLE tenants (
     expires_at          INTEGER,
     -- Whether it is drained: it admits no process, and is deleted once it has none. A drain has it expire, and a change of its expiry
     -- takes the drain back.
-    draining            INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1))
+    draining            INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1)),
+    -- Whether no process will be started with the environment of a drained tenant any more, so that its directory goes with it.
+    finished            INTEGER NOT NULL DEFAULT 0 CHECK (finished IN (0, 1))
 ) STRICT;
 CREATE INDEX tenants_by_daemon ON tenants (daemon, name);
 CREATE INDEX tenants_by_expiry ON tenants (expires_at) WHERE expires_at IS NOT NULL;

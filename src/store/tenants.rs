@@ -192,6 +192,7 @@ pub async fn put(
          SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
              daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at,
              draining = CASE WHEN expires_at IS excluded.expires_at THEN draining ELSE 0 END,
+             finished = CASE WHEN expires_at IS excluded.expires_at THEN finished ELSE 0 END,
              expires_at = excluded.expires_at",
         name,
         daemon,
@@ -205,11 +206,29 @@ pub async fn put(
     Ok(())
 }
 
-/// Has a tenant be drained until its expiry is changed.
-pub async fn drain(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
+/// Has a tenant be drained until its expiry is changed; `is_finished` says that no process will be started with its environment.
+pub async fn drain(
+    db: &mut SqliteConnection,
+    name: &TenantName,
+    is_finished: bool,
+) -> Result<(), StoreError> {
     let name = name.as_str();
-    sqlx::query!("UPDATE tenants SET draining = 1 WHERE name = ?", name).execute(db).await?;
+    sqlx::query!(
+        "UPDATE tenants SET draining = 1, finished = max(finished, ?) WHERE name = ?",
+        is_finished,
+        name
+    )
+    .execute(db)
+    .await?;
     Ok(())
+}
+
+/// Whether its drain said that no process will be started with the tenant's environment any more.
+pub async fn is_finished(db: &mut SqliteConnection, name: &TenantName) -> Result<bool, StoreError> {
+    let name = name.as_str();
+    let found =
+        sqlx::query_scalar!(r#"SELECT finished AS "finished: bool" FROM tenants WHERE name = ?"#, name);
+    Ok(found.fetch_optional(db).await?.unwrap_or(false))
 }
 
 /// The first event that a tenant's tokens may read: earlier ones are of another tenant that had its name.

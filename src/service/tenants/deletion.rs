@@ -61,15 +61,19 @@ impl Backend {
                         store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     check_precondition(&options, Some(tenant.generation))?;
                     let now = clock.unix_ms();
-                    let mut desired = None;
+                    let daemon = tenant.spec.daemon.clone();
                     if !tenant.draining {
                         let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
                         let spec = TenantSpec { expires_at, ..tenant.spec };
-                        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
+                        let generation = store::daemons::touch(&mut *db, &daemon).await?;
                         store::tenants::put(&mut *db, &name, &spec, generation, now).await?;
-                        store::tenants::drain(&mut *db, &name).await?;
-                        desired = store::plans::desired(db, &spec.daemon, &gpus, manager_uid).await?;
                     }
+                    store::tenants::drain(&mut *db, &name, is_finished).await?;
+                    let desired = if tenant.draining {
+                        None
+                    } else {
+                        store::plans::desired(db, &daemon, &gpus, manager_uid).await?
+                    };
                     Ok::<_, ServiceError>(((desired, tenant.directory), fate(&options)))
                 })
             })
@@ -95,12 +99,14 @@ impl Backend {
         let service = Arc::clone(self);
         let (by, clock) = (permit.ctx().cause(), permit.ctx().clock);
         let forgotten = name.clone();
-        let (desired, revoked, directory) = self
+        let (desired, revoked, directory, is_finished) = self
             .write(permit, move |db| {
                 Box::pin(async move {
                     let tenant =
                         store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     check_precondition(&options, Some(tenant.generation))?;
+                    // A drain may have said so to an earlier manager.
+                    let is_finished = is_finished || store::tenants::is_finished(&mut *db, &name).await?;
                     let revoked = service.remove_tenant(&mut *db, &tenant, &by, clock).await?;
                     // A dry run notifies no one.
                     let desired = if dry_run {
@@ -108,7 +114,8 @@ impl Backend {
                     } else {
                         store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
                     };
-                    Ok::<_, ServiceError>(((desired, revoked, tenant.directory), fate(&options)))
+                    let deleted = (desired, revoked, tenant.directory, is_finished);
+                    Ok::<_, ServiceError>((deleted, fate(&options)))
                 })
             })
             .await?;
