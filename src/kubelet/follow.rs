@@ -7,6 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use super::context::{PluginContext, answered};
 use super::facts;
 use super::places::NodeOffer;
+use super::usage::replicated_gpus;
 use crate::client::{Client, ClientError};
 use crate::http::api::List;
 use crate::service::daemons::DaemonView;
@@ -22,6 +23,8 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Keeps the offer true until shutdown.
 pub(super) async fn keep_offer(context: &PluginContext) {
     let mut lost: Option<Instant> = None;
+    // Before the first offer, so that no pod is placed on a GPU that is shared already.
+    learn_replicated(context).await;
     loop {
         if let Err(error) = follow(context, &mut lost).await
             && lost.is_none()
@@ -33,6 +36,25 @@ pub(super) async fn keep_offer(context: &PluginContext) {
             context.publish(offer.without_manager());
         }
         sleep(RETRY).await;
+    }
+}
+
+/// Asks the kubelet at intervals which GPUs another device plugin shares, until shutdown.
+pub(super) async fn keep_replicated(context: &PluginContext) {
+    loop {
+        sleep(context.options.interval).await;
+        learn_replicated(context).await;
+    }
+}
+
+/// Asks the kubelet once.
+async fn learn_replicated(context: &PluginContext) {
+    if let Some(gpus) = replicated_gpus(&context.options).await {
+        context.replicated.send_if_modified(|known| {
+            let is_other = *known != gpus;
+            *known = gpus;
+            is_other
+        });
     }
 }
 

@@ -24,7 +24,7 @@ pub use self::context::KubeletPluginOptions;
 pub use self::preference::GpuPreference;
 
 use self::context::PluginContext;
-use self::follow::keep_offer;
+use self::follow::{keep_offer, keep_replicated};
 use self::registration::{keep_registered, remove_sockets};
 use self::release::keep_released;
 use crate::client::Client;
@@ -37,6 +37,7 @@ pub async fn serve(client: Client, options: KubeletPluginOptions) -> std::io::Re
     let outcome = tokio::select! {
         outcome = keep_registered(&context) => outcome,
         () = keep_offer(&context) => Ok(()),
+        () = keep_replicated(&context) => Ok(()),
         () = keep_released(&context) => Ok(()),
         () = signals.next() => Ok(()),
     };

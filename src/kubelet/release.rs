@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::allocation::DeviceClaim;
 use super::context::{PluginContext, TrackedTenant, answered, deletion, millis, tenant_path};
-use super::usage::{ClaimUse, DeviceUsage, device_usage, replicated_gpus};
+use super::usage::{ClaimUse, DeviceUsage, device_usage};
 use crate::client::ClientError;
 use crate::domain::count::counted;
 use crate::service::tenants::TenantView;
@@ -24,13 +24,6 @@ pub(super) async fn keep_released(context: &PluginContext) {
     let mut relisted = Instant::now();
     loop {
         sleep(context.options.interval).await;
-        if let Some(gpus) = replicated_gpus(&context.options).await {
-            context.replicated.send_if_modified(|known| {
-                let is_other = *known != gpus;
-                *known = gpus;
-                is_other
-            });
-        }
         let usage = device_usage(&context.options).await;
         if usage.source != source {
             source = usage.source;
@@ -116,6 +109,10 @@ async fn renew(context: &PluginContext, tenant: &TenantView) -> Result<(), Clien
     }
     let path = tenant_path(&tenant.name);
     let Some((mut now, tag)) = context.client.get_tagged::<TenantView>(&path).await? else { return Ok(()) };
+    // It may have been drained since it was listed.
+    if now.status.draining {
+        return Ok(());
+    }
     now.spec.expires_at = Some(context.expiry());
     context.client.put::<Value>(&path, Some(&tag), &now.spec).await.map(drop)
 }
