@@ -55,9 +55,10 @@ impl Service {
 
 impl Backend {
     /// Reads committed data after each commit and at intervals, forever.
-    pub async fn refresh_metrics_snapshot(self: Arc<Self>) {
+    ///
+    /// Counts and logs the events after `counted`, the ID of the newest at the start.
+    pub async fn refresh_metrics_snapshot(self: Arc<Self>, mut counted: i64) {
         let mut committed = self.parts.store.committed();
-        let mut counted = None;
         loop {
             committed.mark_unchanged();
             match self.read_snapshot(&mut counted).await {
@@ -73,12 +74,9 @@ impl Backend {
     }
 
     /// Reads committed data; counts the events after `counted`, and logs the incidents among them, so that the journal shows them too.
-    async fn read_snapshot(&self, counted: &mut Option<i64>) -> Result<CommittedSnapshot, StoreError> {
+    async fn read_snapshot(&self, counted: &mut i64) -> Result<CommittedSnapshot, StoreError> {
         let mut db = self.parts.store.read().await?;
-        let mut last = match *counted {
-            Some(last) => last,
-            None => store::events::newest(&mut db).await?,
-        };
+        let mut last = *counted;
         loop {
             let (all, order) = (EventFilter::default(), store::events::Order::OldestFirst);
             let events = store::events::page(&mut db, &all, order, Some(last), EVENTS).await?;
@@ -94,7 +92,7 @@ impl Backend {
                 }
                 last = event.id;
             }
-            *counted = Some(last);
+            *counted = last;
             if i64::try_from(events.len()).is_ok_and(|read| read < EVENTS) {
                 break;
             }
