@@ -80,10 +80,11 @@ pub(super) async fn compare(
     Ok(HostComparison { changes, warnings, tag })
 }
 
-/// Prints what may be wrong in the file beside the results.
-pub(super) fn warn(warnings: &[FieldError]) {
+/// Prints what may be wrong in the file beside the results, with the host where there are several.
+pub(super) fn warn(host: Option<&str>, warnings: &[FieldError]) {
+    let place = host.map(|host| format!("{host}: ")).unwrap_or_default();
     for FieldError { pointer, detail } in warnings {
-        remark(&format!("warning: {pointer}: {detail}"));
+        remark(&format!("warning: {place}{pointer}: {detail}"));
     }
 }
 

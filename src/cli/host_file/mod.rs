@@ -78,7 +78,7 @@ pub(super) fn diff(DiffArgs { file, fleet, call }: DiffArgs) -> Result<ExitCode,
         }
         let changes = match compare(&call.client()?, &text, &file).await {
             Ok(HostComparison { changes, warnings, .. }) => {
-                warn(&warnings);
+                warn(None, &warnings);
                 changes
             }
             // Exit 1 would say that the file could be applied.
@@ -107,7 +107,7 @@ pub(super) fn apply(
         }
         let client = call.client()?;
         let HostComparison { changes, warnings, tag } = compare(&client, &text, &file).await?;
-        warn(&warnings);
+        warn(None, &warnings);
         let is_last = changes.is_empty() || dry_run;
         // One result in a format for programs.
         if is_last || matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) {

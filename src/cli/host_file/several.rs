@@ -93,7 +93,6 @@ pub(super) async fn diff(
         {
             line!("\n{host}");
             print(&compared.changes, call.format());
-            warn(&compared.warnings);
         }
     }
     Ok(code)
@@ -149,6 +148,7 @@ fn applied_row(host: &str, compared: &HostComparison, operation: &Operation) -> 
     HostRow { operation, detail, ..HostRow::new(host, result, compared, code) }
 }
 
+/// Compares the file with each host, and prints the warnings.
 async fn compare_all(
     fleet: &FleetArgs,
     hosts: &[FleetHost],
@@ -157,7 +157,13 @@ async fn compare_all(
     file: &FileArgs,
 ) -> HostResults<HostComparison> {
     let compare = |_, client: Client| async move { compare(&client, text, file).await };
-    fleet.ask_each(hosts, &call.server, "comparing the host file", compare).await
+    let compared = fleet.ask_each(hosts, &call.server, "comparing the host file", compare).await;
+    for (host, result) in &compared {
+        if let Ok(HostComparison { warnings, .. }) = result {
+            warn(Some(host), warnings);
+        }
+    }
+    compared
 }
 
 /// Applies the file to one host; gives the operation, which has ended unless the caller does not wait.
