@@ -1,6 +1,6 @@
 //! What else on the host has to do with GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS, Slurm.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -160,15 +160,30 @@ impl Examination {
             None => SLURM.iter().map(PathBuf::from).collect(),
         };
         let paths = directories.iter().flat_map(|directory| SLURM_FILES.map(|name| directory.join(name)));
-        let files: Vec<(PathBuf, String)> = paths
-            .filter_map(|path| {
-                let text = fs::read_to_string(&path).ok()?;
-                Some((path, text))
-            })
-            .collect();
-        let enabling = files.iter().filter(|(_, text)| enables_mps(text));
-        let enabling: Vec<String> = enabling.map(|(path, _)| path.display().to_string()).collect();
-        self.add(if files.is_empty() {
+        let (mut files, mut enabling, mut unreadable) = (0, Vec::new(), Vec::new());
+        // Files that these include come after them.
+        let (mut paths, mut seen): (VecDeque<PathBuf>, _) = (paths.collect(), BTreeSet::new());
+        while let Some(path) = paths.pop_front() {
+            if !seen.insert(path.clone()) {
+                continue;
+            }
+            let text = match fs::read(&path) {
+                Ok(text) => String::from_utf8_lossy(&text).replace("\\\n", " "),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    unreadable.push(format!("{}: {error}", path.display()));
+                    continue;
+                }
+            };
+            files += 1;
+            if enables_mps(&text) {
+                enabling.push(path.display().to_string());
+            }
+            paths.extend(included(&text, &path));
+        }
+        self.add(if enabling.is_empty() && !unreadable.is_empty() {
+            Check::skipped("slurm_mps", format!("Slurm's configuration cannot be read: {}", unreadable.join(", ")))
+        } else if files == 0 {
             Check::ok("slurm_mps", "no configuration of Slurm is here")
         } else if enabling.is_empty() {
             Check::ok("slurm_mps", "Slurm's MPS plugin is not enabled")
@@ -211,6 +226,21 @@ pub fn refuse_beside_nvidia(plugin_dir: &Path) -> Result<(), String> {
          take `sharing` out of its configuration for this node, or take it off the node (`{DAEMON_SETS}` names it)",
         socket.display()
     ))
+}
+
+/// The files that a file of Slurm's configuration includes, those beside it without a directory.
+///
+/// ```text
+/// include gpus.conf
+/// Include /etc/slurm/%c.conf
+/// ```
+fn included(text: &str, path: &Path) -> Vec<PathBuf> {
+    let names = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        words.next().filter(|word| word.eq_ignore_ascii_case("include"))?;
+        words.next()
+    });
+    names.map(|name| path.with_file_name(name)).collect()
 }
 
 /// Whether a file of Slurm's configuration enables its MPS plugin.

@@ -502,10 +502,13 @@ fn traces_around_the_daemons_are_found() {
     fs::write(cdi.join("gone.json"), spec(&gone.display().to_string().into()).to_string()).unwrap();
     let slurm = host.runtime("sim/slurm");
     fs::create_dir(&slurm).unwrap();
-    fs::write(slurm.join("slurm.conf"), "GresTypes=gpu,mps,shard\n").unwrap();
+    fs::write(slurm.join("slurm.conf"), "Include slurm.conf\ninclude gpus.conf\n").unwrap();
+    fs::create_dir(slurm.join("gres.conf")).unwrap();
     let seen = examine(&host);
     seen.is("cdi", "warn", "gone.json mounts");
-    seen.is("slurm_mps", "warn", "slurm/slurm.conf");
+    seen.is("slurm_mps", "skipped", "slurm/gres.conf");
+    fs::write(slurm.join("gpus.conf"), "GresTypes=gpu,\\\n  mps,shard\n").unwrap();
+    examine(&host).is("slurm_mps", "warn", "slurm/gpus.conf");
 
     let plugin = host.dir().join("nvidia-device-plugin");
     install_script(&plugin, "#!/bin/sh\nread forever\n");

@@ -74,7 +74,9 @@ fn client_of_dead_daemon_waits_and_connects() {
 fn no_client_slips_past_dying_daemons() {
     let host = InProcess::ready();
     let demo = directory(&host, "demo");
-    for _ in 0..3 {
+    // On a busy machine there may be another daemon before anybody has looked.
+    let mut closed = 0;
+    for _ in 0..8 {
         let daemon = host.daemon_pid("gpu0");
         let has_another = || {
             let status = host.daemon("gpu0")["status"].clone();
@@ -82,6 +84,7 @@ fn no_client_slips_past_dying_daemons() {
         };
         signal(daemon, Signal::KILL);
         eventually("its death is noticed", || (!is_linked(&host, &demo) || has_another()).then_some(()));
+        closed += usize::from(!is_linked(&host, &demo));
         let clients: Vec<Child> = (0..4).map(|_| coming(&host, "demo")).collect();
         eventually("there is another daemon", || has_another().then_some(()));
         // Before the next death, at which one that comes late would find a dead daemon's socket for a moment.
@@ -89,7 +92,11 @@ fn no_client_slips_past_dying_daemons() {
             let seen = seen(client);
             assert_eq!(seen["mps"], true, "{seen}");
         }
+        if closed == 3 {
+            break;
+        }
     }
+    assert!(closed > 0, "no client came while its directory was closed");
 }
 
 #[test]
