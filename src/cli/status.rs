@@ -1,6 +1,5 @@
 //! `mps-manager status`: the host at a glance.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -17,8 +16,8 @@ use super::server::{CallArgs, ask};
 use super::wait::INTERRUPTED;
 use super::{daemon, foreign, incident, tenant};
 use crate::client::{Client, ClientError};
-use crate::domain::DaemonName;
-use crate::domain::condition::{Condition, ConditionReason, ready};
+use crate::domain::attention::{AttentionItem, attention_items};
+use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
 use crate::http::api::probes::Readiness;
@@ -161,12 +160,12 @@ fn print(snapshot: &HostSnapshot, format: OutputFormat) {
     if tenant::has_mark(&snapshot.tenants) {
         line!("{}", tenant::MARK);
     }
-    let attention = attention(&snapshot.daemons, &snapshot.tenants);
+    let attention = attention(snapshot);
     if !attention.is_empty() {
         line!("\nAttention:");
     }
     for item in attention {
-        line!("  {}: {}", item.names, condition_sentence(item.condition, item.message, format));
+        line!("  {}: {}", names(&item), condition_sentence(item.condition, item.message, format));
     }
     if !snapshot.incidents.is_empty() {
         line!("\nIncidents (`mps-manager incident get ID` shows one):");
@@ -223,76 +222,23 @@ fn print_section<T: Serialize>(items: &[T], layout: &ListLayout<T>, format: Outp
     layout.print_rows(items, format);
 }
 
-/// What needs attention, once for all that have it.
-#[derive(Debug)]
-pub(super) struct AttentionItem<'a> {
-    /// The daemon or the tenants.
-    pub(super) names: String,
-    /// What is not as it should be.
-    pub(super) condition: &'a Condition,
-    /// Its message, without the tenant's name where it begins with that.
-    pub(super) message: &'a str,
-    /// The daemon that it is about.
-    daemon: &'a DaemonName,
+/// What needs attention in a snapshot.
+pub(super) fn attention(snapshot: &HostSnapshot) -> Vec<AttentionItem<'_>> {
+    let daemons = snapshot.daemons.iter().map(|daemon| {
+        let conditions = daemon.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        (&daemon.name, conditions)
+    });
+    let tenants = snapshot.tenants.iter();
+    attention_items(
+        daemons,
+        tenants.map(|tenant| (&tenant.name, &tenant.spec.daemon, &tenant.status.conditions[..])),
+    )
 }
 
-/// Conditions that need attention. A daemon's condition is not repeated for its tenants.
-pub(super) fn attention<'a>(daemons: &'a [DaemonView], tenants: &'a [TenantView]) -> Vec<AttentionItem<'a>> {
-    let mut found: Vec<AttentionItem<'a>> = Vec::new();
-    let mut shown = BTreeSet::new();
-    for daemon in daemons {
-        let conditions = daemon.status.iter().flat_map(|status| &status.conditions);
-        for condition in conditions.filter(|condition| condition.needs_attention()) {
-            shown.insert((daemon.name.as_str(), condition.reason));
-            // What is wrong is often also why the daemon is not ready, in the same words.
-            if found.iter().any(|known| *known.daemon == daemon.name && known.message == condition.message) {
-                continue;
-            }
-            let (names, message) = (daemon.name.to_string(), condition.message.as_str());
-            found.push(AttentionItem { names, condition, message, daemon: &daemon.name });
-        }
+/// What it is about: the daemon or the tenants.
+pub(super) fn names(item: &AttentionItem<'_>) -> String {
+    if item.tenants.is_empty() {
+        return item.daemon.to_string();
     }
-    for tenant in tenants {
-        let daemon = &tenant.spec.daemon;
-        let is_shown = |condition: &&Condition| {
-            let reason = condition.reason;
-            reason == ConditionReason::DaemonNotReady || shown.contains(&(daemon.as_str(), reason))
-        };
-        let own = tenant.status.conditions.iter().filter(|condition| condition.needs_attention());
-        for condition in own.filter(|one| !is_shown(one)) {
-            let message = without_name(&condition.message, tenant.name.as_str());
-            // One line for what several tenants of a daemon have in common.
-            let same = |known: &&mut AttentionItem<'_>| {
-                (known.condition.kind, known.condition.reason, known.daemon, known.message)
-                    == (condition.kind, condition.reason, daemon, message)
-            };
-            match found.iter_mut().find(same) {
-                Some(known) => known.names = format!("{}, {}", known.names, tenant.name),
-                None => {
-                    found.push(AttentionItem { names: tenant.name.to_string(), condition, message, daemon });
-                }
-            }
-        }
-    }
-    found
-}
-
-/// The reason in a message about a tenant whose name and state stand before it already.
-fn without_name<'m>(message: &'m str, tenant: &str) -> &'m str {
-    let rest = message.strip_prefix("tenant ").and_then(|rest| rest.strip_prefix(tenant));
-    rest.and_then(|rest| rest.strip_prefix(" gets no new processes: ")).unwrap_or(message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn message_does_not_repeat_the_tenant() {
-        let message = "tenant a-b gets no new processes: its layout is not in force";
-        assert_eq!(without_name(message, "a-b"), "its layout is not in force");
-        for other in ["a", "b"] {
-            assert_eq!(without_name(message, other), message);
-        }
-    }
+    item.tenants.iter().map(|tenant| tenant.as_str()).collect::<Vec<_>>().join(", ")
 }

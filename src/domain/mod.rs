@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod admission;
+pub mod attention;
 pub mod attribution;
 pub mod audit;
 pub mod bypass;

@@ -4,6 +4,7 @@
 //! names SMs and not a tenancy, so it is refused while a process lives that was admitted to it, or names it, for a tenant
 //! that is no longer bound to it.
 
+use crate::domain::attention::refusal;
 use crate::domain::attribution::{PartitionOccupant, Signs};
 use crate::domain::client::ClientId;
 use crate::domain::daemon::{Daemon, Mode};
@@ -286,9 +287,9 @@ pub(in crate::service) fn partition_users(handouts: &Handouts) -> Vec<PartitionU
 fn refused(tenant: &Tenant, why: AudienceText) -> ServiceError {
     let (name, daemon) = (&tenant.name, &tenant.spec.daemon);
     let refused = |why: &str| {
-        format!(
-            "tenant {name} gets no new processes: daemon {daemon} is in static mode, where each process runs in partitions, and {why}"
-        )
+        let why =
+            format!("daemon {daemon} is in static mode, where each process runs in partitions, and {why}");
+        refusal(name, &why)
     };
     why.map(refused).into()
 }

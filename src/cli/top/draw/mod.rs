@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::state::{TopState, memory};
 use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, word};
-use crate::cli::status::{attention, cuda_version};
+use crate::cli::status::{attention, cuda_version, names};
 use crate::cli::tenant::{MARK, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
 use crate::domain::incident::IncidentState;
@@ -159,9 +159,9 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
     let host = &state.data.host;
     let is_wide = width >= WIDE;
     let mut lines = vec![Line::default()];
-    let attention = attention(&host.daemons, &host.tenants);
+    let attention = attention(host);
     for item in attention.iter().take(MESSAGES) {
-        let text = format!("! {}: {}", item.names, printable(item.message));
+        let text = format!("! {}: {}", names(item), printable(item.message));
         lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
     if attention.len() > MESSAGES {
