@@ -8,9 +8,9 @@ use serde_json::json;
 use super::confirm::ConfirmArgs;
 use super::output::{DetailsTable, TableCell};
 use super::server::{CallArgs, ask};
-use super::status::cuda_version;
 use crate::client::ClientError;
 use crate::domain::count::counted;
+use crate::domain::gpu::cuda_version;
 use crate::service::host::HostView;
 
 const HOST: &str = "/api/v1/host";

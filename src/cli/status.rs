@@ -20,6 +20,7 @@ use crate::domain::attention::{AttentionItem, attention_items};
 use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
+use crate::domain::gpu::cuda_version;
 use crate::http::api::probes::Readiness;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
@@ -208,11 +209,6 @@ fn print_host(host: &HostView, format: OutputFormat) {
             line!("Isolation: {remark}\n");
         }
     }
-}
-
-/// The CUDA version of a binary version: 13010 is 13.1.
-pub(super) fn cuda_version(binary: u32) -> String {
-    format!("{}.{}", binary / 1000, binary % 1000 / 10)
 }
 
 fn print_section<T: Serialize>(items: &[T], layout: &ListLayout<T>, format: OutputFormat) {

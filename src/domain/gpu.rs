@@ -322,6 +322,11 @@ pub fn full_name(uuid: &GpuUuid, known: &[Gpu]) -> String {
     known.map_or_else(|| uuid.to_string(), |known| format!("GPU {} ({uuid})", known.index))
 }
 
+/// A version as CUDA counts it (13010) in words (`13.1`).
+pub fn cuda_version(number: u32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
 /// Who may open a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::GpuUuid;
-use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess, cuda_version};
 
 pub use suspend::{Suspendable, SuspendedGpus};
 pub use timeout::TimeLimited;
@@ -129,9 +129,9 @@ pub enum InventoryError {
     },
 }
 
-/// A version as CUDA counts it (13010) in words (`13.1`).
+/// A version as CUDA counts it (13010) in words (`13.1`); `None` for a number that is none.
 fn cuda_version_text(number: i32) -> Option<String> {
-    (number >= 1000).then(|| format!("{}.{}", number / 1000, number % 1000 / 10))
+    u32::try_from(number).ok().filter(|number| *number >= 1000).map(cuda_version)
 }
 
 #[cfg(test)]
@@ -143,6 +143,6 @@ mod tests {
         assert_eq!(cuda_version_text(13000).as_deref(), Some("13.0"));
         assert_eq!(cuda_version_text(13010).as_deref(), Some("13.1"));
         assert_eq!(cuda_version_text(12080).as_deref(), Some("12.8"));
-        assert_eq!(cuda_version_text(0), None);
+        assert_eq!((cuda_version_text(0), cuda_version_text(-1)), (None, None));
     }
 }

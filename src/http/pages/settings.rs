@@ -14,6 +14,7 @@ use super::routes::PageRoutes;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
+use crate::domain::gpu::cuda_version;
 use crate::domain::host_file;
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, MaintenanceState};
@@ -83,10 +84,9 @@ struct LoginUrlPage {
 }
 
 impl HostPart {
-    /// The CUDA version that the MPS programs are of: 13010 is 13.1.
+    /// The CUDA version that the MPS programs are of.
     fn mps_cuda_version(&self) -> String {
-        let binary = self.view.mps_binary_version;
-        format!("{}.{}", binary / 1000, binary % 1000 / 10)
+        cuda_version(self.view.mps_binary_version)
     }
 
     /// When maintenance began.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::binaries::{Binaries, base_environment};
+use crate::domain::gpu::cuda_version;
 use crate::host::OwnChild;
 
 /// The oldest binary version that is managed: CUDA 12.0.
@@ -92,7 +93,7 @@ pub async fn probe(binaries: &Binaries) -> Result<Capability, ProbeError> {
         return Err(ProbeError::TooOld {
             path: binaries.control.clone(),
             version: binary_version,
-            cuda: cuda(binary_version),
+            cuda: cuda_version(binary_version),
         });
     }
     let (options, commands) = read_help(&help);
@@ -114,7 +115,7 @@ impl Capability {
             format!(
                 "static mode needs MPS binary version {STATIC_SINCE} (CUDA {}) or later, and the one here is {} (CUDA {}){}: \
                  install a newer driver",
-                cuda(STATIC_SINCE),
+                cuda_version(STATIC_SINCE),
                 self.binary_version,
                 self.cuda_version(),
                 if self.binary_version < STATIC_SINCE { "" } else { ", whose --help lists no -S or no sm_partition" }
@@ -129,12 +130,8 @@ impl Capability {
 
     /// The version as CUDA writes it, `13.0`.
     pub fn cuda_version(&self) -> String {
-        cuda(self.binary_version)
+        cuda_version(self.binary_version)
     }
-}
-
-fn cuda(binary_version: u32) -> String {
-    format!("{}.{}", binary_version / 1000, binary_version % 1000 / 10)
 }
 
 async fn run(

@@ -6,9 +6,10 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::state::{TopState, memory};
 use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, word};
-use crate::cli::status::{attention, cuda_version, names};
+use crate::cli::status::{attention, names};
 use crate::cli::tenant::{MARK, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
+use crate::domain::gpu::cuda_version;
 use crate::domain::incident::IncidentState;
 use crate::domain::memory::Bytes;
 use crate::domain::printable::printable;
