@@ -174,6 +174,13 @@ pub struct Incarnation {
     pub home: Option<DaemonDirectories>,
 }
 
+impl Incarnation {
+    /// Whether it was started outside this manager.
+    pub fn is_foreign(&self) -> bool {
+        self.home.as_ref().is_some_and(|home| home.foreign)
+    }
+}
+
 /// The directories of a control process that are not the ones this manager would give it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonDirectories {

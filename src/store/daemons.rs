@@ -259,7 +259,7 @@ pub async fn put_incarnation(
     let inode = incarnation.pipe_inode.map(|inode| inode.number.cast_signed());
     let born = incarnation.pipe_inode.and_then(|inode| inode.born);
     let home = incarnation.home.as_ref();
-    let foreign = home.is_some_and(|home| home.foreign);
+    let foreign = incarnation.is_foreign();
     // Adoption refuses a directory whose name is no text.
     let pipe_directory = home.map(|home| home.pipe_directory.to_string_lossy().into_owned());
     let log_directory = home.map(|home| home.log_directory.to_string_lossy().into_owned());

@@ -18,7 +18,7 @@ use crate::host::{self, Identity};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
-use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, is_foreign, not_found, refuse_with_tenants};
+use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, not_found, refuse_with_tenants};
 use crate::service::{
     Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
 };
@@ -76,7 +76,8 @@ impl Service {
     pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
-        Ok(is_foreign(store::daemons::incarnation(&mut reader, name).await?.as_ref()))
+        let earlier = store::daemons::incarnation(&mut reader, name).await?;
+        Ok(earlier.as_ref().is_some_and(Incarnation::is_foreign))
     }
 
     /// Releases an adopted daemon: deletes it here and leaves its process running.
@@ -103,7 +104,7 @@ impl Service {
                         refuse_while_operated(&mut *db, &name).await?;
                         let earlier = store::daemons::incarnation(&mut *db, &name).await?;
                         // Other blockers do not matter: a foreign process is never kept because of them.
-                        let foreign = is_foreign(earlier.as_ref());
+                        let foreign = earlier.as_ref().is_some_and(Incarnation::is_foreign);
                         let observed = daemon.spec.is_observed();
                         if !(foreign || observed && absent) {
                             let first = if observed { "set its management to managed, and then " } else { "" };

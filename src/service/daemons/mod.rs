@@ -483,7 +483,8 @@ async fn refuse_observed(
     if daemon.spec.management == Management::Managed {
         return Ok(());
     }
-    let foreign = is_foreign(store::daemons::incarnation(db, &daemon.name).await?.as_ref());
+    let earlier = store::daemons::incarnation(db, &daemon.name).await?;
+    let foreign = earlier.as_ref().is_some_and(Incarnation::is_foreign);
     let remedy = match request {
         OperationRequest::DeleteDaemon { .. } if foreign => "release it, which leaves its process running",
         OperationRequest::DeleteDaemon { .. } => {
@@ -501,9 +502,4 @@ async fn refuse_observed(
 
 pub(super) fn not_found(name: &DaemonName) -> ServiceError {
     ServiceError::NotFound { kind: "daemon", name: name.to_string() }
-}
-
-/// Whether the stored control process was started outside this manager.
-pub(super) fn is_foreign(earlier: Option<&Incarnation>) -> bool {
-    earlier.and_then(|earlier| earlier.home.as_ref()).is_some_and(|home| home.foreign)
 }

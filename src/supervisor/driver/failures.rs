@@ -227,7 +227,7 @@ impl Driver {
     /// memory on the GPU forever (seen on 13.0). They carry the token of the incarnation.
     pub(super) async fn end_orphaned_servers(&self, desired: &Desired) {
         let Some(incarnation) = &self.incarnation else { return };
-        let servers = if incarnation.home.as_ref().is_some_and(|home| home.foreign) {
+        let servers = if incarnation.is_foreign() {
             // An adopted daemon gave its servers no token of ours: those it listed last are its own, and so is what an
             // earlier manager has left in its pipe directory with no daemon above it.
             let directory = self.pipe_directory.clone();

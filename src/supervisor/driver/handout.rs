@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::super::handout::{ControlSocket, Handout, handout};
 use super::Driver;
-use crate::domain::daemon::Phase;
+use crate::domain::daemon::{Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::mps::process as daemon;
 
@@ -23,7 +23,7 @@ impl Driver {
         let control = self.state.process.as_ref().map(|process| ControlSocket {
             identity: process.identity,
             pipe: self.pipe_directory.clone(),
-            foreign: self.is_foreign(),
+            foreign: self.incarnation.as_ref().is_some_and(Incarnation::is_foreign),
         });
         let handout = handout(phase, desired, control);
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);
@@ -55,10 +55,5 @@ impl Driver {
     pub(super) fn close_handout(&self, desired: &Desired) {
         let handout = if desired.running { Handout::Wait } else { Handout::Refuse };
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);
-    }
-
-    fn is_foreign(&self) -> bool {
-        let home = self.incarnation.as_ref().and_then(|incarnation| incarnation.home.as_ref());
-        home.is_some_and(|home| home.foreign)
     }
 }

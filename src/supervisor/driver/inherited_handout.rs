@@ -20,7 +20,7 @@ pub(super) fn begin(
         Some(ControlSocket {
             identity: Identity { pid, start_time },
             pipe: pipe.to_owned(),
-            foreign: earlier.home.as_ref().is_some_and(|home| home.foreign),
+            foreign: earlier.is_foreign(),
         })
     });
     context.handouts.begin(&desired.into(), control);

@@ -39,7 +39,7 @@ impl Driver {
         if earlier.boot_id != self.context.boot_id {
             return Ok(None);
         }
-        let foreign = earlier.home.is_some_and(|home| home.foreign);
+        let foreign = earlier.is_foreign();
         let observed = desired.is_observed();
         let recorded = earlier.process.zip(earlier.pipe_inode).map(|((pid, start_time), pipe_inode)| {
             RecordedProcess { identity: Identity { pid, start_time }, pipe_inode }

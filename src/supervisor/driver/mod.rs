@@ -277,8 +277,7 @@ impl Driver {
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
                         self.written.adopt(desired.memory_limits.clone());
                     }
-                    let home = self.incarnation.as_ref().and_then(|earlier| earlier.home.as_ref());
-                    if home.is_some_and(|home| home.foreign) {
+                    if self.incarnation.as_ref().is_some_and(Incarnation::is_foreign) {
                         self.logs.accept_overwrites(&desired.gpus);
                     }
                     tracing::info!(daemon = %desired.name, process = %process.identity, "adopted the running control daemon");
