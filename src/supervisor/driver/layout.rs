@@ -70,7 +70,7 @@ impl Driver {
                     self.listed(&mut present);
                 }
                 Err(outcome) => {
-                    execution.unreachable(failure_reason(&outcome));
+                    execution.unreachable(outcome.failure().unwrap_or_default().to_owned());
                     broken = Some(outcome);
                 }
             }
@@ -148,20 +148,6 @@ impl Driver {
 
 fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Why a daemon could not be reached.
-fn failure_reason(outcome: &PollOutcome) -> String {
-    match outcome {
-        PollOutcome::Busy(why)
-        | PollOutcome::Unanswered(why)
-        | PollOutcome::Unreadable(why)
-        | PollOutcome::Misbehaved(why)
-        | PollOutcome::Mute(why)
-        | PollOutcome::NoFiles(why)
-        | PollOutcome::NotRun(why) => why.clone(),
-        PollOutcome::Seen(_) => String::new(),
-    }
 }
 
 /// Tells that others began to change partitions, or that these are the layout's again.

@@ -65,21 +65,10 @@ impl Driver {
         if self.logged_failure.as_ref() == failed {
             return;
         }
-        match failed {
-            None | Some(PollOutcome::Seen(_)) => {}
-            Some(PollOutcome::Unanswered(command)) => {
-                tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
-            }
-            Some(
-                PollOutcome::Busy(why)
-                | PollOutcome::Unreadable(why)
-                | PollOutcome::Misbehaved(why)
-                | PollOutcome::Mute(why)
-                | PollOutcome::NoFiles(why)
-                | PollOutcome::NotRun(why),
-            ) => {
-                tracing::warn!(daemon = %desired.name, %why, "could not be read");
-            }
+        if let Some(PollOutcome::Unanswered(command)) = failed {
+            tracing::warn!(daemon = %desired.name, %command, "a command was not answered");
+        } else if let Some(why) = failed.and_then(PollOutcome::failure) {
+            tracing::warn!(daemon = %desired.name, %why, "could not be read");
         }
         self.logged_failure = failed.cloned();
     }

@@ -164,15 +164,9 @@ pub(crate) async fn foreign(
         session.close().await;
         Ok::<_, PollError>((effective, limited_by_uuid, rows))
     };
-    let (mut effective, limited_by_uuid, rows) = reading.await.map_err(|error| match failed(error) {
-        PollOutcome::Busy(why)
-        | PollOutcome::Unanswered(why)
-        | PollOutcome::Unreadable(why)
-        | PollOutcome::Misbehaved(why)
-        | PollOutcome::Mute(why)
-        | PollOutcome::NoFiles(why)
-        | PollOutcome::NotRun(why) => why,
-        PollOutcome::Seen(_) => "it could not be read".to_owned(),
+    let (mut effective, limited_by_uuid, rows) = reading.await.map_err(|error| {
+        let outcome = failed(error);
+        outcome.failure().unwrap_or("it could not be read").to_owned()
     })?;
     let logs = Logs::read_once(log_directory, gpus);
     // Who has written its settings is nobody's business here: what a getter rounds is not known.

@@ -26,6 +26,22 @@ pub enum PollOutcome {
     NotRun(String),
 }
 
+impl PollOutcome {
+    /// Why not everything was read.
+    pub fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Seen(_) => None,
+            Self::Busy(why)
+            | Self::Unanswered(why)
+            | Self::Unreadable(why)
+            | Self::Misbehaved(why)
+            | Self::Mute(why)
+            | Self::NoFiles(why)
+            | Self::NotRun(why) => Some(why),
+        }
+    }
+}
+
 /// What a session that ended early says of the daemon.
 pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
     match error {
