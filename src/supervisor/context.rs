@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::driver::owned_compute_modes::OwnedComputeModes;
-use super::durable::DurableWrite;
+use super::durable::{DurableRecord, DurableWrite};
 use super::handout::Handouts;
 use super::observe::foreign_daemons::ForeignDaemonScanner;
 use super::observe::gpu_presence::GpuPresence;
@@ -95,6 +95,13 @@ impl SupervisorContext {
     /// The directory of a daemon's logs.
     pub fn log_directory(&self, daemon: &DaemonName) -> PathBuf {
         self.home(daemon).join("log")
+    }
+
+    /// Hands something to the recorder and waits until it is written; false when it was not.
+    pub(super) async fn record(&self, daemon: &DaemonName, recorded: DurableRecord) -> bool {
+        let (written, done) = oneshot::channel();
+        let write = DurableWrite { daemon: daemon.clone(), recorded, written };
+        self.recorder.send(write).await.is_ok() && done.await.unwrap_or(false)
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use crate::domain::compute_mode::{ComputeModeStatus, ModeStep, OwnedComputeMode, next};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::DaemonStatus;
@@ -11,7 +9,7 @@ use crate::domain::gpu::ComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::supervisor::context::SupervisorContext;
-use crate::supervisor::durable::{DurableRecord, DurableWrite};
+use crate::supervisor::durable::DurableRecord;
 
 /// Steps for one GPU, more than it ever takes: if it is not enough, another program changes the mode too.
 const STEPS: usize = 8;
@@ -161,10 +159,8 @@ impl SupervisorContext {
         gpu: &GpuUuid,
         held: Option<OwnedComputeMode>,
     ) -> Result<(), String> {
-        let (written, done) = oneshot::channel();
         let recorded = DurableRecord::ComputeMode { gpu: gpu.clone(), held: held.clone() };
-        let fact = DurableWrite { daemon: daemon.clone(), recorded, written };
-        if self.recorder.send(fact).await.is_err() || !done.await.unwrap_or(false) {
+        if !self.record(daemon, recorded).await {
             return Err(format!(
                 "what the compute mode of {gpu} was could not be written to the database, so nothing is set: see that the \
                  disk of the state directory has room"
@@ -280,7 +276,7 @@ pub(crate) mod tests {
     use crate::gpu::{DeviceFile, GpuDriver, Inventory};
     use crate::host::systemd::Scopes;
     use crate::mps::{Capability, InstalledProgram};
-    use crate::supervisor::{ForeignDaemonScanner, GpuPresence};
+    use crate::supervisor::{DurableWrite, ForeignDaemonScanner, GpuPresence};
 
     /// Longest wait for what has to come, and the wait for what must not.
     const TIMEOUT: Duration = Duration::from_secs(30);

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::durable::{DurableRecord, DurableWrite};
+use super::super::durable::DurableRecord;
 use super::Driver;
 use crate::domain::DaemonName;
 use crate::domain::layout::record::PartitionDrift;
@@ -53,7 +52,7 @@ impl Driver {
             return self.state.request_poll();
         };
         let run = self.state.layout.before(&token, &present);
-        if !self.write_down(desired, DurableRecord::PartitionRun(run.clone())).await {
+        if !self.context.record(&desired.name, DurableRecord::PartitionRun(run.clone())).await {
             session.close().await;
             return self.state.layout.not_written(self.now());
         }
@@ -115,7 +114,7 @@ impl Driver {
             LayoutRecord::Partitions(run) => DurableRecord::PartitionRun(run),
             LayoutRecord::Percentages(proven) => DurableRecord::PercentageProof(proven),
         };
-        if self.write_down(desired, record).await {
+        if self.context.record(&desired.name, record).await {
             self.state.layout.written(ended);
             // Ready only by a poll that reads everything.
             self.state.request_poll();
@@ -133,16 +132,9 @@ impl Driver {
         let Some(status) = layout_status(&self.state, desired).filter(LayoutStatus::is_decided) else {
             return;
         };
-        if self.write_down(desired, DurableRecord::Layout(Box::new(status))).await {
+        if self.context.record(&desired.name, DurableRecord::Layout(Box::new(status))).await {
             self.layout_recorded_for = token;
         }
-    }
-
-    /// Hands something to the recorder and waits until it is written; false when it was not.
-    pub(super) async fn write_down(&self, desired: &Desired, recorded: DurableRecord) -> bool {
-        let (written, done) = oneshot::channel();
-        let fact = DurableWrite { daemon: desired.name.clone(), recorded, written };
-        self.context.recorder.send(fact).await.is_ok() && done.await.unwrap_or(false)
     }
 }
 

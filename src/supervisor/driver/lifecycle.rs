@@ -271,6 +271,6 @@ impl Driver {
         self.incarnation = Some(incarnation.clone());
         // Before the process is there, so that no scan takes it for another program's.
         self.claim();
-        self.write_down(desired, DurableRecord::Incarnation(incarnation)).await
+        self.context.record(&desired.name, DurableRecord::Incarnation(incarnation)).await
     }
 }
