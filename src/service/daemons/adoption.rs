@@ -16,7 +16,7 @@ use crate::domain::foreign::AdoptedSpec;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
 use crate::service::access::context::{Permit, RequestContext};
-use crate::service::daemons::foreign::held;
+use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, not_found, refuse_with_tenants};
 use crate::service::{
@@ -170,12 +170,8 @@ impl Backend {
                             "process {identity} is daemon {owner} of this manager already"
                         )));
                     }
-                    for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
-                        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await? {
-                            return Err(ServiceError::Conflict(held(gpu, &holder, &gpus)));
-                        }
-                    }
                     if spec.management == Management::Managed {
+                        refuse_held(&mut *db, &spec.gpus, None, &gpus).await?;
                         // It would be stopped at once.
                         refuse_in_maintenance(&mut *db, &name, &spec).await?;
                     }

@@ -188,10 +188,8 @@ impl Backend {
         };
         if management == Management::Managed {
             let mut reader = self.parts.store.read().await?;
-            for gpu in &spec.gpus {
-                if let Some(holder) = store::daemons::holder(&mut reader, gpu).await? {
-                    return Ok(impossible(held(gpu, &holder, gpus)));
-                }
+            if let Some(reason) = held(&mut reader, &spec.gpus, None, gpus).await? {
+                return Ok(impossible(reason));
             }
         }
         Ok(VerdictView { possible: true, reason: None, notes })
@@ -239,10 +237,34 @@ impl Backend {
     }
 }
 
-/// Why a GPU cannot be used: another daemon of this manager has it.
-pub(in crate::service) fn held(gpu: &GpuUuid, holder: &DaemonName, known: &[Gpu]) -> String {
-    let gpu = full_name(gpu, known);
-    format!("{gpu} belongs to daemon {holder}: remove it there first, or choose another GPU")
+/// Why these GPUs cannot be used: another daemon of this manager than `own` has one of them.
+async fn held(
+    db: store::Transaction<'_>,
+    gpus: &[GpuUuid],
+    own: Option<&DaemonName>,
+    known: &[Gpu],
+) -> Result<Option<String>, ServiceError> {
+    for gpu in gpus {
+        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
+            && Some(&holder) != own
+        {
+            let gpu = full_name(gpu, known);
+            return Ok(Some(format!(
+                "{gpu} belongs to daemon {holder}: remove it there first, or choose another GPU"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses GPUs of which another daemon of this manager than `own` has one.
+pub(super) async fn refuse_held(
+    db: store::Transaction<'_>,
+    gpus: &[GpuUuid],
+    own: Option<&DaemonName>,
+    known: &[Gpu],
+) -> Result<(), ServiceError> {
+    held(db, gpus, own, known).await?.map_or(Ok(()), |reason| Err(ServiceError::Conflict(reason)))
 }
 
 fn client_view(client: ClientFacts) -> ForeignClientView {

@@ -21,7 +21,7 @@ use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, InvalidValue, admission};
 use crate::service::access::context::{Permit, RequestContext};
-use crate::service::daemons::foreign::held;
+use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::layouts::{DesiredDaemon, fit_layout};
 use crate::service::page::{Page, Paged};
@@ -267,12 +267,8 @@ impl Backend {
         if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
             return Err(ServiceError::Conflict(format!("daemon {name} cannot be managed: {reason}")));
         }
-        for gpu in spec.gpus.iter().filter(|_| spec.management == Management::Managed) {
-            if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
-                && holder != name
-            {
-                return Err(ServiceError::Conflict(held(gpu, &holder, gpus)));
-            }
+        if spec.management == Management::Managed {
+            refuse_held(&mut *db, &spec.gpus, Some(&name), gpus).await?;
         }
         refuse_mig(&spec, current.as_ref(), gpus)?;
         refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
@@ -359,7 +355,8 @@ impl Backend {
                         | OperationRequest::DrainDaemon { .. }
                 );
                 if matches!(request, OperationRequest::StartDaemon) {
-                    refuse_lost_gpus(&mut *db, &daemon).await?;
+                    // A host file replaced it, and its deletion failed: its GPUs are another one's.
+                    refuse_held(&mut *db, &daemon.spec.gpus, Some(&name), &[]).await?;
                 }
                 if brings_up {
                     refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
@@ -397,18 +394,6 @@ impl Backend {
         });
         Ok(unready.collect())
     }
-}
-
-/// Refuses to start a daemon that a host file replaced, and whose deletion failed: its GPUs are another one's.
-async fn refuse_lost_gpus(db: store::Transaction<'_>, daemon: &Daemon) -> Result<(), ServiceError> {
-    for gpu in &daemon.spec.gpus {
-        if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
-            && holder != daemon.name
-        {
-            return Err(ServiceError::Conflict(held(gpu, &holder, &[])));
-        }
-    }
-    Ok(())
 }
 
 /// Refuses to move a daemon to or from GPUs in maintenance: its clients would not be drained.

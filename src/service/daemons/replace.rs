@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::event::{ChangedTenant, DomainEvent};
-use crate::domain::gpu::{Gpu, GpuRef, full_name};
+use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, TenantName, admission};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::adoption::refuse_while_operated;
+use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
 use crate::service::{Service, ServiceError, WriteOptions, check_precondition, fate};
@@ -74,12 +75,7 @@ impl Service {
                     let mut either = current.spec;
                     either.gpus = vec![old.clone(), new.uuid.clone()];
                     refuse_in_maintenance(&mut *db, &name, &either).await?;
-                    if let Some(other) = store::daemons::holder(&mut *db, &new.uuid).await? {
-                        return Err(ServiceError::Conflict(format!(
-                            "{} belongs to daemon {other}: choose one that no daemon holds",
-                            full_name(&new.uuid, &gpus)
-                        )));
-                    }
+                    refuse_held(&mut *db, std::slice::from_ref(&new.uuid), None, &gpus).await?;
                     let tenants = exchange(db, &name, (&old, &new.uuid), &gpus, ceiling, clock).await?;
                     store::gpus::remember(&mut *db, &gpus, clock.unix_ms()).await?;
                     let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
