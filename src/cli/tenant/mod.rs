@@ -173,7 +173,8 @@ pub(super) fn share(tenant: &TenantView) -> Option<String> {
     Some(format!("{words}{}", held(threads.enforced_by)))
 }
 
-fn clients_of(tenant: &TenantView) -> String {
+/// Its clients, of how many where that is bounded.
+pub(super) fn clients_of(tenant: &TenantView) -> String {
     match tenant.spec.max_clients {
         Some(max) => format!("{}/{max}", tenant.status.clients),
         None => tenant.status.clients.to_string(),

@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::state::{TopState, memory};
 use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, word};
 use crate::cli::status::{attention, names};
-use crate::cli::tenant::{MARK, has_mark, memory as tenant_memory, share};
+use crate::cli::tenant::{MARK, clients_of, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
 use crate::domain::gpu::cuda_version;
 use crate::domain::incident::IncidentState;
@@ -73,13 +73,6 @@ const CLIENTS_NARROW: ListLayout<ClientView> = ListLayout {
         ListColumn::new("MEMORY", |client| Bytes(memory(client)).to_string().into()),
     ],
 };
-
-fn clients_of(tenant: &TenantView) -> String {
-    match tenant.spec.max_clients {
-        Some(max) => format!("{}/{max}", tenant.status.clients),
-        None => tenant.status.clients.to_string(),
-    }
-}
 
 fn limit_of(tenant: &TenantView) -> String {
     tenant.status.effective.as_ref().map_or_else(|| "-".to_owned(), tenant_memory)
