@@ -70,10 +70,10 @@ impl Scopes {
     }
 }
 
-/// Whether this process sees other mounts than process 1; `None` where that may not be read.
-pub fn has_mounts_of_its_own() -> Option<bool> {
-    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    Some(namespace("self").ok()? != namespace("1").ok()?)
+/// Whether a process, `self` or a PID, sees other mounts than process 1; `None` where that may not be read.
+pub fn has_mounts_of_its_own(process: &str) -> Option<bool> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
+    Some(namespace(process).ok()? != namespace("1").ok()?)
 }
 
 /// The cgroup that systemd knows a process by, as `/system.slice/ssh.service`; the only one where there is one

@@ -14,7 +14,7 @@ use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::environment::is_managed;
 use crate::domain::foreign::visible_gpus;
-use crate::host::systemd::{Scopes, cgroup};
+use crate::host::systemd::{Scopes, cgroup, has_mounts_of_its_own};
 use crate::host::{boot_id, boot_time, process, sockets};
 use crate::http::server::check_address;
 use crate::mps::process::foreign::{Running, running};
@@ -158,10 +158,8 @@ impl Examination {
     /// Scopes and mounts, as `GET /host` reports them.
     pub(super) fn isolation(&mut self) {
         let scopes = Scopes::detect(geteuid().as_raw());
-        let mounts = match self.manager.pid() {
-            Some(pid) => mounts_of_its_own(pid),
-            None => crate::host::systemd::has_mounts_of_its_own(),
-        };
+        let process = self.manager.pid().map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+        let mounts = has_mounts_of_its_own(&process);
         let seen = HostIsolation::of(&scopes, mounts);
         self.add(match (&scopes, mounts) {
             (_, Some(true)) => Check::warn(
@@ -282,12 +280,6 @@ impl Examination {
         };
         self.add(check);
     }
-}
-
-/// Whether another process sees other mounts than process 1; `None` where that may not be read.
-fn mounts_of_its_own(pid: u32) -> Option<bool> {
-    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    Some(namespace(pid).ok()? != namespace(1).ok()?)
 }
 
 /// The limit on threads and processes of a process's cgroup or of one above it, and the file that says so; `None` where

@@ -230,7 +230,7 @@ impl Service {
             client_ceiling: context.capability.client_ceiling(),
             boot_id: context.boot_id.clone(),
             machine_id: backend.parts.machine_id.clone(),
-            isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own()),
+            isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own("self")),
             read_only,
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: backend.parts.manager_uid,
