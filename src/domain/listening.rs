@@ -14,6 +14,9 @@ pub struct HostListening {
     pub insecure: bool,
 }
 
+/// How long before its expiry a certificate is to be renewed, in milliseconds.
+pub const RENEWAL_MS: i64 = 14 * 24 * 60 * 60 * 1000;
+
 /// The certificate that the API is served with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TlsStatus {

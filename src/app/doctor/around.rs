@@ -14,6 +14,7 @@ use crate::domain::client::ClientId;
 use crate::domain::count::counted;
 use crate::domain::environment::is_managed;
 use crate::domain::foreign::visible_gpus;
+use crate::domain::listening::RENEWAL_MS;
 use crate::host::systemd::{Scopes, cgroup, has_mounts_of_its_own};
 use crate::host::{boot_id, boot_time, process, sockets};
 use crate::http::server::check_address;
@@ -24,8 +25,6 @@ use crate::service::host::HostIsolation;
 const OPEN_FILES: u64 = 16_384;
 /// Seconds of a day.
 const DAY: i64 = 24 * 3600;
-/// When it is time for another certificate, in seconds before the end of the one that there is.
-const SOON: i64 = 14 * DAY;
 /// Threads and processes below which a few tenants are too many: a server has threads for each of its clients.
 const TASKS: u64 = 4096;
 
@@ -240,7 +239,7 @@ impl Examination {
                         format!("it expired {} ago", counted(-left / DAY, "day")),
                         renew,
                     )
-                } else if left < SOON {
+                } else if left < RENEWAL_MS / 1000 {
                     Check::warn("certificate", format!("it expires in {}", counted(left / DAY, "day")), renew)
                 } else {
                     Check::ok(

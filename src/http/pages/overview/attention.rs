@@ -4,6 +4,7 @@ use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
 use crate::domain::incident::IncidentKind;
 use crate::domain::layout::status::LayoutState;
+use crate::domain::listening::RENEWAL_MS;
 use crate::domain::maintenance::MaintenanceState;
 use crate::http::AppState;
 use crate::http::pages::banner::Banner;
@@ -13,9 +14,6 @@ use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::host::HostView;
-
-/// How long before its expiry a certificate is shown, in milliseconds.
-const CERTIFICATE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 
 /// One thing that needs attention.
 pub(super) struct Attention {
@@ -91,7 +89,7 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
         if let Some(error) = &tls.reload_error {
             found.push(attention(Tone::Bad, "The new certificate is not in use", error, settings()));
         }
-        if tls.not_after - now < CERTIFICATE_MS {
+        if tls.not_after - now < RENEWAL_MS {
             let why = format!("it is valid until {}: replace it", Moment(tls.not_after));
             found.push(attention(Tone::Warn, "The certificate expires soon", why, settings()));
         }
