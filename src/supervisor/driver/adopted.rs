@@ -9,7 +9,7 @@ use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
 use crate::supervisor::observe::control_process::token;
-use crate::supervisor::observe::foreign_daemons::{DaemonClaim, SHARED_MEANS, SharedGpu};
+use crate::supervisor::observe::foreign_daemons::{DaemonClaim, ForeignDaemon, SHARED_MEANS, SharedGpu};
 use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
 
@@ -46,13 +46,7 @@ impl Driver {
         identity: Identity,
     ) -> Result<ControlProcess, Blocker> {
         let foreign = self.context.foreign_daemons.inspect(identity).await.map_err(Blocker::doubtful)?;
-        let process = ControlProcess {
-            identity,
-            gpus: foreign.gpus.map_err(Blocker::doubtful)?,
-            mode: foreign.daemon.mode,
-            multi_user: foreign.daemon.multi_user,
-        };
-        refuse_another_shape(desired, process)
+        shape_of(desired, &foreign)
     }
 
     /// Searches for whatever control daemon its owner has started in the pipe directory of an observed one since.
@@ -72,14 +66,8 @@ impl Driver {
         if self.context.foreign_daemons.owner(&foreign.daemon).is_some_and(|owner| owner != desired.name) {
             return Ok(None);
         }
-        let identity = foreign.daemon.identity;
-        let process = ControlProcess {
-            identity,
-            gpus: foreign.gpus.clone().map_err(Blocker::doubtful)?,
-            mode: foreign.daemon.mode,
-            multi_user: foreign.daemon.multi_user,
-        };
-        let process = refuse_another_shape(desired, process)?;
+        let process = shape_of(desired, foreign)?;
+        let identity = process.identity;
         let incarnation = Incarnation {
             // Names the row's process in the store only: a process of another program's carries none.
             token: token(),
@@ -222,8 +210,14 @@ fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     })
 }
 
-/// A daemon that is only observed is what its spec says, since nothing would make it so.
-fn refuse_another_shape(desired: &Desired, process: ControlProcess) -> Result<ControlProcess, Blocker> {
+/// What a control process serves. One that is only observed is what its daemon's spec says, since nothing would make it so.
+fn shape_of(desired: &Desired, foreign: &ForeignDaemon) -> Result<ControlProcess, Blocker> {
+    let process = ControlProcess {
+        identity: foreign.daemon.identity,
+        gpus: foreign.gpus.clone().map_err(Blocker::doubtful)?,
+        mode: foreign.daemon.mode,
+        multi_user: foreign.daemon.multi_user,
+    };
     if !desired.is_observed() || process.fits(desired) {
         return Ok(process);
     }
