@@ -68,8 +68,13 @@ impl Driver {
         }
         let Some(seen) = &self.state.seen else { return };
         self.state.queue = if desired.multi_user { Vec::new() } else { self.logs.queue(seen, &self.clients) };
+        self.read_shortages();
+    }
+
+    /// Reads what runs out for the daemon's own processes and for its logs.
+    pub(super) fn read_shortages(&mut self) {
         let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
-        let servers = seen.servers.iter().map(|server| ("server", server.pid));
+        let servers = self.servers().into_iter().map(|server| ("server", server.pid));
         let processes: Vec<_> = control.chain(servers).collect();
         self.state.shortages = gather::shortages(&self.log_directory, &processes);
     }

@@ -10,7 +10,6 @@ use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::process::is_server;
-use crate::supervisor::observe::gather;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
 /// Sessions with an observed daemon are this many check intervals apart.
@@ -87,10 +86,7 @@ impl Driver {
             // A stopped process answers no session: a poll shows that.
             self.state.request_poll();
         }
-        let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
-        let servers = self.servers();
-        let processes: Vec<_> = control.chain(servers.iter().map(|server| ("server", server.pid))).collect();
-        self.state.shortages = gather::shortages(&self.log_directory, &processes);
+        self.read_shortages();
     }
 }
 
