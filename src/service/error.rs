@@ -1,5 +1,6 @@
 //! Why a use case was refused or failed.
 
+use crate::domain::InvalidValue;
 use crate::domain::access::Denied;
 use crate::domain::admission::AdmissionError;
 use crate::domain::occupancy::Lacking;
@@ -123,6 +124,11 @@ impl ServiceError {
     /// One invalid field.
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
+    }
+
+    /// An invalid value of a field of the body.
+    pub fn invalid((field, InvalidValue(detail)): (&str, InvalidValue)) -> Self {
+        Self::field(&format!("/{field}"), detail)
     }
 }
 

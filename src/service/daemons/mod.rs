@@ -19,7 +19,7 @@ use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Manag
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, InvalidValue, admission};
+use crate::domain::{DaemonName, admission};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
@@ -72,11 +72,8 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
-        let refused = |(field, error): (&str, InvalidValue)| {
-            ServiceError::field(&format!("/{field}"), error.to_string())
-        };
-        let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
-        spec.check(&gpus).map_err(refused)?;
+        let spec = spec.resolve_gpus(&gpus).map_err(ServiceError::invalid)?;
+        spec.check(&gpus).map_err(ServiceError::invalid)?;
         backend.check_name_fits(&name)?;
         let objection = backend.objection_to(&name, &spec, &gpus).await?;
         let service = backend.clone();

@@ -32,7 +32,7 @@ use crate::domain::plan::Desired;
 use crate::domain::resolution::{Resolved, effective};
 use crate::domain::tenant::{Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
-use crate::domain::{DaemonName, InvalidValue, TenantName, neighbours};
+use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
@@ -121,12 +121,9 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
-        let refused = |(field, error): (&str, InvalidValue)| {
-            ServiceError::field(&format!("/{field}"), error.to_string())
-        };
-        let spec = spec.resolve_gpus(&gpus).map_err(refused)?;
-        spec.check().map_err(refused)?;
-        spec.check_expiry(ctx.clock.unix_ms()).map_err(refused)?;
+        let spec = spec.resolve_gpus(&gpus).map_err(ServiceError::invalid)?;
+        spec.check().map_err(ServiceError::invalid)?;
+        spec.check_expiry(ctx.clock.unix_ms()).map_err(ServiceError::invalid)?;
         backend.refuse_move_with_clients(&name, &spec.daemon).await?;
         let multi_user = backend.is_multi_user(&spec.daemon).await?;
         let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;

@@ -26,9 +26,7 @@ impl Service {
     ) -> Result<Prediction, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let gpus = backend.gpus().await?;
-        let spec = spec
-            .resolve_gpus(&gpus)
-            .map_err(|(field, error)| ServiceError::field(&format!("/{field}"), error.to_string()))?;
+        let spec = spec.resolve_gpus(&gpus).map_err(ServiceError::invalid)?;
         let daemon = backend.stored_daemon(&spec.daemon).await?;
         let daemon = daemon
             .ok_or_else(|| ServiceError::field("/daemon", format!("there is no daemon {}", spec.daemon)))?;
