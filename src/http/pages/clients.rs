@@ -126,11 +126,7 @@ async fn show(
     let title = format!("Client {}", id.pid);
     let frame = Frame::of(service, &ctx, Section::Clients, &title).await.live();
     let of_host = frame.may(Role::Viewer);
-    let gpus: Vec<GpuRow> = if of_host && client.is_some() {
-        service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect()
-    } else {
-        Vec::new()
-    };
+    let gpus = if of_host && client.is_some() { GpuRow::all(&app, &ctx).await? } else { Vec::new() };
     let called = |uuid: &GpuUuid| {
         let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
         known.map_or_else(|| uuid.to_string(), GpuRow::called)

@@ -22,13 +22,13 @@ use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::auth::CurrentSession;
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::{SessionView, SessionsOf};
 use crate::service::access::whoami::WhoamiView;
 use crate::service::daemons::maintenance::MaintenanceView;
 use crate::service::host::HostView;
 use crate::service::host::startup::ConfirmRequest;
-use crate::service::{ServiceError, WriteOptions};
 
 const MAINTENANCE: [Field; 3] =
     [("gpus", Shape::List), ("timeout_s", Shape::Whole), ("on_timeout", Shape::Text)];
@@ -181,13 +181,9 @@ async fn fill_in_maintenance(State(app): State<AppState>, ctx: RequestContext) -
     ctx.require(Right::Operate)?;
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
-    let gpus = gpus(&app, &ctx).await?;
+    let gpus = GpuRow::all(&app, &ctx).await?;
     let frame = frame(&app, &ctx, "Begin maintenance").await;
     Ok(rendered(&BeginPage { frame, form: &form, refused: FormErrors::default(), gpus }))
-}
-
-async fn gpus(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuRow>, ServiceError> {
-    Ok(app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect())
 }
 
 async fn begin_maintenance(
@@ -206,7 +202,7 @@ async fn begin_maintenance(
             let problem = Problem::of(error, &ctx.actor);
             let (status, refused) =
                 (problem.status(), FormErrors::of(problem, &MAINTENANCE.map(|(name, _)| name)));
-            let gpus = gpus(&app, &ctx).await?;
+            let gpus = GpuRow::all(&app, &ctx).await?;
             let frame = frame(&app, &ctx, "Begin maintenance").await;
             Ok(page(status, &BeginPage { frame, form: &form, refused, gpus }))
         }

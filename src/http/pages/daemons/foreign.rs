@@ -84,7 +84,7 @@ async fn shown(
     refused: FormErrors,
 ) -> Result<Response, Problem> {
     let daemon = app.service.foreign_daemon(ctx, id).await?;
-    let gpus: Vec<GpuRow> = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect();
+    let gpus = GpuRow::all(app, ctx).await?;
     if refused.is_empty() {
         let first = daemon.gpus.iter().flatten().next();
         let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.index);

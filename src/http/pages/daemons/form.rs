@@ -77,7 +77,7 @@ pub(super) async fn new(
     Query(query): Query<NewQuery>,
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
-    let gpus = gpus(&app, &ctx).await?;
+    let gpus = GpuRow::all(&app, &ctx).await?;
     let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();
     let wanted = |row: &&&GpuRow| {
         let index = row.gpu.index.map(|index| index.to_string());
@@ -91,10 +91,6 @@ pub(super) async fn new(
         form.set("name", format!("gpu{index}"));
     }
     Ok(rendered(&DaemonSpec::page(&app, &ctx, SpecDraft::new(None, form)).await?))
-}
-
-async fn gpus(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuRow>, Problem> {
-    Ok(app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect())
 }
 
 impl FormSpec for DaemonSpec<GpuRef> {
@@ -163,7 +159,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
-        let gpus = gpus(app, ctx).await?.into_iter().map(choice).collect();
+        let gpus = GpuRow::all(app, ctx).await?.into_iter().map(choice).collect();
         let title = match &edited {
             Some(name) => format!("Edit daemon {name}"),
             None => "Set up a daemon".to_owned(),

@@ -191,7 +191,7 @@ pub(super) fn mode(mode: Mode) -> &'static str {
 async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
     let service = &app.service;
     let page = Page::first(MAX_LIMIT);
-    let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let gpus = GpuRow::all(&app, &ctx).await?;
     let counts = service.tenant_counts(&ctx).await?;
     let mut rows = Vec::new();
     for row in daemon_rows(&app, &ctx, &gpus, &page).await? {
@@ -216,7 +216,7 @@ async fn show(
 ) -> Result<Response, Problem> {
     let service = &app.service;
     let daemon = service.daemon(&ctx, &name, false).await?;
-    let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let gpus = GpuRow::all(&app, &ctx).await?;
     let desired = service.daemon_desired(&ctx, &name)?;
     let clients = clients(&app, &ctx, &name).await?;
     let tenants = service.tenants(&ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;

@@ -123,7 +123,7 @@ impl ProcessRow {
 }
 
 async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
-    let gpus = app.service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let gpus = GpuRow::all(&app, &ctx).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }

@@ -82,8 +82,7 @@ async fn replace_page(
     if !row.gpu.present {
         let free =
             |row: &GpuRow| row.gpu.present && row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
-        let gpus = app.service.gpu_views(ctx).await?;
-        for other in gpus.into_iter().map(GpuRow::of).filter(free) {
+        for other in GpuRow::all(app, ctx).await?.into_iter().filter(free) {
             let blocker = rehearsed(app, ctx, row.key(), other.key()).await?;
             let chosen = form.has("with", other.key().as_str());
             choices.push(ReplacementChoice { row: other, blocker, chosen });

@@ -3,6 +3,7 @@
 use crate::domain::GpuUuid;
 use crate::http::AppState;
 use crate::http::pages::format::{Gauge, compute_mode, or_dash};
+use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::host::{GpuProcessKind, GpuView};
 
@@ -16,6 +17,14 @@ pub(in crate::http::pages) struct GpuRow {
 }
 
 impl GpuRow {
+    /// All GPUs of the host.
+    pub(in crate::http::pages) async fn all(
+        app: &AppState,
+        ctx: &RequestContext,
+    ) -> Result<Vec<Self>, ServiceError> {
+        Ok(app.service.gpu_views(ctx).await?.into_iter().map(Self::of).collect())
+    }
+
     pub(in crate::http::pages) fn of(gpu: GpuView) -> Self {
         let memory = gpu.memory_total.zip(gpu.memory_used);
         let gauge =
@@ -70,8 +79,8 @@ impl GpuRow {
 
 /// The display names of the GPUs; users without access to the host get none.
 pub(in crate::http::pages) async fn names(app: &AppState, ctx: &RequestContext) -> Vec<(GpuUuid, String)> {
-    let gpus = app.service.gpu_views(ctx).await.unwrap_or_default();
-    gpus.into_iter().map(GpuRow::of).map(|row| (row.key().clone(), row.called())).collect()
+    let gpus = GpuRow::all(app, ctx).await.unwrap_or_default();
+    gpus.into_iter().map(|row| (row.key().clone(), row.called())).collect()
 }
 
 /// The display name of a GPU, or its UUID.

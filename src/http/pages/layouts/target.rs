@@ -35,7 +35,7 @@ pub(super) struct GpuChoice {
 
 impl Places {
     pub(super) async fn of(app: &AppState, ctx: &RequestContext) -> Result<Self, Problem> {
-        let gpus = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).collect();
+        let gpus = GpuRow::all(app, ctx).await?;
         Ok(Self { daemons: holders(app, ctx).await?, gpus })
     }
 

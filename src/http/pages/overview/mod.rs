@@ -91,7 +91,7 @@ pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Re
     }
     let page = Page::first(MAX_LIMIT);
     let service = &app.service;
-    let gpus: Vec<GpuRow> = service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect();
+    let gpus = GpuRow::all(&app, &ctx).await?;
     let daemons = daemon_rows(&app, &ctx, &gpus, &page).await?;
     let newest = Page::first(EVENTS);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };

@@ -107,7 +107,7 @@ async fn form_page(
         form.replace("daemon", first.as_str());
     }
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
-    let gpus = app.service.gpu_views(ctx).await?.into_iter().map(GpuRow::of).filter(held).collect();
+    let gpus = GpuRow::all(app, ctx).await?.into_iter().filter(held).collect();
     let outcome = outcome(app, ctx, &form, edited.is_none()).await?;
     Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, outcome })
 }

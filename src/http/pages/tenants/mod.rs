@@ -264,11 +264,7 @@ async fn show(
         Ok(daemon) if of_host => Some(daemon),
         _ => None,
     };
-    let known: Vec<GpuRow> = if of_host {
-        service.gpu_views(&ctx).await?.into_iter().map(GpuRow::of).collect()
-    } else {
-        Vec::new()
-    };
+    let known = if of_host { GpuRow::all(&app, &ctx).await? } else { Vec::new() };
     let called = |uuid: &GpuUuid| known.iter().find(|row| row.gpu.uuid == *uuid).map(GpuRow::called);
     let gpus = tenant.status.gpus.iter();
     let gpus: Vec<(GpuUuid, String)> =
