@@ -84,15 +84,15 @@ impl Service {
 impl Backend {
     /// Starts the client, and writes its result and event.
     async fn verify(&self, name: &TenantName, requested_at: i64, by: EventCause) {
-        let written = match self.verified(name, requested_at).await {
-            Ok(result) => self.end_verification(name, requested_at, result, by).await,
-            // It has ended, whatever the error, and must be reported so.
-            Err(error) => match self.failed(name, requested_at, error).await {
-                Ok(result) => self.end_verification(name, requested_at, result, by).await,
-                Err(error) => Err(error),
-            },
+        let ended = async {
+            let result = match self.verified(name, requested_at).await {
+                Ok(result) => result,
+                // It has ended, whatever the error, and must be reported so.
+                Err(error) => self.failed(name, requested_at, error).await?,
+            };
+            self.end_verification(name, requested_at, result, by).await
         };
-        match written {
+        match ended.await {
             // The tenant was deleted meanwhile, and with it the row; or the manager stops.
             Ok(()) | Err(ServiceError::NotFound { .. }) => {}
             Err(error) => {
@@ -148,17 +148,11 @@ impl Backend {
             Err(blocker) => (Some(blocker), Vec::new(), BTreeMap::new()),
         };
         let mut result = VerificationResult {
-            outcome: VerificationOutcome::NotVerified,
-            requested_at,
-            observed_at: self.parts.clock.unix_ms(),
-            generation: tenant.generation,
-            daemon: daemon.name.clone(),
-            daemon_revision: daemon.revision,
             server: self.status_of(daemon).and_then(|status| server(&status)),
-            stale: None,
             blocker,
             comparisons,
             environment,
+            ..not_verified(tenant, daemon, requested_at, self.parts.clock.unix_ms())
         };
         if result.blocker.is_none() {
             let differs = !result.differing().is_empty();
@@ -209,17 +203,8 @@ impl Backend {
                         };
                         let code = BlockerCode::Interrupted;
                         let result = VerificationResult {
-                            outcome: VerificationOutcome::NotVerified,
-                            requested_at,
-                            observed_at: now,
-                            generation: tenant.generation,
-                            daemon: daemon.name,
-                            daemon_revision: daemon.revision,
-                            server: None,
-                            stale: None,
                             blocker: Some(blocker(code, code.redacted_message())),
-                            comparisons: Vec::new(),
-                            environment: BTreeMap::new(),
+                            ..not_verified(&tenant, &daemon, requested_at, now)
                         };
                         store::verifications::end(&mut *db, &name, requested_at, &result).await?;
                         let event = verification_event(&name, &result);
@@ -382,6 +367,23 @@ fn server(status: &DaemonStatus) -> Option<ClientId> {
     let servers = &status.effective.as_ref()?.servers;
     let active = servers.iter().find(|server| server.is_active()).or(servers.first())?;
     Some(ClientId { pid: active.pid, start_time: active.start_time })
+}
+
+/// The result of a verification of which nothing else is known.
+fn not_verified(tenant: &Tenant, daemon: &Daemon, requested_at: i64, observed_at: i64) -> VerificationResult {
+    VerificationResult {
+        outcome: VerificationOutcome::NotVerified,
+        requested_at,
+        observed_at,
+        generation: tenant.generation,
+        daemon: daemon.name.clone(),
+        daemon_revision: daemon.revision,
+        server: None,
+        stale: None,
+        blocker: None,
+        comparisons: Vec::new(),
+        environment: BTreeMap::new(),
+    }
 }
 
 fn blocker(code: BlockerCode, message: impl Into<String>) -> VerificationBlocker {
