@@ -31,7 +31,6 @@ pub(super) struct Stat {
     pub(super) session: u32,
     pub(super) flags: u32,
     pub(super) start_time: u64,
-    pub(super) resident_pages: u64,
 }
 
 fn path(pid: u32, file: &str) -> PathBuf {
@@ -82,7 +81,6 @@ pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
         session: fields.get(3)?.parse().ok()?,
         flags: fields.get(6)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
-        resident_pages: fields.get(21)?.parse().ok()?,
     })
 }
 
@@ -320,12 +318,6 @@ pub fn started_at(id: Identity, boot_time: i64) -> i64 {
     boot_time.saturating_add(i64::try_from(since_boot).unwrap_or(i64::MAX))
 }
 
-/// Memory of the host that a process holds resident, in bytes.
-pub fn resident_bytes(pid: u32) -> Option<u64> {
-    let page = procfs::page_size();
-    living(pid).map(|stat| stat.resident_pages.saturating_mul(page))
-}
-
 /// Every process that lives and was started with `key=value` in its environment.
 ///
 /// Children inherit an environment, so the caller still has to check the command line.
@@ -436,7 +428,6 @@ mod tests {
         assert!(!is_alive(Identity { start_time: id.start_time + 1, ..id }));
         assert_eq!(uid(me), Some(rustix::process::getuid().as_raw()));
         assert_eq!(parent(me), rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs()));
-        assert!(resident_bytes(me).expect("resident") > 0);
         let started = started_at(id, super::super::boot_time().expect("btime"));
         let now = jiff::Timestamp::now().as_millisecond();
         // `btime` has whole seconds and follows the clock's corrections.

@@ -432,11 +432,7 @@ impl std::fmt::Display for DaemonOccupants {
         let (clients, holders) = (self.clients.len(), self.leased().count());
         // A daemon that does not answer does not say which of them are clients.
         let other = if self.unread.is_empty() && clients > 0 { "other " } else { "" };
-        let connected = match clients {
-            0 => None,
-            1 => Some("1 client".to_owned()),
-            several => Some(counted(several, "client")),
-        };
+        let connected = (clients > 0).then(|| counted(clients, "client"));
         let processes = |count: usize, what: &str| match count {
             0 => None,
             1 => Some(format!("1 {other}process {what}")),
