@@ -9,36 +9,11 @@ use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
 use crate::supervisor::observe::control_process::token;
-use crate::supervisor::observe::foreign_daemons::{DaemonClaim, ForeignDaemon, SHARED_MEANS, SharedGpu};
+use crate::supervisor::observe::foreign_daemons::{ForeignDaemon, SHARED_MEANS, SharedGpu};
 use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
 
 impl Driver {
-    /// Says which process is this daemon's, so that nobody takes it for a foreign one.
-    pub(super) fn claim(&self) {
-        let desired = self.desired.borrow();
-        let identity = |incarnation: &Incarnation| {
-            let (pid, start_time) = incarnation.process?;
-            Some(Identity { pid, start_time })
-        };
-        let current = self.incarnation.as_ref().filter(|earlier| earlier.boot_id == self.context.boot_id);
-        let claim = DaemonClaim {
-            token: current.map(|incarnation| incarnation.token.clone()),
-            process: current.and_then(identity),
-            observed: desired.is_observed(),
-        };
-        self.context.foreign_daemons.claim(&desired.name, claim, &self.stop);
-    }
-
-    /// Publishes that the driver no longer acts on an earlier generation.
-    pub(super) fn follow(&self, desired: &Desired) {
-        self.observed.send_if_modified(|observed| {
-            let newer = observed.follows != desired.generation;
-            observed.follows = desired.generation;
-            newer
-        });
-    }
-
     /// What the adopted process that was found again serves.
     pub(super) async fn foreign_shape(
         &self,

@@ -34,7 +34,7 @@ use super::durable::RememberedDaemon;
 use super::handle::{DriverLink, DriverRequest};
 use super::observe::bypass::Bypasses;
 use super::observe::exact_limits::WrittenLimits;
-use super::observe::foreign_daemons::ForeignDaemon;
+use super::observe::foreign_daemons::{DaemonClaim, ForeignDaemon};
 use super::observe::gpu_presence::GpuPresence;
 use super::observe::log_tail::Logs;
 use super::observe::poll_outcome::PollOutcome;
@@ -227,6 +227,38 @@ impl Driver {
             self.notice_lost_pipes(&desired);
             self.publish(&desired);
         }
+    }
+
+    /// The desired state, completed by what only the driver knows.
+    fn current_desired(&mut self) -> Desired {
+        let mut desired = self.desired.borrow_and_update().clone();
+        self.state.follow(&mut desired, self.now());
+        desired
+    }
+
+    /// Says which process is this daemon's, so that nobody takes it for a foreign one.
+    fn claim(&self) {
+        let desired = self.desired.borrow();
+        let identity = |incarnation: &Incarnation| {
+            let (pid, start_time) = incarnation.process?;
+            Some(Identity { pid, start_time })
+        };
+        let current = self.incarnation.as_ref().filter(|earlier| earlier.boot_id == self.context.boot_id);
+        let claim = DaemonClaim {
+            token: current.map(|incarnation| incarnation.token.clone()),
+            process: current.and_then(identity),
+            observed: desired.is_observed(),
+        };
+        self.context.foreign_daemons.claim(&desired.name, claim, &self.stop);
+    }
+
+    /// Publishes that the driver no longer acts on an earlier generation.
+    fn follow(&self, desired: &Desired) {
+        self.observed.send_if_modified(|observed| {
+            let newer = observed.follows != desired.generation;
+            observed.follows = desired.generation;
+            newer
+        });
     }
 
     /// Unix time in milliseconds.

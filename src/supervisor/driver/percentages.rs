@@ -18,13 +18,6 @@ use crate::host::Identity;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// The desired state, completed by what only the driver knows.
-    pub(super) fn current_desired(&mut self) -> Desired {
-        let mut desired = self.desired.borrow_and_update().clone();
-        self.state.follow(&mut desired, self.now());
-        desired
-    }
-
     /// Starts a client that probes a percentage.
     pub(super) fn send_probe(&mut self, desired: &Desired, percentage: ThreadPercentage) {
         let Some(process) = self.state.process.as_ref().map(|process| process.identity) else { return };
