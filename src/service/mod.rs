@@ -14,6 +14,7 @@ mod idempotency;
 pub mod incidents;
 pub mod layouts;
 pub mod limits;
+mod metrics;
 pub mod page;
 pub mod tenants;
 

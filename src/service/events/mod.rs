@@ -1,6 +1,5 @@
 //! Events: paginated, and streamed as they are written.
 
-mod metrics_snapshot;
 pub mod writer;
 
 use std::collections::VecDeque;
