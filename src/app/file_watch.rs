@@ -10,7 +10,7 @@ use crate::domain::condition::ConditionReason;
 use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
-use crate::store::{self, Fate, Store, StoreError};
+use crate::store::{self, Store, StoreError};
 
 /// How often the files are searched for; what is committed longer ago than this is remembered in `audit.head`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -97,10 +97,10 @@ pub(super) async fn compare_audit(
     }
     let event = DomainEvent::DatabaseRowsLost(damage);
     let written: Result<(), StoreError> = store
-        .write(move |db| {
+        .commit(move |db| {
             Box::pin(async move {
                 store::events::append(db, &event.into(), clock.unix_ms()).await?;
-                Ok(((), Fate::Commit))
+                Ok(())
             })
         })
         .await;

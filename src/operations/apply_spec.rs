@@ -161,14 +161,14 @@ async fn request_child(
     let (clock, id) = (engine.clock, engine.clock.new_id());
     let written: Result<(), StoreError> = engine
         .store
-        .write(move |db| {
+        .commit(move |db| {
             Box::pin(async move {
                 let now = clock.unix_ms();
                 store::operations::insert(&mut *db, id, &[daemon], &request, None, now).await?;
                 store::operations::requested(&mut *db, id, EventCause::Manager, now).await?;
                 let note = CompletedStep { name: step, outcome: id.to_string() };
                 store::operations::note_steps(db, parent, &[note], now).await?;
-                Ok(((), Fate::Commit))
+                Ok(())
             })
         })
         .await;

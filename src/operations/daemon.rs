@@ -224,7 +224,7 @@ pub(super) async fn desired_now(
     let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let desired: Result<_, StoreError> = engine
         .store
-        .write(move |db| {
+        .commit(move |db| {
             Box::pin(async move {
                 if let Some((operation, state)) = state
                     && let Some(daemon) = store::daemons::get(&mut *db, &name).await?
@@ -233,7 +233,7 @@ pub(super) async fn desired_now(
                     let spec = DaemonSpec { desired_state: state, ..daemon.spec.clone() };
                     store::operations::put_spec(&mut *db, operation, &daemon, &spec, clock.unix_ms()).await?;
                 }
-                Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+                store::plans::desired(db, &name, &gpus, manager_uid).await
             })
         })
         .await;

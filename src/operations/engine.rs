@@ -13,7 +13,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::operation::{Operation, OperationState};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::metrics::operations::Operations;
-use crate::store::{self, Fate, Store, StoreError};
+use crate::store::{self, Store, StoreError};
 use crate::supervisor::Fleet;
 
 /// What operations work with.
@@ -114,15 +114,8 @@ impl Engine {
 
     /// From now on the operation can be stopped where it is.
     pub(super) async fn open_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
-        let opened: Result<(), StoreError> = self
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    store::operations::open_to_cancel(db, id).await?;
-                    Ok(((), Fate::Commit))
-                })
-            })
-            .await;
+        let opened: Result<(), StoreError> =
+            self.store.commit(move |db| Box::pin(store::operations::open_to_cancel(db, id))).await;
         opened.map_err(|error| Stop::Failed(error.to_string()))?;
         // From now on a client of its daemons may be ended beside it.
         self.wake();
@@ -131,12 +124,8 @@ impl Engine {
 
     /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when that was requested before.
     pub(super) async fn close_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
-        let closed: Result<bool, StoreError> = self
-            .store
-            .write(move |db| {
-                Box::pin(async move { Ok((store::operations::close_to_cancel(db, id).await?, Fate::Commit)) })
-            })
-            .await;
+        let closed: Result<bool, StoreError> =
+            self.store.commit(move |db| Box::pin(store::operations::close_to_cancel(db, id))).await;
         match closed {
             Ok(true) => Ok(()),
             Ok(false) => Err(Stop::Cancelled),
@@ -148,12 +137,7 @@ impl Engine {
     pub(super) async fn waits_for(&self, id: Uuid, what: String) {
         let noted: Result<(), StoreError> = self
             .store
-            .write(move |db| {
-                Box::pin(async move {
-                    store::operations::note_wait(db, id, &what).await?;
-                    Ok(((), Fate::Commit))
-                })
-            })
+            .commit(move |db| Box::pin(async move { store::operations::note_wait(db, id, &what).await }))
             .await;
         if let Err(error) = noted {
             tracing::warn!(operation = %id, %error, "what the operation waits for could not be written");
@@ -180,10 +164,8 @@ impl Engine {
         let (clock, name) = (self.clock, name.to_owned());
         let ordinal: Result<i64, StoreError> = self
             .store
-            .write(move |db| {
-                Box::pin(async move {
-                    Ok((store::operations::begin_step(db, id, &name, clock.unix_ms()).await?, Fate::Commit))
-                })
+            .commit(move |db| {
+                Box::pin(async move { store::operations::begin_step(db, id, &name, clock.unix_ms()).await })
             })
             .await;
         let ordinal = ordinal?;
@@ -194,10 +176,9 @@ impl Engine {
         };
         let ended: Result<(), StoreError> = self
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
-                    store::operations::end_step(db, id, ordinal, &outcome, clock.unix_ms()).await?;
-                    Ok(((), Fate::Commit))
+                    store::operations::end_step(db, id, ordinal, &outcome, clock.unix_ms()).await
                 })
             })
             .await;
@@ -214,10 +195,10 @@ impl Engine {
         let clock = self.clock;
         let ended: Result<Option<Operation>, StoreError> = self
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     store::operations::finish(&mut *db, id, state, error.as_deref(), clock.unix_ms()).await?;
-                    Ok((store::operations::get(db, id).await?, Fate::Commit))
+                    store::operations::get(db, id).await
                 })
             })
             .await;

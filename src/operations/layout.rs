@@ -429,10 +429,10 @@ impl Engine {
         let (id, clock) = (operation.id, self.clock);
         let noted: Result<(), StoreError> = self
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     store::operations::note_steps(db, id, &steps, clock.unix_ms()).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;

@@ -20,7 +20,7 @@ use crate::domain::operation::{Operation, Undo};
 use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited};
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// How long a process of ours that is about to exit may still have a GPU open.
 const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -290,7 +290,7 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
     let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let written: Result<Vec<Desired>, StoreError> = engine
         .store
-        .write(move |db| {
+        .commit(move |db| {
             Box::pin(async move {
                 let before = store::maintenance::get(&mut *db).await?;
                 match change {
@@ -334,7 +334,7 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
                             .extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
                     }
                 }
-                Ok((desired, Fate::Commit))
+                Ok(desired)
             })
         })
         .await;

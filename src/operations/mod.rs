@@ -28,7 +28,7 @@ use crate::domain::layout::active::ActiveLayout;
 use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, Resume, Undo, resume};
 use crate::host;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// How long ended operations are remembered: 30 days, in milliseconds.
 const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
@@ -85,12 +85,12 @@ impl Engine {
         loop {
             let claimed: Result<Option<Operation>, StoreError> = self
                 .store
-                .write(move |db| {
+                .commit(move |db| {
                     Box::pin(async move {
                         let now = clock.unix_ms();
                         store::operations::forget(&mut *db, now - REMEMBERED_MS).await?;
                         store::replays::forget(&mut *db, now - REMEMBERED_MS).await?;
-                        Ok((store::operations::claim(db, now).await?, Fate::Commit))
+                        store::operations::claim(db, now).await
                     })
                 })
                 .await;

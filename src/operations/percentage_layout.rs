@@ -16,7 +16,7 @@ use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::probe::CensusRequest;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// Longest wait for a CUDA process that counts chunks.
 const COUNTING: Duration = Duration::from_secs(30);
@@ -56,12 +56,12 @@ impl Engine {
     async fn remember_chunks(&self, counted: BTreeMap<GpuUuid, ChunkCensus>) -> Result<(), StoreError> {
         let clock = self.clock;
         self.store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     for (gpu, census) in &counted {
                         store::probe_results::put_chunks(&mut *db, gpu, census, clock.unix_ms()).await?;
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await

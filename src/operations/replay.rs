@@ -9,7 +9,7 @@ use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
 use crate::store::operations::CompletedStep;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// The step that compares what was seen with what is recorded.
 const COMPARE: &str = "compare";
@@ -96,14 +96,7 @@ async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, Failure> {
 }
 
 async fn put(engine: &Engine, replay: Replay) -> Result<(), Failure> {
-    let written: Result<(), StoreError> = engine
-        .store
-        .write(move |db| {
-            Box::pin(async move {
-                store::replays::put(db, &replay).await?;
-                Ok(((), Fate::Commit))
-            })
-        })
-        .await;
+    let written: Result<(), StoreError> =
+        engine.store.commit(move |db| Box::pin(async move { store::replays::put(db, &replay).await })).await;
     written.map_err(|error| error.to_string())
 }

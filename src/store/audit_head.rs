@@ -90,7 +90,7 @@ fn parse(text: &str) -> Option<Head> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store};
+    use super::super::Store;
     use super::*;
     use crate::domain::access::Actor;
     use crate::domain::audit::{AttemptedAction, Target};
@@ -125,10 +125,10 @@ mod tests {
         for _ in 0..2 {
             let attempt = attempt.clone();
             let written: Result<(), StoreError> = store
-                .write(move |db| {
+                .commit(move |db| {
                     Box::pin(async move {
                         audit::append(db, &attempt, AuditResult::default(), 1, 7).await?;
-                        Ok(((), Fate::Commit))
+                        Ok(())
                     })
                 })
                 .await;

@@ -55,15 +55,15 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store, StoreError};
+    use super::super::{Store, StoreError};
     use crate::domain::health::{HostFault, HostHealth};
 
     async fn write(store: &Store) -> Result<(), StoreError> {
         store
-            .write(|db| {
+            .commit(|db| {
                 Box::pin(async move {
                     sqlx::query("UPDATE host SET written_at = written_at").execute(db).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await
@@ -132,12 +132,12 @@ mod tests {
         assert!(health.blocking().is_empty());
         for _ in 0..2 {
             let met: Result<(), StoreError> = store
-                .write(|db| {
+                .commit(|db| {
                     Box::pin(async move {
                         let written = sqlx::query("UPDATE host SET written_at = 1").execute(db).await;
                         // Whatever the job makes of it.
                         written.map_err(StoreError::from).map_err(|_| StoreError::Busy)?;
-                        Ok(((), Fate::Commit))
+                        Ok(())
                     })
                 })
                 .await;

@@ -358,7 +358,7 @@ pub async fn content(db: &mut SqliteConnection, active: &ActiveLayout) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store, daemons, operations, partitions, plans};
+    use super::super::{Store, daemons, operations, partitions, plans};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::active::{PartitionIdSource, Previous};
@@ -384,7 +384,7 @@ mod tests {
         + Send
         + 'static,
     ) -> Result<T, StoreError> {
-        store.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await
+        store.commit(job).await
     }
 
     async fn write_version(store: &Store, layout_name: &str, chunks: u32) -> u32 {

@@ -125,10 +125,10 @@ impl Store {
 
     /// Writes what is there already, to see whether it can be written.
     pub async fn check_writes(&self) -> Result<(), StoreError> {
-        self.write(|db| {
+        self.commit(|db| {
             Box::pin(async move {
                 sqlx::query("UPDATE host SET written_at = written_at").execute(db).await?;
-                Ok(((), Fate::Commit))
+                Ok(())
             })
         })
         .await
@@ -146,6 +146,16 @@ impl Store {
     {
         self.refuse_sealed()?;
         self.writer.run(Lane::Requests, job).await
+    }
+
+    /// Runs a job as [`Store::write`] does, and keeps what it wrote unless it fails.
+    pub async fn commit<T, E, F>(&self, job: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<T, E>> + Send + 'static,
+    {
+        self.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await
     }
 
     /// Runs a job as [`Store::write`] does, before all that wait there: a control process is started once its token is written.

@@ -120,7 +120,7 @@ pub async fn disown(db: &mut SqliteConnection, tenant: &TenantName) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store};
+    use super::super::Store;
     use super::*;
 
     #[tokio::test]
@@ -137,14 +137,14 @@ mod tests {
         };
         let leases = [of(1, "web"), of(2, "batch"), of(3, "batch")];
         let left: Result<Vec<PartitionLease>, StoreError> = store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     for lease in &leases {
                         put(&mut *db, lease, "boot", 0).await?;
                     }
                     disown(&mut *db, leases[0].tenant.as_ref().expect("a tenant")).await?;
                     disown_holder(&mut *db, leases[2].holder).await?;
-                    Ok((all(db, "boot").await?, Fate::Commit))
+                    all(db, "boot").await
                 })
             })
             .await;

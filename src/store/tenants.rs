@@ -253,7 +253,7 @@ pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store, daemons};
+    use super::super::{Store, daemons};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::tenant::tests::{h200, spec};
@@ -263,7 +263,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         let written: Result<(), StoreError> = store
-            .write(|db| {
+            .commit(|db| {
                 Box::pin(async move {
                     let daemon = DaemonName::parse("gpu0").expect("a name");
                     daemons::put(&mut *db, &daemon, &DaemonSpec::of(vec![h200(0).uuid]), 1).await?;
@@ -287,7 +287,7 @@ mod tests {
                     assert!(expired(&mut *db, 299).await?.is_empty());
                     let late = get(&mut *db, &name("late")).await?.expect("there");
                     assert_eq!((late.spec.expires_at, late.generation), (None, 2));
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;

@@ -7,7 +7,7 @@ use crate::domain::access::Origin;
 use crate::domain::audit::{AttemptedAction, AuditOutcome};
 use crate::service::Backend;
 use crate::store::audit::AuditResult;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// Rows that are written in one transaction, so that no other job waits long.
 const TOGETHER: usize = 100;
@@ -44,14 +44,14 @@ impl Backend {
         let written: Result<(), StoreError> = self
             .parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     for RefusedAttempts { attempt, outcome, problem, count } in rows {
                         let came =
                             AuditResult { problem: Some((outcome, problem)), ..AuditResult::default() };
                         store::audit::append(&mut *db, &attempt, came, count, clock.unix_ms()).await?;
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Access, LiveToken};
 use crate::domain::token::Digest;
 use crate::service::{Backend, ServiceError};
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// How often the last uses of tokens are written.
 const WRITING_USES: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ impl Backend {
         let (limits, admin) = (access.limits, access.admin);
         self.parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     for (live, at) in &written {
                         store::tokens::used(&mut *db, &live.token.id, *at).await?;
@@ -98,7 +98,7 @@ impl Backend {
                     }
                     let (idle, opened) = (now - limits.idle_ms, now - limits.max_ms);
                     store::sessions::delete_old(db, idle, opened, &admin).await?;
-                    Ok::<_, StoreError>(((), Fate::Commit))
+                    Ok::<_, StoreError>(())
                 })
             })
             .await?;

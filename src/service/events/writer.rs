@@ -19,7 +19,7 @@ use crate::host;
 use crate::service::tenants::clients::candidates;
 use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
-use crate::store::{self, Fate, Store, StoreError, Transaction};
+use crate::store::{self, Store, StoreError, Transaction};
 use crate::supervisor::report::event_queue::{
     DaemonObservations, EventQueue, Observation, QueuedItem, UnobservedClient,
 };
@@ -95,12 +95,12 @@ async fn write_part(
     loop {
         let (batch, boot_id) = (items.clone(), boot_id.to_owned());
         let written: Result<(), ServiceError> = store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     for item in batch {
                         write(&mut *db, item, &boot_id, clock).await?;
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;
@@ -352,10 +352,10 @@ impl Backend {
         let written: Result<(), StoreError> = self
             .parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     store::events::append(db, &event.into(), clock.unix_ms()).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;
@@ -386,13 +386,9 @@ impl Backend {
         // The usual case costs a read and no write.
         let mut reader = self.parts.store.read().await?;
         if store::incidents::has_expired(&mut reader, before).await? {
-            let pruned = self.parts.store.write(move |db| {
-                Box::pin(async move {
-                    let pruned = store::incidents::prune(db, before, PRUNE_BATCH).await?;
-                    Ok::<_, StoreError>((pruned, Fate::Commit))
-                })
-            });
-            pruned.await?;
+            let expired =
+                self.parts.store.commit(move |db| Box::pin(store::incidents::prune(db, before, PRUNE_BATCH)));
+            expired.await?;
         }
         let Some((oldest, at)) = store::events::oldest_with_time(&mut reader).await? else { return Ok(0) };
         let keep = i64::from(keep.count);
@@ -406,13 +402,6 @@ impl Backend {
         if oldest > last && at >= before {
             return Ok(0);
         }
-        self.parts
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    Ok((store::events::prune(db, before, last, PRUNE_BATCH).await?, Fate::Commit))
-                })
-            })
-            .await
+        self.parts.store.commit(move |db| Box::pin(store::events::prune(db, before, last, PRUNE_BATCH))).await
     }
 }

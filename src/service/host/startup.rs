@@ -91,10 +91,10 @@ impl Backend {
                 let written: Result<(), StoreError> = self
                     .parts
                     .store
-                    .write(move |db| {
+                    .commit(move |db| {
                         Box::pin(async move {
                             store::host::put_machine_id(db, &here, clock.unix_ms()).await?;
-                            Ok(((), Fate::Commit))
+                            Ok(())
                         })
                     })
                     .await;
@@ -155,12 +155,12 @@ impl Backend {
         let written: Result<(), StoreError> = self
             .parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
                     let confirmed = HostConfirmation::LossAccepted;
                     put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;
@@ -197,7 +197,7 @@ impl Backend {
         let forgotten: Result<(), StoreError> = self
             .parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
                     for event in store::connected_clients::remove_other_boots(&mut *db, &boot_id).await? {
@@ -205,7 +205,7 @@ impl Backend {
                     }
                     store::host::forget_other_boots(&mut *db, &boot_id).await?;
                     store::gpus::remember(db, &known, now).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;
@@ -230,10 +230,10 @@ impl Backend {
         let written: Result<(), StoreError> = self
             .parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     store::events::append(db, &event.into(), now).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await;
@@ -350,11 +350,11 @@ impl Backend {
         let news: Result<bool, StoreError> = self
             .parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
                     writer::record_gpu_presence(&mut *db, &known, now).await?;
-                    Ok((store::gpus::remember(db, &known, now).await?, Fate::Commit))
+                    store::gpus::remember(db, &known, now).await
                 })
             })
             .await;

@@ -10,7 +10,7 @@ use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
 use crate::service::{Backend, ServiceError};
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 impl Backend {
     /// Looks for clients beyond their limits at intervals, for as long as the store is open.
@@ -52,12 +52,12 @@ impl Backend {
         let clock = self.parts.clock;
         self.parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     for event in events {
                         store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await

@@ -30,7 +30,7 @@ use crate::service::idempotency::once;
 use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, fate};
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError};
 
 /// How long a client may wait for admission.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -176,13 +176,13 @@ impl Backend {
         let (name, clock) = (name.clone(), self.parts.clock);
         self.parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     if store::verifications::end(&mut *db, &name, requested_at, &result).await? {
                         let event = verification_event(&name, &result).because(by);
                         store::events::append(db, &event, clock.unix_ms()).await?;
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await
@@ -193,7 +193,7 @@ impl Backend {
         let clock = self.parts.clock;
         self.parts
             .store
-            .write(move |db| {
+            .commit(move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
                     for (name, requested_at) in store::verifications::running(&mut *db).await? {
@@ -210,7 +210,7 @@ impl Backend {
                         let event = verification_event(&name, &result);
                         store::events::append(&mut *db, &event.into(), now).await?;
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(())
                 })
             })
             .await

@@ -194,11 +194,11 @@ async fn event_with_several_subjects_is_found_by_each() {
     assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [1, 3]);
     drop(reader);
     let left: Result<i64, StoreError> = store
-        .write(|db| {
+        .commit(|db| {
             Box::pin(async move {
                 prune(&mut *db, 100, 0, 100).await?;
                 let left = sqlx::query_scalar("SELECT count(*) FROM event_subjects").fetch_one(db).await?;
-                Ok((left, Fate::Commit))
+                Ok(left)
             })
         })
         .await;
@@ -300,11 +300,8 @@ async fn oldest_events_are_pruned_without_renumbering() {
     let pruned = |before, last, most| {
         let store = store.clone();
         async move {
-            let done: Result<u64, StoreError> = store
-                .write(move |db| {
-                    Box::pin(async move { Ok((prune(db, before, last, most).await?, Fate::Commit)) })
-                })
-                .await;
+            let done: Result<u64, StoreError> =
+                store.commit(move |db| Box::pin(prune(db, before, last, most))).await;
             done.expect("pruned")
         }
     };
@@ -368,7 +365,7 @@ async fn event_of_later_version_hides_no_other() {
     let started = || (started("gpu0"), 5);
     write(&store, vec![started(), started(), started()], Fate::Commit).await;
     let changed: Result<(), StoreError> = store
-        .write(|db| {
+        .commit(|db| {
             Box::pin(async move {
                 for change in [
                     "UPDATE events SET type = 'daemon.teleported' WHERE id = 1",
@@ -376,7 +373,7 @@ async fn event_of_later_version_hides_no_other() {
                 ] {
                     sqlx::query(change).execute(&mut *db).await?;
                 }
-                Ok(((), Fate::Commit))
+                Ok(())
             })
         })
         .await;

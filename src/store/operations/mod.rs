@@ -464,7 +464,7 @@ pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreE
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store};
+    use super::super::Store;
     use super::*;
 
     fn daemons(names: &[&str]) -> Vec<DaemonName> {
@@ -479,8 +479,7 @@ mod tests {
         + Send
         + 'static,
     ) -> T {
-        let done: Result<T, StoreError> =
-            store.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await;
+        let done: Result<T, StoreError> = store.commit(job).await;
         done.expect("written")
     }
 
