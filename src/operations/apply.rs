@@ -6,7 +6,7 @@ use super::daemon::{handle, the_daemon};
 use super::layout::{
     ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RemovedPartition, RunProgress, WRITE,
 };
-use super::{Engine, Failure, Stop};
+use super::{Engine, OperationFailure, Stop};
 use crate::domain::count::counted;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::outlook::LayoutPlanStep;
@@ -45,7 +45,7 @@ pub(super) async fn apply(
     operation: &Operation,
     change: DesiredLayoutChange,
 ) -> Result<(Option<LayoutStatus>, RunProgress), (ApplyFailed, RunProgress)> {
-    let early = |why: Failure| (ApplyFailed::from(why), RunProgress::default());
+    let early = |why: OperationFailure| (ApplyFailed::from(why), RunProgress::default());
     let daemon = the_daemon(operation).map_err(early)?;
     let written = engine.has_written(operation).await.map_err(early)?;
     let (mut since, mut generation) = (None, None);
@@ -59,7 +59,7 @@ pub(super) async fn apply(
             handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
         let writing = async {
             let written = engine.write_change(operation, change, removed).await?;
-            Ok::<_, Failure>((written, format!("layout {desired}")))
+            Ok::<_, OperationFailure>((written, format!("layout {desired}")))
         };
         generation = Some(engine.step(operation.id, WRITE, writing).await.map_err(early)?);
     }
@@ -91,24 +91,23 @@ async fn plan(
     engine: &Engine,
     operation: &Operation,
     change: &DesiredLayoutChange,
-) -> Result<Vec<RemovedPartition>, Failure> {
+) -> Result<Vec<RemovedPartition>, OperationFailure> {
     let planning = async {
         let daemon = the_daemon(operation)?;
-        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+        let mut reader = engine.store.read().await?;
         let layout = store::layouts::content(&mut reader, &change.active).await;
         drop(reader);
-        let layout = layout.map_err(|error| error.to_string())?;
-        let plan = engine.layout_plan(daemon, &change.active, &layout, POLL_TIMEOUT).await;
-        let plan = plan.map_err(|error| error.to_string())?;
+        let layout = layout?;
+        let plan = engine.layout_plan(daemon, &change.active, &layout, POLL_TIMEOUT).await?;
         if change.from_empty
             && let Some(there) = plan.not_empty()
         {
-            return Err(there);
+            return Err(there.into());
         }
         let refusals: Vec<&str> =
             plan.refusals(change.recreate).map(|blocked| blocked.message.as_str()).collect();
         if !refusals.is_empty() {
-            return Err(refusals.join("; "));
+            return Err(refusals.join("; ").into());
         }
         if plan.reserves_nothing {
             return Ok((Vec::new(), "no commands: its partitions are to be seen by CUDA clients".to_owned()));
@@ -118,7 +117,7 @@ async fn plan(
         let removed = removals.filter_map(|LayoutPlanStep { step, .. }| {
             Some((PartitionRef { gpu: step.gpu, id: step.id? }, step.partition))
         });
-        Ok::<_, Failure>((removed.collect(), counted(commands, "command")))
+        Ok::<_, OperationFailure>((removed.collect(), counted(commands, "command")))
     };
     engine.step(operation.id, "plan", planning).await
 }
@@ -128,7 +127,7 @@ pub(super) async fn back(engine: &Engine, operation: &Operation, stop: Stop) -> 
     match engine.change_of(operation).await {
         Ok(None) => return Err(stop),
         Ok(Some(_)) => {}
-        Err(why) => tracing::error!(operation = %operation.id, why, "what was changed is not known yet"),
+        Err(why) => tracing::error!(operation = %operation.id, %why, "what was changed is not known yet"),
     }
     let outcome = std::sync::Mutex::new(String::new());
     engine

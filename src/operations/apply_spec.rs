@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Engine, Failure, daemon};
+use super::{Engine, OperationFailure, daemon};
 use crate::domain::count::counted;
 use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -39,7 +39,7 @@ struct AppliedParts {
 }
 
 impl AppliedParts {
-    fn add(&mut self, part: &str, result: Result<(), Failure>) {
+    fn add(&mut self, part: &str, result: Result<(), OperationFailure>) {
         match result {
             Ok(()) => self.done += 1,
             Err(why) => self.failed.push(format!("{part}: {why}")),
@@ -51,7 +51,7 @@ pub(super) async fn run(
     engine: &Engine,
     operation: &Operation,
     spec: AppliedSpec<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), OperationFailure> {
     let mut parts = AppliedParts::default();
     for name in spec.daemons {
         let name_of_part = format!("daemon {name}");
@@ -74,17 +74,22 @@ pub(super) async fn run(
     if parts.failed.is_empty() {
         return Ok(());
     }
-    Err(format!(
+    let why = format!(
         "{} failed, and {} done: {}. What was done stays; compare the file again to see what is left, and apply it once the cause is \
          removed",
         counted(parts.failed.len(), "part"),
         if parts.done == 1 { "1 was".to_owned() } else { format!("{} were", parts.done) },
         parts.failed.join("; ")
-    ))
+    );
+    Err(why.into())
 }
 
 /// Waits until a daemon is in its desired state, its layout included.
-async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName) -> Result<(), Failure> {
+async fn await_daemon(
+    engine: &Engine,
+    operation: &Operation,
+    name: &DaemonName,
+) -> Result<(), OperationFailure> {
     let waiting = async {
         // The commit may have been the last thing that an earlier manager did.
         engine.publish(name).await?;
@@ -100,7 +105,7 @@ async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName)
         match seen.status.layout {
             Some(layout) if layout.state == LayoutState::Failed => {
                 let why = layout.failure.map(|failure| failure.message);
-                Err(why.unwrap_or_else(|| "its layout could not be applied".to_owned()))
+                Err(why.unwrap_or_else(|| "its layout could not be applied".to_owned()).into())
             }
             _ => Ok(((), "ready".to_owned())),
         }
@@ -127,8 +132,8 @@ async fn children(
             let ended = ended(engine, id).await?;
             match (ended.state, ended.error) {
                 (OperationState::Succeeded, _) => Ok(((), format!("operation {id} succeeded"))),
-                (_, Some(why)) => Err(why),
-                (state, None) => Err(format!("operation {id} was {}", state.as_str())),
+                (_, Some(why)) => Err(why.into()),
+                (state, None) => Err(format!("operation {id} was {}", state.as_str()).into()),
             }
         };
         parts.add(&part, engine.step(operation.id, &part, waiting).await);
@@ -142,10 +147,10 @@ async fn child(
     part: &str,
     daemon: &DaemonName,
     request: OperationRequest,
-) -> Result<Uuid, Failure> {
+) -> Result<Uuid, OperationFailure> {
     let step = format!("request: {part}");
     match operation.outcome_of(&step) {
-        Some(id) => id.parse().map_err(|_| format!("{id:?} is not the ID of an operation")),
+        Some(id) => id.parse().map_err(|_| format!("{id:?} is not the ID of an operation").into()),
         None => request_child(engine, operation.id, step, daemon.clone(), request).await,
     }
 }
@@ -157,7 +162,7 @@ async fn request_child(
     step: String,
     daemon: DaemonName,
     request: OperationRequest,
-) -> Result<Uuid, Failure> {
+) -> Result<Uuid, OperationFailure> {
     let (clock, id) = (engine.clock, engine.clock.new_id());
     let written: Result<(), StoreError> = engine
         .store
@@ -172,29 +177,29 @@ async fn request_child(
             })
         })
         .await;
-    written.map_err(|error| error.to_string())?;
+    written?;
     engine.wake();
     Ok(id)
 }
 
 /// The operation at its end.
-async fn ended(engine: &Engine, id: Uuid) -> Result<Operation, Failure> {
+async fn ended(engine: &Engine, id: Uuid) -> Result<Operation, OperationFailure> {
     let mut committed = engine.store.committed();
     loop {
         committed.borrow_and_update();
-        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-        let found = store::operations::get(&mut reader, id).await.map_err(|error| error.to_string())?;
+        let mut reader = engine.store.read().await?;
+        let found = store::operations::get(&mut reader, id).await?;
         drop(reader);
         let operation = found.ok_or_else(|| format!("operation {id} is gone"))?;
         if operation.state.is_final() {
             return Ok(operation);
         }
-        committed.changed().await.map_err(|_| StoreError::Closed.to_string())?;
+        committed.changed().await.map_err(|_| StoreError::Closed)?;
     }
 }
 
 /// Deletes a layout that no daemon has any more.
-async fn delete_layout(engine: &Engine, name: LayoutName) -> Result<((), String), Failure> {
+async fn delete_layout(engine: &Engine, name: LayoutName) -> Result<((), String), OperationFailure> {
     let clock = engine.clock;
     let deleted: Result<Result<(), Vec<DaemonName>>, StoreError> = engine
         .store
@@ -214,8 +219,8 @@ async fn delete_layout(engine: &Engine, name: LayoutName) -> Result<((), String)
             })
         })
         .await;
-    match deleted.map_err(|error| error.to_string())? {
+    match deleted? {
         Ok(()) => Ok(((), "deleted".to_owned())),
-        Err(holders) => Err(format!("it is still on daemon {}", daemon::names(&holders))),
+        Err(holders) => Err(format!("it is still on daemon {}", daemon::names(&holders)).into()),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Engine, Failure};
+use super::{Engine, OperationFailure};
 use crate::domain::DaemonName;
 use crate::domain::condition::{self};
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
@@ -18,7 +18,7 @@ const READY: Duration = Duration::from_secs(120);
 /// Added to the grace for signals and clean-up.
 const STOP_MARGIN: Duration = Duration::from_secs(60);
 
-pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
+pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), OperationFailure> {
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
         .await?;
@@ -31,7 +31,11 @@ pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), 
     engine.step(operation.id, "wait until ready", ready).await
 }
 
-pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+pub(super) async fn stop(
+    engine: &Engine,
+    operation: &Operation,
+    grace_s: u32,
+) -> Result<(), OperationFailure> {
     let handle = handle(engine, the_daemon(operation)?)?;
     handle.set_grace(grace_s);
     engine
@@ -40,7 +44,11 @@ pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -
     engine.step(operation.id, "stop", stopped(&handle, grace_s)).await
 }
 
-pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+pub(super) async fn restart(
+    engine: &Engine,
+    operation: &Operation,
+    grace_s: u32,
+) -> Result<(), OperationFailure> {
     let handle = handle(engine, the_daemon(operation)?)?;
     // After a restart of the manager the running process is found before it is judged.
     let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
@@ -48,17 +56,15 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
         .ok_or_else(|| format!("daemon {} was not polled within {READY:?}", names(&operation.daemons)))?
         .status;
     if before.phase == Phase::Stopped {
-        return Err(format!(
-            "daemon {} is stopped, as its spec says: start it instead",
-            names(&operation.daemons)
-        ));
+        let daemon = names(&operation.daemons);
+        return Err(format!("daemon {daemon} is stopped, as its spec says: start it instead").into());
     }
     let timeout = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     let old = match noted(operation, NOTE) {
         Some(old) => old,
         None => {
             let old = before.pid.map_or_else(|| "none".to_owned(), |pid| pid.to_string());
-            engine.step(operation.id, NOTE, async { Ok::<_, Failure>((old.clone(), old)) }).await?
+            engine.step(operation.id, NOTE, async { Ok::<_, OperationFailure>((old.clone(), old)) }).await?
         }
     };
     let another = |status: &DaemonStatus| status.pid.is_some_and(|pid| pid.to_string() != old);
@@ -66,11 +72,11 @@ pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32
         .step(operation.id, "stop", async {
             if !another(&handle.observed().status) {
                 handle.set_grace(grace_s);
-                handle.restart().await.map_err(|error| error.to_string())?;
+                handle.restart().await?;
             }
             let replaced = wait_until(engine, operation, &handle, timeout, another).await;
             let status = replaced.map_err(|why| format!("no new control process{why}"))?;
-            Ok::<_, Failure>(((), format!("replaced by process {}", status.pid.unwrap_or_default())))
+            Ok::<_, OperationFailure>(((), format!("replaced by process {}", status.pid.unwrap_or_default())))
         })
         .await?;
     engine
@@ -97,7 +103,11 @@ fn noted(operation: &Operation, step: &str) -> Option<String> {
     operation.outcome_of(step).map(str::to_owned)
 }
 
-pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+pub(super) async fn delete(
+    engine: &Engine,
+    operation: &Operation,
+    grace_s: u32,
+) -> Result<(), OperationFailure> {
     let before = match noted(operation, NOTE_STATE) {
         // An earlier manager may have died between forgetting the daemon and saying so.
         Some(_) if is_forgotten(engine, operation).await? => return Ok(()),
@@ -106,12 +116,11 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
             engine
                 .step(operation.id, NOTE_STATE, async {
                     let name = the_daemon(operation)?;
-                    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-                    let daemon = store::daemons::get(&mut reader, name).await;
-                    let daemon = daemon.map_err(|error| error.to_string())?;
+                    let mut reader = engine.store.read().await?;
+                    let daemon = store::daemons::get(&mut reader, name).await?;
                     let state = daemon.ok_or_else(|| format!("daemon {name} is gone"))?.spec.desired_state;
                     let word = summary(state);
-                    Ok::<_, Failure>((word.clone(), word))
+                    Ok::<_, OperationFailure>((word.clone(), word))
                 })
                 .await?
         }
@@ -128,22 +137,20 @@ pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32)
 }
 
 /// Whether the daemon that is to be deleted is there no longer; one of its name may have been created since.
-async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, Failure> {
+async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, OperationFailure> {
     if noted(operation, FORGET).is_some() {
         return Ok(true);
     }
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let daemon = store::daemons::get(&mut reader, the_daemon(operation)?).await;
-    Ok(daemon
-        .map_err(|error| error.to_string())?
-        .is_none_or(|daemon| daemon.created_at > operation.created_at))
+    let mut reader = engine.store.read().await?;
+    let daemon = store::daemons::get(&mut reader, the_daemon(operation)?).await?;
+    Ok(daemon.is_none_or(|daemon| daemon.created_at > operation.created_at))
 }
 
 fn summary(state: DesiredState) -> String {
     format!("{state:?}").to_lowercase()
 }
 
-async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), Failure> {
+async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), OperationFailure> {
     stop(engine, operation, grace_s).await?;
     let (id, name, clock) = (operation.id, the_daemon(operation)?.clone(), engine.clock);
     let revision = engine
@@ -164,13 +171,12 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
                     })
                 })
                 .await;
-            match deleted {
-                Ok(Ok(revision)) => Ok((revision, "forgotten".to_owned())),
-                Ok(Err(())) => {
-                    Err("a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon"
-                        .to_owned())
-                }
-                Err(error) => Err(error.to_string()),
+            match deleted? {
+                Ok(revision) => Ok((revision, "forgotten".to_owned())),
+                Err(()) => Err(OperationFailure::from(
+                    "a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon"
+                        .to_owned(),
+                )),
             }
         })
         .await?;
@@ -181,16 +187,19 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
 }
 
 /// The daemon of an operation that works on one.
-pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, Failure> {
+pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, OperationFailure> {
     match operation.daemons.as_slice() {
         [daemon] => Ok(daemon),
-        _ => Err(format!("the operation works on {:?} and not on one daemon", names(&operation.daemons))),
+        _ => {
+            Err(format!("the operation works on {:?} and not on one daemon", names(&operation.daemons))
+                .into())
+        }
     }
 }
 
 /// The handle of a daemon's driver.
-pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle, Failure> {
-    engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone"))
+pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle, OperationFailure> {
+    engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone").into())
 }
 
 /// Daemons in words.
@@ -203,13 +212,13 @@ async fn write_state(
     engine: &Engine,
     operation: &Operation,
     state: DesiredState,
-) -> Result<((), String), Failure> {
+) -> Result<((), String), OperationFailure> {
     match desired_now(engine, the_daemon(operation)?.clone(), Some((operation.id, state))).await? {
         Some(desired) => {
             engine.fleet.publish(desired, None);
             Ok(((), summary(state)))
         }
-        None => Err(format!("daemon {} is gone", names(&operation.daemons))),
+        None => Err(format!("daemon {} is gone", names(&operation.daemons)).into()),
     }
 }
 
@@ -219,7 +228,7 @@ pub(super) async fn desired_now(
     engine: &Engine,
     name: DaemonName,
     state: Option<(Uuid, DesiredState)>,
-) -> Result<Option<Desired>, Failure> {
+) -> Result<Option<Desired>, OperationFailure> {
     let gpus = engine.gpus().await?;
     let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let desired: Result<_, StoreError> = engine
@@ -237,11 +246,11 @@ pub(super) async fn desired_now(
             })
         })
         .await;
-    desired.map_err(|error| error.to_string())
+    Ok(desired?)
 }
 
 /// Waits until the daemon is in its desired state, or something blocks it that needs an operator.
-pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
+pub(super) async fn readiness(handle: &Handle) -> Result<(), OperationFailure> {
     let desired = handle.generation();
     let has_started = |status: &DaemonStatus| match status.phase {
         // What was published last may be from before the newest generation.
@@ -250,8 +259,8 @@ pub(super) async fn readiness(handle: &Handle) -> Result<(), Failure> {
     };
     match handle.wait_for(READY, |observed| has_started(&observed.status)).await {
         Some(seen) if seen.status.phase == Phase::Ready => Ok(()),
-        Some(seen) => Err(words(&seen.status)),
-        None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status))),
+        Some(seen) => Err(words(&seen.status).into()),
+        None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status)).into()),
     }
 }
 
@@ -263,7 +272,7 @@ async fn wait_until(
     handle: &Handle,
     timeout: Duration,
     done: impl Fn(&DaemonStatus) -> bool,
-) -> Result<DaemonStatus, Failure> {
+) -> Result<DaemonStatus, OperationFailure> {
     let mut reported: Option<String> = None;
     let waiting = async {
         let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;
@@ -283,7 +292,8 @@ async fn wait_until(
                 return Err(format!(
                     ": {}. It is to run from now on, and is started as soon as this is out of the way",
                     blocker.message
-                ));
+                )
+                .into());
             }
             engine.waits_for(operation.id, format!("waits: {}", blocker.message)).await;
             reported = Some(blocker.message.clone());
@@ -291,15 +301,15 @@ async fn wait_until(
     };
     match tokio::time::timeout(timeout, waiting).await {
         Ok(ended) => ended,
-        Err(_) => Err(format!(" within {timeout:?}: {}", words(&handle.observed().status))),
+        Err(_) => Err(format!(" within {timeout:?}: {}", words(&handle.observed().status)).into()),
     }
 }
 
-pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), Failure> {
+pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), OperationFailure> {
     let timeout = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     match handle.wait_for(timeout, |observed| observed.status.phase == Phase::Stopped).await {
         Some(_) => Ok(((), "stopped".to_owned())),
-        None => Err(format!("not stopped within {timeout:?}: {}", words(&handle.observed().status))),
+        None => Err(format!("not stopped within {timeout:?}: {}", words(&handle.observed().status)).into()),
     }
 }
 

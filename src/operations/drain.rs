@@ -12,7 +12,7 @@ use futures_util::future::{join_all, select_all};
 use uuid::Uuid;
 
 use super::daemon::{handle, the_daemon};
-use super::{Engine, Failure, Stop};
+use super::{Engine, OperationFailure, Stop};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
 use crate::domain::count::counted;
@@ -76,15 +76,15 @@ pub(super) async fn run(
 }
 
 /// Keeps whether the daemon takes clients now, unless an earlier manager has kept it.
-async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Result<(), Failure> {
+async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Result<(), OperationFailure> {
     if noted(operation).is_some() {
         return Ok(());
     }
     let name = daemon.clone();
     engine
         .step(operation.id, NOTE, async {
-            let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-            let daemon = store::daemons::get(&mut reader, &name).await.map_err(|error| error.to_string())?;
+            let mut reader = engine.store.read().await?;
+            let daemon = store::daemons::get(&mut reader, &name).await?;
             let daemon = daemon.ok_or_else(|| format!("daemon {name} is gone"))?;
             Ok(((), if daemon.spec.schedulable { SCHEDULABLE } else { "cordoned already" }.to_owned()))
         })
@@ -101,11 +101,10 @@ async fn undone(
     engine: &Engine,
     operation: &Operation,
     daemon: &DaemonName,
-) -> Result<((), String), Failure> {
+) -> Result<((), String), OperationFailure> {
     // The journal as it is now: what this run has noted is not in `operation`.
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let journal =
-        store::operations::get(&mut reader, operation.id).await.map_err(|error| error.to_string())?;
+    let mut reader = engine.store.read().await?;
+    let journal = store::operations::get(&mut reader, operation.id).await?;
     drop(reader);
     let outcome = match journal.as_ref().and_then(noted) {
         None => "nothing was changed",
@@ -122,7 +121,7 @@ async fn set_schedulable(
     operation: Uuid,
     daemon: &DaemonName,
     schedulable: bool,
-) -> Result<bool, Failure> {
+) -> Result<bool, OperationFailure> {
     let (name, clock) = (daemon.clone(), engine.clock);
     let changed: Result<Option<bool>, StoreError> = engine
         .store
@@ -140,8 +139,7 @@ async fn set_schedulable(
             })
         })
         .await;
-    let changed =
-        changed.map_err(|error| error.to_string())?.ok_or_else(|| format!("daemon {daemon} is gone"))?;
+    let changed = changed?.ok_or_else(|| format!("daemon {daemon} is gone"))?;
     if changed {
         engine.publish(daemon).await?;
     }
@@ -230,12 +228,12 @@ async fn wait(
     }
 }
 
-async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<(), Failure> {
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<(), OperationFailure> {
+    let mut reader = engine.store.read().await?;
     for name in daemons {
-        let daemon = store::daemons::get(&mut reader, name).await.map_err(|error| error.to_string())?;
+        let daemon = store::daemons::get(&mut reader, name).await?;
         if daemon.is_some_and(|daemon| daemon.spec.schedulable) {
-            return Err(format!("daemon {name} was made schedulable again while it was drained"));
+            return Err(format!("daemon {name} was made schedulable again while it was drained").into());
         }
     }
     Ok(())
@@ -291,7 +289,8 @@ async fn terminate(
                 continue;
             }
             // It is no client: nothing of MPS depends on how it ends.
-            let has_reason = || holds_lease(engine, daemons, *holder);
+            let has_reason =
+                || async { holds_lease(engine, daemons, *holder).await.map_err(|why| why.to_string()) };
             match end_process_while((*holder).into(), PROCESS_END, Grounds::RanUnderLease, has_reason).await {
                 Ok(how) => ended += u32::from(how == EndedBy::BySignal),
                 // Its lease was revoked.
@@ -313,22 +312,23 @@ async fn terminate(
 }
 
 /// Whether a process holds a lease that it took itself; it may be revoked at any time.
-async fn holds_lease(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> Result<bool, Failure> {
+async fn holds_lease(
+    engine: &Engine,
+    daemons: &[DaemonName],
+    holder: ClientId,
+) -> Result<bool, OperationFailure> {
     let leases = leases_on(engine, daemons).await?;
     Ok(leases.iter().any(|record| record.lease.holder == holder && record.kind == LeaseKind::Own))
 }
 
 /// The leases of the tenants of these daemons.
-async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseRecord>, Failure> {
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
+async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseRecord>, OperationFailure> {
+    let mut reader = engine.store.read().await?;
     let mut tenants = Vec::new();
     for daemon in daemons {
-        tenants
-            .extend(store::tenants::of_daemon(&mut reader, daemon).await.map_err(|error| error.to_string())?);
+        tenants.extend(store::tenants::of_daemon(&mut reader, daemon).await?);
     }
-    let mut records = store::leases::records(&mut reader, &engine.fleet.context().boot_id)
-        .await
-        .map_err(|error| error.to_string())?;
+    let mut records = store::leases::records(&mut reader, &engine.fleet.context().boot_id).await?;
     records.retain(|record| tenants.iter().any(|tenant| tenant.name == record.lease.tenant));
     Ok(records)
 }
@@ -404,7 +404,7 @@ struct DaemonOccupants {
     /// Processes that operators have recorded and that are no clients, or not yet.
     recorded: Vec<ClientId>,
     /// Daemons that could not be read, with the reason: who is on them is not known.
-    unread: Vec<(DaemonName, String)>,
+    unread: Vec<(DaemonName, OperationFailure)>,
 }
 
 impl DaemonOccupants {
@@ -463,14 +463,14 @@ impl std::fmt::Display for DaemonOccupants {
     }
 }
 
-async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants, Failure> {
+async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants, OperationFailure> {
     let mut occupants = DaemonOccupants::default();
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;
         match handle.fresh(POLL_TIMEOUT).await {
             Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
             Err(FreshError::Gone(_)) => Ok(Vec::new()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(OperationFailure::from(error)),
         }
     });
     for (daemon, poll) in daemons.iter().zip(join_all(polls).await) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
-use super::{Engine, Failure, Stop};
+use super::{Engine, OperationFailure, Stop};
 use crate::domain::operation::{Operation, UNDO, Undo};
 use crate::store::StoreError;
 
@@ -33,11 +33,11 @@ impl Engine {
     }
 
     /// Journals how an operation is undone, and tries again while the journal cannot be written.
-    pub(super) async fn undo<F: Future<Output = Result<((), String), Failure>>>(
+    pub(super) async fn undo<F: Future<Output = Result<((), String), OperationFailure>>>(
         &self,
         id: Uuid,
         undone: impl Fn() -> F,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), OperationFailure> {
         let mut tries = 0;
         loop {
             match self.journaled(id, UNDO, undone()).await {
@@ -48,7 +48,7 @@ impl Engine {
                         return Err(failure);
                     }
                 }
-                Err(StoreError::Closed) => return Err(StoreError::Closed.to_string()),
+                Err(error @ StoreError::Closed) => return Err(error.into()),
                 Err(error) => tracing::error!(operation = %id, %error, "it cannot be undone yet"),
             }
             tokio::time::sleep(RETRY).await;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::failure::OperationFailure;
 use crate::clock::Clock;
 use crate::domain::gpu::Gpu;
 use crate::domain::operation::{Operation, OperationState};
@@ -32,23 +33,20 @@ pub struct Engine {
     pub(super) outcomes: Operations,
 }
 
-/// Why an operation failed, in words for the operator.
-pub(super) type Failure = String;
-
 /// How an operation ended before its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stop {
     /// It failed.
     #[error("{0}")]
-    Failed(Failure),
+    Failed(String),
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
+impl From<OperationFailure> for Stop {
+    fn from(failure: OperationFailure) -> Self {
+        Self::Failed(failure.0)
     }
 }
 
@@ -103,10 +101,10 @@ impl Engine {
     }
 
     /// The GPUs of this host, as far as they are known: a plan is made of those that are not here as they were.
-    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, Failure> {
+    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, OperationFailure> {
         let inventory = Arc::clone(&self.inventory);
-        let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await;
-        Ok(known.map_err(|error| error.to_string())?.unwrap_or_else(|error| {
+        let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await?;
+        Ok(known.unwrap_or_else(|error| {
             tracing::warn!(%error, "planning with what is remembered of the GPUs");
             Vec::new()
         }))
@@ -116,7 +114,7 @@ impl Engine {
     pub(super) async fn open_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
         let opened: Result<(), StoreError> =
             self.store.commit(move |db| Box::pin(store::operations::open_to_cancel(db, id))).await;
-        opened.map_err(|error| Stop::Failed(error.to_string()))?;
+        opened.map_err(OperationFailure::from)?;
         // From now on a client of its daemons may be ended beside it.
         self.wake();
         Ok(())
@@ -126,11 +124,7 @@ impl Engine {
     pub(super) async fn close_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
         let closed: Result<bool, StoreError> =
             self.store.commit(move |db| Box::pin(store::operations::close_to_cancel(db, id))).await;
-        match closed {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Stop::Cancelled),
-            Err(error) => Err(Stop::Failed(error.to_string())),
-        }
+        if closed.map_err(OperationFailure::from)? { Ok(()) } else { Err(Stop::Cancelled) }
     }
 
     /// Says in the journal what the step that runs waits for; what cannot be said is not worth failing for.
@@ -145,13 +139,13 @@ impl Engine {
     }
 
     /// Journals a step around what it does.
-    pub(super) async fn step<T, E: From<Failure> + std::fmt::Display>(
+    pub(super) async fn step<T, E: From<OperationFailure> + std::fmt::Display>(
         &self,
         id: Uuid,
         name: &str,
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<T, E> {
-        self.journaled(id, name, work).await.map_err(|error| E::from(error.to_string()))?
+        self.journaled(id, name, work).await.map_err(|error| E::from(OperationFailure::from(error)))?
     }
 
     /// The same, with a failure of the journal distinguished from one of the work.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Engine, Failure};
+use super::{Engine, OperationFailure};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
 use crate::domain::maintenance::{DeviceHolder, OwnProcesses, OwnershipSigns, is_ours};
@@ -26,12 +26,13 @@ pub struct Holders {
 
 impl Engine {
     /// Who has these GPUs open now.
-    pub async fn holders(&self, gpus: &[GpuUuid]) -> Result<Holders, Failure> {
-        let ours = self.ours().await.map_err(|error| error.to_string())?;
-        let remembered = self.device_files().await.map_err(|error| error.to_string())?;
+    pub async fn holders(&self, gpus: &[GpuUuid]) -> Result<Holders, OperationFailure> {
+        let ours = self.ours().await?;
+        let remembered = self.device_files().await?;
         let (inventory, gpus) = (Arc::clone(&self.inventory), gpus.to_vec());
-        let found = tokio::task::spawn_blocking(move || search(&*inventory, &gpus, &remembered, &ours)).await;
-        found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        let found =
+            tokio::task::spawn_blocking(move || search(&*inventory, &gpus, &remembered, &ours)).await?;
+        Ok(found?)
     }
 
     async fn device_files(&self) -> Result<BTreeMap<GpuUuid, PathBuf>, StoreError> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::{Engine, Failure};
+use super::{Engine, OperationFailure};
 use crate::domain::client::ClientId;
 use crate::domain::condition::{self};
 use crate::domain::daemon::DaemonSpec;
@@ -53,6 +53,18 @@ pub enum OutlookError {
     Unfit(String),
 }
 
+impl From<OperationFailure> for OutlookError {
+    fn from(failure: OperationFailure) -> Self {
+        Self::Unfit(failure.0)
+    }
+}
+
+impl From<OutlookError> for OperationFailure {
+    fn from(error: OutlookError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// A daemon as it was polled for a layout.
 pub struct PolledDaemon {
     /// What was seen.
@@ -88,9 +100,9 @@ pub(super) struct ApplyFailed {
     pub(super) cause: Option<LayoutFailureCause>,
 }
 
-impl From<Failure> for ApplyFailed {
-    fn from(why: Failure) -> Self {
-        Self { why, cause: None }
+impl From<OperationFailure> for ApplyFailed {
+    fn from(failure: OperationFailure) -> Self {
+        Self { why: failure.0, cause: None }
     }
 }
 
@@ -133,7 +145,7 @@ impl Engine {
         let handle = self.fleet.get(daemon);
         let handle = handle.ok_or_else(|| OutlookError::Fresh(FreshError::Gone(daemon.clone())))?;
         let observed = handle.fresh(timeout).await?;
-        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
+        let gpus = self.gpus().await?;
         let mut reader = self.store.read().await?;
         let gpus = store::gpus::all(&mut reader, gpus).await?;
         let incarnation = store::daemons::incarnation(&mut reader, daemon).await?;
@@ -204,12 +216,12 @@ impl Engine {
         operation: &Operation,
         requested: DesiredLayoutChange,
         removed: Vec<RemovedPartition>,
-    ) -> Result<i64, Failure> {
+    ) -> Result<i64, OperationFailure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
         let now = self.clock.unix_ms();
         let boot_id = self.fleet.context().boot_id.clone();
-        let desired: Result<Result<Option<Desired>, Failure>, StoreError> = self
+        let desired: Result<Result<Option<Desired>, OperationFailure>, StoreError> = self
             .store
             .write(move |db| {
                 Box::pin(async move {
@@ -233,7 +245,7 @@ impl Engine {
                 })
             })
             .await;
-        let desired = desired.map_err(|error| error.to_string())??;
+        let desired = desired??;
         let desired = desired.ok_or_else(|| "the daemon is gone".to_owned())?;
         let generation = desired.generation;
         self.fleet.publish(desired, None);
@@ -241,20 +253,23 @@ impl Engine {
     }
 
     /// Whether the desired state of an operation was written, which it is once.
-    pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool, Failure> {
+    pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool, OperationFailure> {
         Ok(self.change_of(operation).await?.is_some())
     }
 
     /// What an operation has changed, and goes back to.
-    pub(super) async fn change_of(&self, operation: &Operation) -> Result<Option<LayoutChange>, Failure> {
+    pub(super) async fn change_of(
+        &self,
+        operation: &Operation,
+    ) -> Result<Option<LayoutChange>, OperationFailure> {
         let daemon = the_daemon(operation)?;
-        let mut reader = self.store.read().await.map_err(|error| error.to_string())?;
-        let change = store::layouts::change(&mut reader, daemon).await.map_err(|error| error.to_string())?;
+        let mut reader = self.store.read().await?;
+        let change = store::layouts::change(&mut reader, daemon).await?;
         Ok(change.filter(|(id, _)| *id == operation.id).map(|(_, change)| change))
     }
 
     /// Writes what was before, and publishes it. `None` where nothing was changed.
-    async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>, Failure> {
+    async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>, OperationFailure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(None) };
         let previous = change.previous.clone();
         let back = LayoutChange { recreate: false, ..change };
@@ -263,7 +278,7 @@ impl Engine {
     }
 
     /// Ends the change: `recreate` no longer applies.
-    pub(super) async fn complete(&self, operation: &Operation) -> Result<(), Failure> {
+    pub(super) async fn complete(&self, operation: &Operation) -> Result<(), OperationFailure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(()) };
         if !change.recreate {
             return Ok(());
@@ -273,7 +288,12 @@ impl Engine {
     }
 
     /// Rewrites a change, with what was before it if `back`, and publishes what follows.
-    async fn rewrite(&self, operation: &Operation, change: LayoutChange, back: bool) -> Result<(), Failure> {
+    async fn rewrite(
+        &self,
+        operation: &Operation,
+        change: LayoutChange,
+        back: bool,
+    ) -> Result<(), OperationFailure> {
         let (id, name) = (operation.id, the_daemon(operation)?.clone());
         let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
         let now = self.clock.unix_ms();
@@ -297,14 +317,14 @@ impl Engine {
                 })
             })
             .await;
-        if let Some(desired) = desired.map_err(|error| error.to_string())? {
+        if let Some(desired) = desired? {
             self.fleet.publish(desired, None);
         }
         Ok(())
     }
 
     /// Goes back to what was before, and waits until the daemon has it; says what it has.
-    pub(super) async fn go_back(&self, operation: &Operation) -> Result<((), String), Failure> {
+    pub(super) async fn go_back(&self, operation: &Operation) -> Result<((), String), OperationFailure> {
         let Some(previous) = self.write_back(operation).await? else {
             return Ok(((), "nothing was changed".to_owned()));
         };
@@ -361,7 +381,7 @@ impl Engine {
     ) -> Result<Option<LayoutStatus>, ApplyFailed> {
         let Awaited { layout: version, generation, since, from } = awaited;
         let desired_generation = handle.generation();
-        let tried = handle.reconcile_layout(generation).await.map_err(|error| error.to_string())?;
+        let tried = handle.reconcile_layout(generation).await.map_err(OperationFailure::from)?;
         let mut reported: Option<String> = None;
         loop {
             let known = |layout: &LayoutStatus| {
@@ -398,7 +418,7 @@ impl Engine {
             }
             if let Some(blocker) = seen.blocker(tried) {
                 if blocker.needs_operator() {
-                    return Err(blocker.message.clone().into());
+                    return Err(ApplyFailed { why: blocker.message.clone(), cause: None });
                 }
                 reported = Some(blocker.message.clone());
             }
@@ -422,7 +442,11 @@ impl Engine {
     }
 
     /// Writes steps that were seen when they were over.
-    pub(super) async fn note(&self, operation: &Operation, steps: Vec<CompletedStep>) -> Result<(), Failure> {
+    pub(super) async fn note(
+        &self,
+        operation: &Operation,
+        steps: Vec<CompletedStep>,
+    ) -> Result<(), OperationFailure> {
         if steps.is_empty() {
             return Ok(());
         }
@@ -430,13 +454,10 @@ impl Engine {
         let noted: Result<(), StoreError> = self
             .store
             .commit(move |db| {
-                Box::pin(async move {
-                    store::operations::note_steps(db, id, &steps, clock.unix_ms()).await?;
-                    Ok(())
-                })
+                Box::pin(async move { store::operations::note_steps(db, id, &steps, clock.unix_ms()).await })
             })
             .await;
-        noted.map_err(|error| error.to_string())
+        Ok(noted?)
     }
 }
 
@@ -474,14 +495,14 @@ fn living(admitted: AdmittedClients) -> AdmittedClients {
 }
 
 /// Who was admitted to partitions that are taken away, in words; `None` where nobody was.
-fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<Failure> {
+fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<OperationFailure> {
     let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();
         let clients = admitted.get(partition)?.clone();
         Some(Blocked::InUse { partition: name.clone(), gpu, id, clients }.to_string())
     });
     let blocked: Vec<String> = blocked.collect();
-    (!blocked.is_empty()).then(|| blocked.join("; "))
+    (!blocked.is_empty()).then(|| blocked.join("; ").into())
 }
 
 /// The status of a run that began after the one that was known, and not before `from`.
@@ -518,7 +539,7 @@ fn layout_result(
             words(held.as_ref()),
             words(version)
         );
-        return Some(Err(why.into()));
+        return Some(Err(ApplyFailed { why, cause: None }));
     }
     let Some(layout) = layout else { return Some(Ok(None)) };
     if layout.generation < desired_generation {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::daemon::{handle, names, readiness, stopped};
 use super::holders::Holders;
-use super::{Engine, Failure, Stop, drain};
+use super::{Engine, OperationFailure, Stop, drain};
 use crate::domain::count::counted;
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
@@ -71,7 +71,7 @@ async fn take_down(
         engine
             .step(id, "cordon", async {
                 let daemons = write(engine, MaintenanceChange::Put(maintenance)).await?;
-                Ok::<_, Failure>(((), format!("no new clients on {}", listed(&daemons))))
+                Ok::<_, OperationFailure>(((), format!("no new clients on {}", listed(&daemons))))
             })
             .await?;
         loop {
@@ -95,30 +95,30 @@ async fn take_down(
 }
 
 /// Writes that the covered daemons stay down from now on, if they are the ones that were emptied; false if not.
-async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool, Failure> {
+async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool, OperationFailure> {
     write(engine, MaintenanceChange::Quitting(emptied)).await?;
     Ok(state(engine).await? == Some(MaintenanceState::Quitting))
 }
 
 /// Stops every daemon that the maintenance covers.
-async fn quit(engine: &Engine) -> Result<((), String), Failure> {
+async fn quit(engine: &Engine) -> Result<((), String), OperationFailure> {
     let daemons = covered(engine).await?;
     let grace_s = engine.fleet.context().grace_s;
     let stops = daemons.iter().map(|daemon| async move {
         let done = stopped(&handle(engine, daemon)?, grace_s).await;
-        done.map(drop).map_err(|why| format!("daemon {daemon}: {why}"))
+        done.map(drop).map_err(|why| OperationFailure::from(format!("daemon {daemon}: {why}")))
     });
-    let failures: Vec<Failure> = join_all(stops).await.into_iter().filter_map(Result::err).collect();
+    let failures = failures(join_all(stops).await);
     if failures.is_empty() {
         return Ok(((), format!("{} stopped", listed(&daemons))));
     }
-    Err(failures.join("; "))
+    Err(failures.join("; ").into())
 }
 
 /// Waits until the drivers have restored the compute modes that were ours, as each does when its daemon is stopped.
 ///
 /// That of a GPU which is missing is restored when it is here again.
-async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
+async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
     let until = Instant::now() + RESTORE_TIMEOUT;
     loop {
         let ours = engine.fleet.context().modes.among(gpus);
@@ -132,7 +132,7 @@ async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Fai
             return Ok(((), restored_modes(&missing)));
         }
         if Instant::now() > until {
-            return Err(format!("the compute mode of {} was not restored: see the log", uuids(&held)));
+            return Err(format!("the compute mode of {} was not restored: see the log", uuids(&held)).into());
         }
         tokio::time::sleep(POLL).await;
     }
@@ -153,10 +153,10 @@ fn uuids(gpus: &[GpuUuid]) -> String {
 }
 
 /// Closes the driver, after the state of the GPUs to report meanwhile has been written.
-async fn release_driver(engine: &Engine) -> Result<((), String), Failure> {
+async fn release_driver(engine: &Engine) -> Result<((), String), OperationFailure> {
     let remembered: SuspendedGpus =
         answered(engine, Instant::now() + DRIVER_TIMEOUT, TimeLimited::remember).await?;
-    let text = serde_json::to_string(&remembered).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string(&remembered)?;
     write(engine, MaintenanceChange::Active(text)).await?;
     let inventory = Arc::clone(&engine.inventory);
     let closed = blocking(move || inventory.suspend(remembered, CLOSE_TIMEOUT)).await?;
@@ -165,7 +165,7 @@ async fn release_driver(engine: &Engine) -> Result<((), String), Failure> {
 }
 
 /// Waits until no process of ours has any of the GPUs open.
-async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failure> {
+async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
     let until = Instant::now() + PROCESS_EXIT_TIMEOUT;
     loop {
         let found = engine.holders(gpus).await?;
@@ -179,7 +179,8 @@ async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Failur
                 "processes of ours still have the device files open: {}; if their daemon is not part of this maintenance, \
                  take all GPUs into it",
                 words(&ours)
-            ));
+            )
+            .into());
         }
         tokio::time::sleep(POLL).await;
     }
@@ -204,7 +205,7 @@ fn proven(others: &[&DeviceHolder], Holders { unexamined, unproven, .. }: &Holde
 }
 
 /// Undoes a maintenance that failed or was cancelled.
-async fn undone(engine: &Engine) -> Result<((), String), Failure> {
+async fn undone(engine: &Engine) -> Result<((), String), OperationFailure> {
     if state(engine).await?.is_none() {
         return Ok(((), "nothing was changed".to_owned()));
     }
@@ -213,13 +214,15 @@ async fn undone(engine: &Engine) -> Result<((), String), Failure> {
     Ok(((), format!("{} as before", listed(&daemons))))
 }
 
-async fn open_driver(engine: &Engine) -> Result<(), Failure> {
+async fn open_driver(engine: &Engine) -> Result<(), OperationFailure> {
     let inventory = Arc::clone(&engine.inventory);
     let opened = blocking(move || inventory.resume()).await?;
-    opened.map_err(|error| format!("the driver cannot be queried again, so the maintenance stays: {error}"))
+    opened.map_err(|error| {
+        format!("the driver cannot be queried again, so the maintenance stays: {error}").into()
+    })
 }
 
-pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Failure> {
+pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), OperationFailure> {
     let id = operation.id;
     if state(engine).await?.is_none() {
         // The previous manager finished the maintenance and died before it recorded that.
@@ -228,48 +231,54 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Fa
     engine
         .step(id, "open the driver", async {
             open_driver(engine).await?;
-            Ok::<_, Failure>(((), "the driver is queried again".to_owned()))
+            Ok::<_, OperationFailure>(((), "the driver is queried again".to_owned()))
         })
         .await?;
     engine
         .step(id, "start the daemons", async {
             let daemons = write(engine, MaintenanceChange::State(MaintenanceState::Ending)).await?;
-            Ok::<_, Failure>(((), format!("{} are what their specs say", listed(&daemons))))
+            Ok::<_, OperationFailure>(((), format!("{} are what their specs say", listed(&daemons))))
         })
         .await?;
     let unready = engine
         .step(id, "wait until ready", async {
             let unready = unready(engine).await?;
             let outcome = if unready.is_empty() { "all are ready".to_owned() } else { unready.join("; ") };
-            Ok::<_, Failure>((unready, outcome))
+            Ok::<_, OperationFailure>((unready, outcome))
         })
         .await?;
     engine
         .step(id, "take clients again", async {
             let daemons = write(engine, MaintenanceChange::Over).await?;
-            Ok::<_, Failure>(((), format!("{} as their specs say", listed(&daemons))))
+            Ok::<_, OperationFailure>(((), format!("{} as their specs say", listed(&daemons))))
         })
         .await?;
     if unready.is_empty() {
         return Ok(());
     }
-    Err(format!("the maintenance is over, but not every daemon became ready: {}", unready.join("; ")))
+    Err(format!("the maintenance is over, but not every daemon became ready: {}", unready.join("; ")).into())
 }
 
 /// What is wrong with each covered daemon that should run and does not become ready.
-async fn unready(engine: &Engine) -> Result<Vec<String>, Failure> {
+async fn unready(engine: &Engine) -> Result<Vec<String>, OperationFailure> {
     let mut running = Vec::new();
     for daemon in covered(engine).await? {
-        let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-        let known = store::daemons::get(&mut reader, &daemon).await.map_err(|error| error.to_string())?;
+        let mut reader = engine.store.read().await?;
+        let known = store::daemons::get(&mut reader, &daemon).await?;
         if known.is_some_and(|known| known.spec.desired_state == DesiredState::Running) {
             running.push(daemon);
         }
     }
     let waits = running.iter().map(|daemon| async move {
-        readiness(&handle(engine, daemon)?).await.map_err(|why| format!("daemon {daemon}: {why}"))
+        let ready = readiness(&handle(engine, daemon)?).await;
+        ready.map_err(|why| OperationFailure::from(format!("daemon {daemon}: {why}")))
     });
-    Ok(join_all(waits).await.into_iter().filter_map(Result::err).collect())
+    Ok(failures(join_all(waits).await))
+}
+
+/// What failed, in words.
+fn failures(results: Vec<Result<(), OperationFailure>>) -> Vec<String> {
+    results.into_iter().filter_map(Result::err).map(|failure| failure.0).collect()
 }
 
 /// What is written of a maintenance.
@@ -285,7 +294,7 @@ enum MaintenanceChange {
 
 /// Writes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
 /// publishes what they should be after the commit.
-async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>, Failure> {
+async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>, OperationFailure> {
     let gpus = engine.gpus().await?;
     let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let written: Result<Vec<Desired>, StoreError> = engine
@@ -338,7 +347,7 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
             })
         })
         .await;
-    let desired = written.map_err(|error| error.to_string())?;
+    let desired = written?;
     let daemons = desired.iter().map(|desired| desired.name.clone()).collect();
     for desired in desired {
         engine.fleet.publish(desired, None);
@@ -346,25 +355,27 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
     Ok(daemons)
 }
 
-async fn current(engine: &Engine) -> Result<Option<Maintenance>, Failure> {
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    store::maintenance::get(&mut reader).await.map_err(|error| error.to_string())
+async fn current(engine: &Engine) -> Result<Option<Maintenance>, OperationFailure> {
+    let mut reader = engine.store.read().await?;
+    Ok(store::maintenance::get(&mut reader).await?)
 }
 
-async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, Failure> {
+async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, OperationFailure> {
     Ok(current(engine).await?.map(|maintenance| maintenance.state))
 }
 
 /// The daemons that the maintenance covers now: one may have been created since it began.
-async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, Failure> {
+async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, OperationFailure> {
     let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    store::daemons::managed_on(&mut reader, &maintenance.gpus).await.map_err(|error| error.to_string())
+    let mut reader = engine.store.read().await?;
+    Ok(store::daemons::managed_on(&mut reader, &maintenance.gpus).await?)
 }
 
 /// Runs what may wait for the driver or the kernel where waiting holds up nobody.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, OperationFailure> {
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 /// Queries the driver, and retries until the deadline while it is silent.
@@ -372,13 +383,13 @@ async fn answered<T: Send + 'static>(
     engine: &Engine,
     until: Instant,
     call: fn(&TimeLimited<Suspendable>) -> Result<T, InventoryError>,
-) -> Result<T, Failure> {
+) -> Result<T, OperationFailure> {
     loop {
         let inventory = Arc::clone(&engine.inventory);
         match blocking(move || call(&inventory)).await? {
             Ok(answer) => return Ok(answer),
             Err(InventoryError::Silent { .. }) if Instant::now() < until => tokio::time::sleep(POLL).await,
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -9,6 +9,7 @@ mod daemon;
 mod drain;
 mod ending;
 mod engine;
+mod failure;
 pub mod holders;
 mod layout;
 mod maintenance;
@@ -17,10 +18,11 @@ mod replay;
 mod terminate;
 
 pub use engine::Engine;
+pub use failure::OperationFailure;
 pub use layout::{OutlookError, PolledDaemon};
 pub use terminate::OUTCOMES as TERMINATION_OUTCOMES;
 
-use engine::{Failure, Stop};
+use engine::Stop;
 use uuid::Uuid;
 
 use crate::domain::DaemonName;
@@ -176,7 +178,7 @@ impl Engine {
     }
 
     /// Publishes what a daemon should be now.
-    async fn publish(&self, name: &DaemonName) -> Result<(), Failure> {
+    async fn publish(&self, name: &DaemonName) -> Result<(), OperationFailure> {
         if let Some(desired) = daemon::desired_now(self, name.clone(), None).await? {
             self.fleet.publish(desired, None);
         }

@@ -105,7 +105,7 @@ impl Engine {
         if layout.enforcement == Enforcement::Static {
             return Ok(Vec::new());
         }
-        let gpus = self.gpus().await.map_err(OutlookError::Unfit)?;
+        let gpus = self.gpus().await?;
         let gpus = store::gpus::all(&mut *self.store.read().await?, gpus).await?;
         shares(layout, &active.gpu_map, &gpus).map_err(|error| OutlookError::Unfit(error.to_string()))
     }

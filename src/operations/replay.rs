@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::apply::{apply, back};
 use super::layout::DesiredLayoutChange;
-use super::{Engine, Failure, Stop};
+use super::{Engine, OperationFailure, Stop};
 use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
@@ -59,14 +59,13 @@ async fn tried(
     engine: &Engine,
     operation: &Operation,
     replay: Replay,
-) -> Result<(Replay, Option<Stop>), Failure> {
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let daemon = store::daemons::get(&mut reader, &replay.daemon).await.map_err(|error| error.to_string())?;
+) -> Result<(Replay, Option<Stop>), OperationFailure> {
+    let mut reader = engine.store.read().await?;
+    let daemon = store::daemons::get(&mut reader, &replay.daemon).await?;
     let active = replay.active(&daemon.ok_or_else(|| "the daemon is gone".to_owned())?.spec);
     let layout = store::layouts::content(&mut reader, &active).await;
     drop(reader);
-    let applied = replay.applied(&layout.map_err(|error| error.to_string())?);
-    let applied = applied.map_err(|error| error.to_string())?;
+    let applied = replay.applied(&layout?)?;
     let change = DesiredLayoutChange { active, applied, recreate: false, from_empty: true };
     let (status, ran) = match apply(engine, operation, change).await {
         Ok(result) => result,
@@ -89,14 +88,14 @@ async fn tried(
     }
 }
 
-async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, Failure> {
-    let mut reader = engine.store.read().await.map_err(|error| error.to_string())?;
-    let replay = store::replays::get(&mut reader, id).await.map_err(|error| error.to_string())?;
-    replay.ok_or_else(|| format!("the record of replay {id} is gone"))
+async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, OperationFailure> {
+    let mut reader = engine.store.read().await?;
+    let replay = store::replays::get(&mut reader, id).await?;
+    replay.ok_or_else(|| format!("the record of replay {id} is gone").into())
 }
 
-async fn put(engine: &Engine, replay: Replay) -> Result<(), Failure> {
+async fn put(engine: &Engine, replay: Replay) -> Result<(), OperationFailure> {
     let written: Result<(), StoreError> =
         engine.store.commit(move |db| Box::pin(async move { store::replays::put(db, &replay).await })).await;
-    written.map_err(|error| error.to_string())
+    Ok(written?)
 }

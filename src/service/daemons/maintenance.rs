@@ -69,11 +69,12 @@ impl Service {
             Err(format!(
                 "the processes that have the GPUs open were not found within {} s",
                 timeout.as_secs_f64()
-            ))
+            )
+            .into())
         });
         let (found, holders_unknown) = match found {
             Ok(found) => (Some(found), None),
-            Err(why) => (None, Some(why)),
+            Err(why) => (None, Some(why.to_string())),
         };
         let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
         let unproven =
