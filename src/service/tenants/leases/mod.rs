@@ -5,6 +5,7 @@
 
 mod held;
 mod holder;
+mod judgement;
 mod living;
 pub(in crate::service) mod queue;
 
@@ -15,6 +16,7 @@ pub use holder::{LeaseCaller, LeaseRequest};
 pub(super) use living::refuse_while_leased;
 
 use holder::{command_of, holder_of};
+use judgement::judge;
 use living::{is_alive, living_holders};
 
 use crate::domain::condition::{self, ConditionReason};
@@ -190,47 +192,24 @@ impl Backend {
                     if share_basis(&before, &neighbours, &known)? != basis {
                         return Ok((false, Fate::RollBack));
                     }
-                    let (mut holders, mut others, mut kind) = (Vec::new(), Vec::new(), kind);
-                    let mut by_operator = kind == LeaseKind::Recorded;
-                    for LeaseRecord { lease, kind: before, by_operator: recorded, .. } in
-                        store::leases::records(&mut *db, &boot_id).await?
-                    {
-                        if !is_alive(lease.holder) {
-                            store::leases::delete(&mut *db, lease.holder).await?;
-                        } else if lease.holder == holder && lease.tenant != name {
-                            return Err(started_before(&name, holder, Some(&lease.tenant), None));
-                        } else if lease.holder != holder {
-                            if lease.tenant == name {
-                                holders.push(lease.holder);
-                            }
-                            others.push(lease);
-                        } else {
-                            by_operator |= recorded;
-                            if before == LeaseKind::Own {
-                                // A lease that the process took itself stays proven.
-                                kind = LeaseKind::Own;
-                            }
-                        }
+                    let records = store::leases::records(&mut *db, &boot_id).await?;
+                    let leases = judge(records, holder, &name, kind, is_alive)
+                        .map_err(|other| started_before(&name, holder, Some(&other), None))?;
+                    for ended in leases.dead {
+                        store::leases::delete(&mut *db, ended).await?;
                     }
-                    // Including itself: a process that is already a client needs no other slot.
-                    holders.push(holder);
-                    let taken = places_taken(&clients, &holders);
-                    if let Some(max) = max
-                        && taken > usize::try_from(max).unwrap_or(usize::MAX)
-                    {
-                        let full = format!(
-                            "tenant {name} has {} running and max_clients is {max}",
-                            counted(taken - 1, "process")
-                        );
-                        let remedy = "wait for one to end (mps-manager run --wait), revoke a lease, or raise max_clients";
-                        return Err(no_slot(full, remedy, Lacking::TenantSlot));
-                    }
+                    refuse_over_max(&name, max, places_taken(&clients, &leases.of_tenant))?;
                     // What MPS does with a process that runs already is decided.
-                    if kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
-                        refuse_if_full(&seen, &of_daemon, &others, &neighbours, ceiling)?;
+                    if leases.kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
+                        refuse_if_full(&seen, &of_daemon, &leases.others, &neighbours, ceiling)?;
                     }
-                    let lease = Lease { holder, tenant: name };
-                    let record = LeaseRecord { lease, kind, by_operator, command, created_at: clock.unix_ms() };
+                    let record = LeaseRecord {
+                        lease: Lease { holder, tenant: name },
+                        kind: leases.kind,
+                        by_operator: leases.by_operator,
+                        command,
+                        created_at: clock.unix_ms(),
+                    };
                     store::leases::put(db, &record, &boot_id).await?;
                     Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
                 })
@@ -343,6 +322,17 @@ impl Backend {
 fn families_of(clients: &[ClientView], name: &TenantName) -> Vec<(ClientId, Vec<ClientId>)> {
     let mine = clients.iter().filter(|client| client.tenant.as_ref() == Some(name));
     mine.map(|client| (client.id, client.ancestors.clone())).collect()
+}
+
+/// Refuses a process for which `max_clients` leaves no slot.
+fn refuse_over_max(name: &TenantName, max: Option<u32>, taken: usize) -> Result<(), ServiceError> {
+    let Some(max) = max.filter(|max| taken > usize::try_from(*max).unwrap_or(usize::MAX)) else {
+        return Ok(());
+    };
+    let full =
+        format!("tenant {name} has {} running and max_clients is {max}", counted(taken - 1, "process"));
+    let remedy = "wait for one to end (mps-manager run --wait), revoke a lease, or raise max_clients";
+    Err(no_slot(full, remedy, Lacking::TenantSlot))
 }
 
 /// Refuses a process for which one of its GPUs has no slot: `clients` are connected, `leased` were admitted and may connect.
