@@ -55,10 +55,16 @@ pub(super) fn expiry_refusal(tenant: &Tenant, now: i64) -> Option<(ConditionReas
 }
 
 /// Why the socket cannot be given to a tenant's processes.
-pub(super) fn socket_problem(problem: Option<&Blocker>) -> AudienceText {
-    let whole = problem.map_or_else(String::new, |problem| problem.message.clone());
-    let reason = problem.map_or("", |problem| problem.reason.as_str());
-    AudienceText::new(whole, format!("its socket cannot be handed out ({reason}): ask the host's operator"))
+pub(super) fn socket_problem(problem: &Blocker) -> AudienceText {
+    let redacted =
+        format!("its socket cannot be handed out ({}): ask the host's operator", problem.reason.as_str());
+    AudienceText::new(problem.message.clone(), redacted)
+}
+
+/// The same as a condition.
+pub(super) fn socket_condition(ctx: &RequestContext, problem: &Blocker) -> Condition {
+    let message = socket_problem(problem).text_for(&ctx.actor);
+    Condition::new(ConditionType::ClientSocket, false, problem.reason, message)
 }
 
 /// A condition for a limit that leaves no room for the context that every client pays from it.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::condition::{self, Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::{Daemon, Phase};
+use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
@@ -37,14 +37,15 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{
-    expiry_refusal, not_applied, refuse_expired, socket_problem, too_small_for_a_context, weakened,
+    expiry_refusal, not_applied, refuse_expired, socket_condition, socket_problem, too_small_for_a_context,
+    weakened,
 };
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, fate};
 use crate::store;
-use crate::supervisor::{ClientDirectory, Observed};
+use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
 /// A tenant: desired state and status.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -106,6 +107,14 @@ impl TenantFilter {
         self.daemon.as_ref().is_none_or(|daemon| tenant.spec.daemon == *daemon)
             && self.text.as_ref().is_none_or(|text| tenant.name.as_str().contains(text.as_str()))
     }
+}
+
+/// What is read once for the tenants that are shown together.
+struct TenantReads<'r> {
+    ctx: &'r RequestContext,
+    gpus: &'r [Gpu],
+    blockers: &'r TenantBlockers,
+    neighbours: Neighbours<'r>,
 }
 
 impl Service {
@@ -220,22 +229,13 @@ impl Service {
         let shown = paged.items.iter();
         let shown = shown.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
         let blockers = backend.tenant_blockers(shown).await?;
+        let neighbours = Neighbours { tenants: blockers.tenants(), clients: &clients };
+        let reads = TenantReads { ctx, gpus: &gpus, blockers: &blockers, neighbours };
         let mut items = Vec::with_capacity(paged.items.len());
         for tenant in paged.items {
-            let connected =
-                clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
             let verification = verifications.remove(&tenant.name);
-            let neighbours = Neighbours { tenants: blockers.tenants(), clients: &clients };
-            let mut view = backend.view_with(
-                ctx,
-                tenant,
-                (daemon, verification),
-                &gpus,
-                connected,
-                &blockers,
-                &neighbours,
-            );
+            let mut view = backend.view_with(&reads, tenant, daemon, verification);
             // A list of many tenants of one daemon would be mostly shares.
             keep_own_share(&view.name, &mut view.status);
             items.push(view);
@@ -382,7 +382,6 @@ impl Backend {
         of_daemon: Option<&[Tenant]>,
     ) -> Result<TenantView, ServiceError> {
         let clients = self.attributed().await?;
-        let connected = clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name)).count();
         let mut reader = self.parts.store.read().await?;
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
         let verification = store::verifications::get(&mut reader, &tenant.name).await?;
@@ -390,30 +389,30 @@ impl Backend {
         let blockers = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
         let neighbours =
             Neighbours { tenants: of_daemon.unwrap_or_else(|| blockers.tenants()), clients: &clients };
-        Ok(self.view_with(ctx, tenant, (daemon, verification), gpus, connected, &blockers, &neighbours))
+        let reads = TenantReads { ctx, gpus, blockers: &blockers, neighbours };
+        Ok(self.view_with(&reads, tenant, daemon, verification))
     }
 
     /// A tenant as an actor may see it.
-    #[allow(clippy::too_many_arguments, reason = "what one tenant and a list of them read once")]
     fn view_with(
         &self,
-        ctx: &RequestContext,
+        reads: &TenantReads<'_>,
         tenant: Tenant,
-        (stored, verification): (Option<Daemon>, Option<Verification>),
-        gpus: &[Gpu],
-        connected: usize,
-        blockers: &TenantBlockers,
-        neighbours: &Neighbours<'_>,
+        stored: Option<Daemon>,
+        verification: Option<Verification>,
     ) -> TenantView {
+        let &TenantReads { ctx, gpus, blockers, ref neighbours } = reads;
         let verification = verification
             .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(&ctx.actor));
         let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
+        let connected =
+            neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name));
         let mut status = TenantStatus {
             observed_generation: 0,
             conditions: Vec::new(),
             gpus: Vec::new(),
             effective: None,
-            clients: u32::try_from(connected).unwrap_or(u32::MAX),
+            clients: u32::try_from(connected.count()).unwrap_or(u32::MAX),
             waiting: handed.waiting,
             queued: self.launches.count(&tenant.name),
             draining: tenant.draining,
@@ -427,8 +426,7 @@ impl Backend {
         let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
         match (daemon, resolved) {
             (Some(daemon), Ok((resolved, stored))) => {
-                let applied =
-                    daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation;
+                let applied = has_applied(&daemon, &tenant);
                 if applied {
                     status.observed_generation = tenant.generation;
                 }
@@ -442,9 +440,6 @@ impl Backend {
                 if ctx.actor.scope().is_none() {
                     status.weakens = neighbours::weakened_by(&tenant, &stored, blockers.tenants());
                 }
-                let unlinked =
-                    handed.problem.as_ref().filter(|_| applied && self.client_directory(&tenant).is_err());
-                let ready = condition::ready(&daemon.conditions);
                 let refused = match self.placement(&tenant, &resolved, stored.generation) {
                     Err(error) => Some((ConditionReason::PartitionNotProven, error)),
                     Ok(placement) => {
@@ -454,35 +449,9 @@ impl Backend {
                         blockers.refusal(&tenant, &stored, &placement)
                     }
                 };
-                let refused =
-                    expiry_refusal(&tenant, self.parts.clock.unix_ms()).or(refused.filter(|_| applied));
-                let is_handed_out = refused.is_none() && unlinked.is_none();
-                let (reason, message) = match (refused, ready) {
-                    (Some((reason, error)), _) => (reason, error.for_actor(&ctx.actor).to_string()),
-                    (None, _) if unlinked.is_some() => (
-                        ConditionReason::SocketNotHandedOut,
-                        socket_problem(handed.problem.as_ref()).text_for(&ctx.actor),
-                    ),
-                    (None, _) if applied => {
-                        (ConditionReason::AppliedAndReadBack, "its daemon holds its limits".to_owned())
-                    }
-                    (None, ready) => not_applied(ctx, &tenant.spec.daemon, ready),
-                };
-                status.conditions.push(Condition::new(
-                    ConditionType::Ready,
-                    applied && is_handed_out,
-                    reason,
-                    message,
-                ));
-                if let Some(problem) = &handed.problem {
-                    let message = socket_problem(Some(problem)).text_for(&ctx.actor);
-                    status.conditions.push(Condition::new(
-                        ConditionType::ClientSocket,
-                        false,
-                        problem.reason,
-                        message,
-                    ));
-                }
+                let problem = handed.problem.as_ref();
+                status.conditions.push(self.readiness(ctx, &tenant, &daemon, refused, problem));
+                status.conditions.extend(problem.map(|problem| socket_condition(ctx, problem)));
                 status.gpus = resolved.gpus;
             }
             (None, _) => status
@@ -499,6 +468,38 @@ impl Backend {
         }
         view
     }
+
+    /// The condition `Ready` of a tenant whose values are known. `refused` is why a new process would be refused although the
+    /// daemon is ready, and `problem` why its socket cannot be handed out.
+    fn readiness(
+        &self,
+        ctx: &RequestContext,
+        tenant: &Tenant,
+        daemon: &DaemonStatus,
+        refused: Option<(ConditionReason, ServiceError)>,
+        problem: Option<&Blocker>,
+    ) -> Condition {
+        let applied = has_applied(daemon, tenant);
+        let unlinked = problem.filter(|_| applied && self.client_directory(tenant).is_err());
+        let refused = expiry_refusal(tenant, self.parts.clock.unix_ms()).or(refused.filter(|_| applied));
+        let is_ready = applied && refused.is_none() && unlinked.is_none();
+        let (reason, message) = match (refused, unlinked) {
+            (Some((reason, error)), _) => (reason, error.for_actor(&ctx.actor).to_string()),
+            (None, Some(problem)) => {
+                (ConditionReason::SocketNotHandedOut, socket_problem(problem).text_for(&ctx.actor))
+            }
+            (None, None) if applied => {
+                (ConditionReason::AppliedAndReadBack, "its daemon holds its limits".to_owned())
+            }
+            (None, None) => not_applied(ctx, &tenant.spec.daemon, condition::ready(&daemon.conditions)),
+        };
+        Condition::new(ConditionType::Ready, is_ready, reason, message)
+    }
+}
+
+/// Whether a daemon holds a tenant's limits, as they were read back.
+fn has_applied(daemon: &DaemonStatus, tenant: &Tenant) -> bool {
+    daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation
 }
 
 fn not_ready(reason: ConditionReason, message: String) -> Condition {
