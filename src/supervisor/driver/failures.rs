@@ -209,7 +209,7 @@ impl Driver {
         let identity = process.identity;
         // First of all: clients that come now would run outside MPS.
         self.context.handouts.daemon_died(&desired.name, identity);
-        self.deaths += 1;
+        self.counts.deaths += 1;
         // A `quit` that was sent to it is in the lines that have not been read yet.
         self.logs.read(&desired.gpus);
         let log = self.log_directory.join("control.log");

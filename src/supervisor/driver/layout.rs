@@ -102,7 +102,8 @@ impl Driver {
     /// The daemon did not answer: known as from any poll that fails.
     async fn lost(&mut self, desired: &Desired, outcome: PollOutcome) {
         let check_interval = self.check_interval(desired);
-        (self.polls, self.failed_polls) = (self.polls + 1, self.failed_polls + 1);
+        self.counts.sessions.polls += 1;
+        self.counts.sessions.failed += 1;
         self.state.polled(outcome.clone(), false, desired, self.now(), check_interval);
         self.explain(outcome, self.now()).await;
     }

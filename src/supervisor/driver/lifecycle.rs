@@ -143,7 +143,7 @@ impl Driver {
                 if let Some(incarnation) = &self.incarnation {
                     self.state.layout.begin(&incarnation.token);
                 }
-                self.incarnations += 1;
+                self.counts.incarnations += 1;
                 self.quit_sent = false;
                 self.event_detector.started(&desired.name, started.identity.pid);
                 self.clients.clear();

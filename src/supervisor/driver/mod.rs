@@ -86,10 +86,7 @@ pub(super) struct Driver {
     written: WrittenLimits,
     modes: ComputeModeControl,
     logs: Logs,
-    incarnations: u64,
-    deaths: u64,
-    polls: u64,
-    failed_polls: u64,
+    counts: DaemonCounters,
     /// Why the last poll failed, as it was logged; `None` after one that did not.
     logged_failure: Option<PollOutcome>,
     /// Requests to try again what was blocked, and how many of them what is published answers.
@@ -169,10 +166,7 @@ impl Driver {
             written: WrittenLimits::default(),
             modes: ComputeModeControl::default(),
             logs,
-            incarnations: 0,
-            deaths: 0,
-            polls: 0,
-            failed_polls: 0,
+            counts,
             logged_failure: None,
             tries: 0,
             tried: 0,
@@ -304,7 +298,7 @@ impl Driver {
             ReconcileStep::Search => {
                 let found = self.search(desired).await;
                 if let Ok(Some(process)) = &found {
-                    self.incarnations += 1;
+                    self.counts.incarnations += 1;
                     let held = |earlier: &Incarnation| earlier.applied == desired.generation;
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
                         self.written.adopt(desired.memory_limits.clone());

@@ -2,10 +2,10 @@
 
 use super::{Driver, layout};
 use crate::domain::FilePlace;
-use crate::domain::daemon::{Phase, SessionCounts};
+use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
 use crate::supervisor::observe::isolation;
-use crate::supervisor::report::conditions::{DaemonCounters, status};
+use crate::supervisor::report::conditions::status;
 use crate::supervisor::report::event_detector::Snapshot;
 use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
 
@@ -13,17 +13,9 @@ impl Driver {
     pub(super) fn publish(&mut self, desired: &Desired) {
         let (pipe, log) = (&self.pipe_directory, &self.log_directory);
         let now = self.now();
-        let counts = DaemonCounters {
-            incarnations: self.incarnations,
-            deaths: self.deaths,
-            sessions: SessionCounts {
-                polls: self.polls,
-                failed: self.failed_polls,
-                control_processes: self.control.calls().processes(),
-                retried: self.control.calls().turned_away(),
-            },
-        };
-        let mut status = status(&self.state, desired, &counts, pipe, log, now);
+        self.counts.sessions.control_processes = self.control.calls().processes();
+        self.counts.sessions.retried = self.control.calls().turned_away();
+        let mut status = status(&self.state, desired, &self.counts, pipe, log, now);
         self.modes.show(&mut status);
         status.conditions.extend(self.foreign_conditions(desired));
         if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {

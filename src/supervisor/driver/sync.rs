@@ -15,7 +15,7 @@ impl Driver {
     pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[SettingDifference]) {
         let serving = *self.fresh.borrow_and_update();
         let (began, deadline) = (self.now(), self.timeout());
-        self.polls += 1;
+        self.counts.sessions.polls += 1;
         for difference in wrong {
             tracing::info!(daemon = %desired.name, %difference, "writing a setting");
         }
@@ -42,7 +42,7 @@ impl Driver {
         self.state.polled(outcome, !wrong.is_empty(), desired, self.now(), check_interval);
         match failed {
             Some(outcome) => {
-                self.failed_polls += 1;
+                self.counts.sessions.failed += 1;
                 self.explain(outcome, began).await;
             }
             None => self.observe_surroundings(desired),
