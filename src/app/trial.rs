@@ -352,7 +352,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join(DATABASE), "x").expect("written");
         let error = remove_state(directory.path()).await.expect_err("refused").to_string();
-        assert!(error.contains("no state directory of a simulated host"), "{error}");
+        assert!(error.contains("not a state directory of a simulated host"), "{error}");
         assert!(directory.path().join(DATABASE).exists());
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn in_groups(command: Command) -> Command {
     let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or(0);
     let mut list = String::new();
     for (title, members) in GROUPS {
-        let _ = write!(list, "{heading}{title}:{heading:#}\n");
+        let _ = writeln!(list, "{heading}{title}:{heading:#}");
         for one in members.iter().filter_map(|member| command.find_subcommand(member)) {
             let space = width - one.get_name().len();
             let _ = writeln!(list, "  {name}{}{name:#}{:space$}  {}", one.get_name(), "", summary(one));

@@ -246,7 +246,7 @@ enum CliCommand {
   mps-manager doctor
   mps-manager doctor --sim h200x2")]
     Doctor(doctor::Doctor),
-    /// Make a service with a host file of a fresh host: a daemon and a tenant for each GPU
+    /// Make a service with a host file of a fresh host: a daemon and a tenant per GPU
     Bootstrap(bootstrap::BootstrapArgs),
     /// Serve the kubelet of a Kubernetes node: places on this host's daemons as resources
     KubeletPlugin(kubelet_plugin::KubeletPluginArgs),

@@ -10,7 +10,7 @@ const SHOWN: usize = 12;
 /// A process in another mount namespace, and where it has a daemon's own directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketExposure {
-    /// The oldest process of its namespace.
+    /// The oldest process of its namespace that the socket lets administer the daemon.
     pub process: ClientId,
     /// Its user.
     pub uid: Option<u32>,

@@ -168,7 +168,7 @@ impl Examination {
                 continue;
             }
             let text = match fs::read(&path) {
-                Ok(text) => String::from_utf8_lossy(&text).replace("\\\n", " "),
+                Ok(text) => String::from_utf8_lossy(&text).replace("\\\n", ""),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     unreadable.push(format!("{}: {error}", path.display()));
@@ -181,8 +181,9 @@ impl Examination {
             }
             paths.extend(included(&text, &path));
         }
+        let unreadable = unreadable.join(", ");
         self.add(if enabling.is_empty() && !unreadable.is_empty() {
-            Check::skipped("slurm_mps", format!("Slurm's configuration cannot be read: {}", unreadable.join(", ")))
+            Check::skipped("slurm_mps", format!("Slurm's configuration cannot be read: {unreadable}"))
         } else if files == 0 {
             Check::ok("slurm_mps", "no configuration of Slurm is here")
         } else if enabling.is_empty() {

@@ -316,7 +316,7 @@ fn answers_to_tenant_users_are_redacted() {
                 "IncidentView::for_actor(",
                 "reader) = (backend.parts.store.clone(), Arc::clone(&ctx.actor)",
                 "tenant_view(ctx",
-                "view_with(ctx",
+                "view_with(&reads",
             ];
             let goes_on = body.contains("operate_now(&permit");
             assert!(

@@ -507,7 +507,7 @@ fn traces_around_the_daemons_are_found() {
     let seen = examine(&host);
     seen.is("cdi", "warn", "gone.json mounts");
     seen.is("slurm_mps", "skipped", "slurm/gres.conf");
-    fs::write(slurm.join("gpus.conf"), "GresTypes=gpu,\\\n  mps,shard\n").unwrap();
+    fs::write(slurm.join("gpus.conf"), "GresTypes=gpu,\\\nmps,shard\n").unwrap();
     examine(&host).is("slurm_mps", "warn", "slurm/gpus.conf");
 
     let plugin = host.dir().join("nvidia-device-plugin");

@@ -318,8 +318,8 @@ fn invalid_layout_is_refused_by_pointer() {
         (json!({"steps": [add("a", 0)]}), "/layout/steps/0/add/chunks", "at least 1"),
         (json!({"steps": [remove("a")]}), "/layout/steps/0/remove/partition", "no partition a"),
         (json!({"steps": [], "colour": 1}), "/layout/colour", "unknown field"),
-        (json!({"steps": [], "sku": ""}), "/layout/sku", "no product name"),
-        (json!({"steps": [], "sku": "a\u{1b}b"}), "/layout/sku", "no product name"),
+        (json!({"steps": [], "sku": ""}), "/layout/sku", "not a product name"),
+        (json!({"steps": [], "sku": "a\u{1b}b"}), "/layout/sku", "not a product name"),
         (json!({"steps": [], "sku": "x".repeat(97)}), "/layout/sku", "at most 96 characters"),
     ] {
         let problem = host.api().put("/api/v1/layouts/bad", &json!({"layout": layout}));
