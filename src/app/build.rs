@@ -185,19 +185,11 @@ impl App {
             cdi: config.cdi_directory(),
         });
         service.without_permit().withdraw_engine_files().await;
-        // What happens from now on is counted and logged.
-        let newest_event = *store.newest_event().borrow();
         let first_start = service.without_permit().start().await.map_err(refused)?;
         let audit_head = AuditHead::in_directory(&config.state_dir);
-        file_watch::compare_audit(
-            clock,
-            &store,
-            &audit_head,
-            &health,
-            &service.without_permit().machine_id(),
-        )
-        .await?;
-        let mut background = spawn_background_tasks(&service, config, newest_event);
+        let machine_id = service.without_permit().machine_id();
+        file_watch::compare_audit(clock, &store, &audit_head, &health, &machine_id).await?;
+        let mut background = spawn_background_tasks(&service, config);
         let watching = file_watch::watch(store.clone(), config.state_dir.clone(), health.clone());
         background.push(tokio::spawn(watching));
         let unfinished = config.state_dir.join(seed::SEEDING);
@@ -344,7 +336,7 @@ fn supervisor_context(
 }
 
 /// What runs beside the requests for as long as the manager does.
-fn spawn_background_tasks(service: &Service, config: &Config, newest_event: i64) -> Vec<JoinHandle<()>> {
+fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<()>> {
     let every = config.refresh_interval();
     let keep = writer::Keep { days: config.events.keep_days, count: config.events.keep_count };
     let tasks = || Arc::clone(service.without_permit());
@@ -356,7 +348,7 @@ fn spawn_background_tasks(service: &Service, config: &Config, newest_event: i64)
         tokio::spawn(tasks().write_uses()),
         tokio::spawn(tasks().prune_events(keep)),
         tokio::spawn(tasks().keep_audit()),
-        tokio::spawn(tasks().refresh_metrics_snapshot(newest_event)),
+        tokio::spawn(tasks().refresh_metrics_snapshot()),
         tokio::spawn(tasks().keep_history()),
         tokio::spawn(tasks().watch_breaches(every)),
         tokio::spawn(tasks().watch_exposures(every)),

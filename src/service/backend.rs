@@ -35,6 +35,8 @@ pub struct Backend {
     pub(super) parts: Parts,
     pub(super) initialized: host::initialized::Initialized,
     pub(super) committed: watch::Sender<Arc<CommittedSnapshot>>,
+    /// The newest event before anything was started: what comes after it is counted and logged.
+    pub(super) newest_event_before: i64,
     /// Daemons and tenants, cached between commits.
     pub(super) cache: tenants::cache::Cache,
     /// Limits on concurrent event streams, by reader.
@@ -90,6 +92,7 @@ impl Service {
         let backend = Backend {
             engine_files: tenants::engine_files::EngineFileWriter::new(parts.cdi.clone(), runtime_dir),
             history: tenants::usage_history::UsageHistory::new(parts.clock),
+            newest_event_before: *parts.store.newest_event().borrow(),
             // One reader may have one in four.
             streams: limits::Slots::new(parts.streams, (parts.streams / 4).max(1)),
             parts,

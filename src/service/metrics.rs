@@ -55,9 +55,8 @@ impl Service {
 
 impl Backend {
     /// Reads committed data after each commit and at intervals, forever.
-    ///
-    /// Counts and logs the events after `counted`, the ID of the newest at the start.
-    pub async fn refresh_metrics_snapshot(self: Arc<Self>, mut counted: i64) {
+    pub async fn refresh_metrics_snapshot(self: Arc<Self>) {
+        let mut counted = self.newest_event_before;
         let mut committed = self.parts.store.committed();
         loop {
             committed.mark_unchanged();
