@@ -426,7 +426,7 @@ mod tests {
         fs::create_dir(home.path().join("cdi")).expect("made");
         assert_eq!(unusable(&at("cdi", false)), None);
         fs::write(home.path().join("file"), "").expect("written");
-        assert!(unusable(&at("file", true)).is_some_and(|(why, _)| why.contains("no directory")));
+        assert!(unusable(&at("file", true)).is_some_and(|(why, _)| why.contains("not a directory")));
     }
 
     #[test]
