@@ -129,7 +129,7 @@ fn healthy_host_passes_and_is_not_modified() {
     seen.is("programs", "ok", "(CUDA 13.1)");
     seen.is("static_partitions", "ok", "sm_partition");
     seen.is("manager", "ok", &format!("process {}", host.manager_pid()));
-    seen.is("database", "ok", "whole");
+    seen.is("database", "ok", "intact");
     seen.is("tenants", "ok", "2 tenants");
     seen.is("foreign_daemons", "ok", "no MPS control daemon");
     seen.is("daemons", "ok", "2 daemons, and nothing that needs attention");

@@ -369,7 +369,7 @@ fn doctor_examines_the_manager_that_serves() {
         ("configuration", state.to_str().unwrap()),
         ("driver", "SIMULATED"),
         ("manager", "serves at"),
-        ("database", "whole"),
+        ("database", "intact"),
         ("foreign_daemons", "no MPS control daemon"),
         ("listen", ""),
     ] {
