@@ -152,6 +152,9 @@ mod tests {
         let out = std::process::Command::new("sh")
             .arg("-euc")
             .arg(format!("{lines}env"))
+            // A GPU host has variables of its own.
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "1")
             .env("CUDA_MPS_OF_A_LATER_RELEASE", "a b\nCUDA_MPS_NOT_A_NAME=1")
             .env("CUDA_MPS_CLIENT_PRIORITY", "1")
