@@ -106,6 +106,12 @@ impl Client {
         self.refused(status, bytes).map(drop)
     }
 
+    /// Sends a DELETE that is refused once the entity tag is another.
+    pub async fn delete_tagged(&self, path: &str, tag: &str) -> Result<(), ClientError> {
+        let (status, bytes) = self.answer(self.request(Method::DELETE, path).header(IF_MATCH, tag)).await?;
+        self.refused(status, bytes).map(drop)
+    }
+
     /// Sends a POST whose answer is empty.
     pub async fn post_empty(&self, path: &str) -> Result<(), ClientError> {
         let (status, bytes) = self.send(Method::POST, path, Some(&serde_json::json!({}))).await?;

@@ -30,6 +30,8 @@ use crate::service::tenants::leases::HeldLease;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long processes that were ended may still be listed.
 const LISTED: Duration = Duration::from_secs(10);
+/// Why a tenant stays whose expiry was changed.
+const TAKEN_BACK: &str = "the drain was taken back";
 
 /// Which tenant to delete, and what to do about its processes.
 #[derive(Debug, Args)]
@@ -102,6 +104,7 @@ async fn drain_and_delete(
     }
     let is_drained = args.drain.is_some() || args.force;
     let yes = |is: bool| is.then(|| "true".into());
+    let mut tag = None;
     if is_drained {
         // From now on it is deleted once it has no process, also if this command is interrupted.
         client.delete(&filtered(path, &[("drain", yes(true)), ("finished", yes(args.finished))])).await?;
@@ -110,25 +113,39 @@ async fn drain_and_delete(
              (or --ttl with a time)"
         );
         let left = emptied(client, args, path).await.inspect_err(|_| complain(&drained))?;
-        let why = match left {
-            None => "the drain was taken back".to_owned(),
-            Some(left) if !left.is_empty() => format!("it still has {}. {drained}", left.words()),
-            Some(_) => String::new(),
-        };
-        if !why.is_empty() {
-            complain(&format!("tenant {name} was not deleted: {why}"));
-            return Ok(ExitCode::from(DIFFERS));
+        let now = client.get_tagged::<TenantView>(path).await?;
+        let is_kept = left.is_none() || now.as_ref().is_some_and(|(tenant, _)| !tenant.status.draining);
+        match left {
+            _ if is_kept => return Ok(not_deleted(name, TAKEN_BACK)),
+            Some(left) if !left.is_empty() => {
+                return Ok(not_deleted(name, &format!("it still has {}. {drained}", left.words())));
+            }
+            _ => {}
         }
+        tag = now.map(|(_, tag)| tag);
     }
     let query = [("dry_run", yes(args.dry_run)), ("finished", yes(args.finished))];
-    match client.delete(&filtered(path, &query)).await {
+    let path = filtered(path, &query);
+    let deleted = match &tag {
+        Some(tag) => client.delete_tagged(&path, tag).await,
+        None => client.delete(&path).await,
+    };
+    match deleted {
         // The manager did it already.
         Err(error) if is_drained && is_missing(&error) => {}
+        Err(error) if is_drained && error.has_status(StatusCode::PRECONDITION_FAILED) => {
+            return Ok(not_deleted(name, "it was changed meanwhile"));
+        }
         deleted => deleted?,
     }
     let words = if args.dry_run { "would be deleted" } else { "was deleted" };
     args.announce(&format!("tenant {name} {words}"), !args.dry_run);
     Ok(ExitCode::SUCCESS)
+}
+
+fn not_deleted(name: &TenantName, why: &str) -> ExitCode {
+    complain(&format!("tenant {name} was not deleted: {why}"));
+    ExitCode::from(DIFFERS)
 }
 
 /// Waits until a drained tenant has no process, or ends those that are left; `None` where its drain was taken back.
