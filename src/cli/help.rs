@@ -1,4 +1,4 @@
-//! The commands in `mps-manager --help`, in groups by what somebody wants to do: nobody reads forty in one list.
+//! The commands in `mps-manager --help`, in groups by task: nobody reads forty in one list.
 
 use std::fmt::Write as _;
 

@@ -3,6 +3,7 @@
 //! A mount is recognised by what the kernel says that it is of: a file system, and a path inside that. No path is looked up in another
 //! namespace, where it may lead to something else, or to a file system that does not answer.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
@@ -172,20 +173,10 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
     if all.is_empty() {
         return Err(io::Error::other("/proc could not be listed"));
     }
-    let may_inspect = may_inspect_all();
-    let (mut inhabited, mut unseen) = (BTreeMap::<PathBuf, Vec<u32>>::new(), 0);
-    for pid in all {
-        match namespace(&pid.to_string(), "mnt") {
-            Ok(theirs) if ours.contains(&theirs) => {}
-            Ok(theirs) => inhabited.entry(theirs).or_default().push(pid),
-            Err(error) if has_ended(&error) => {}
-            // A security module may protect a process from this one all the same, as the host's first process.
-            Err(_) if may_inspect => {}
-            Err(_) => unseen += 1,
-        }
-    }
+    let Inhabited { mut namespaces, unseen } = Inhabited::by(all);
+    namespaces.retain(|namespace, _| !ours.contains(namespace));
     let mut found = Vec::new();
-    for pids in inhabited.into_values() {
+    for pids in namespaces.into_values() {
         let mut mounts = read_namespace(&pids)?;
         mounts.retain(|mount| targets.iter().any(|target| mount.source.contains(target)));
         if mounts.is_empty() {
@@ -205,6 +196,32 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
         found.extend(mounts.into_iter().map(foreign));
     }
     Ok(ForeignMounts { found, unseen })
+}
+
+/// The mount namespaces that processes live in.
+#[derive(Debug)]
+struct Inhabited {
+    /// The processes of each.
+    namespaces: BTreeMap<PathBuf, Vec<u32>>,
+    /// How many processes may not be inspected.
+    unseen: usize,
+}
+
+impl Inhabited {
+    fn by(processes: impl IntoIterator<Item = u32>) -> Self {
+        let may_inspect = may_inspect_all();
+        let (mut namespaces, mut unseen) = (BTreeMap::<PathBuf, Vec<u32>>::new(), 0);
+        for pid in processes {
+            match namespace(&pid.to_string(), "mnt") {
+                Ok(theirs) => namespaces.entry(theirs).or_default().push(pid),
+                Err(error) if has_ended(&error) => {}
+                // A security module may protect a process from this one all the same, as the host's first process.
+                Err(_) if may_inspect => {}
+                Err(_) => unseen += 1,
+            }
+        }
+        Self { namespaces, unseen }
+    }
 }
 
 /// The mounts of the namespace that these processes live in: of one that is shown all of them, if there is one. None where all of the
@@ -239,8 +256,11 @@ pub fn lives_elsewhere(pid: u32) -> bool {
 /// The mounts of a process that is shown all of them and is in the user namespace of this one: in one of its own anybody may mount
 /// what they like, and here only who administers the host.
 fn read_trusted(pid: u32) -> Option<Vec<Mount>> {
+    if !matches!(has_other(pid, "user"), Ok(false)) {
+        return None;
+    }
     let mounts = read_mounts(&pid.to_string()).ok()?;
-    (sees_all(pid) && matches!(has_other(pid, "user"), Ok(false))).then_some(mounts)
+    sees_all(pid).then_some(mounts)
 }
 
 /// What this process has mounted, with which the mounts of others are compared.
@@ -249,12 +269,15 @@ pub struct LocalMounts {
     mounts: Vec<Mount>,
     /// `/proc/self/cgroup`, which names the containers that this process is in.
     cgroups: String,
+    /// Where all processes live, read once for all that are not shown their mounts.
+    inhabited: OnceCell<Inhabited>,
 }
 
 impl LocalMounts {
     /// Those of now.
     pub fn read() -> io::Result<Self> {
-        Ok(Self { mounts: read_mounts("self")?, cgroups: fs::read_to_string("/proc/self/cgroup")? })
+        let cgroups = fs::read_to_string("/proc/self/cgroup")?;
+        Ok(Self { mounts: read_mounts("self")?, cgroups, inhabited: OnceCell::new() })
     }
 
     /// Whether a process is in a container that this one is not in. A container begins with a root of its own, so that whatever is
@@ -275,11 +298,9 @@ impl LocalMounts {
     /// after a chroot, has what another one there is shown; `None` where there is no other.
     pub fn entries_in(&self, pid: u32, directory: &MountSource) -> Option<BTreeSet<OsString>> {
         let shown = read_trusted(pid).or_else(|| {
-            let place = namespace(&pid.to_string(), "mnt").ok()?;
-            let mut others = process::all().filter(|other| {
-                *other != pid && namespace(&other.to_string(), "mnt").is_ok_and(|theirs| theirs == place)
-            });
-            others.find_map(read_trusted)
+            let inhabited = self.inhabited.get_or_init(|| Inhabited::by(process::all()));
+            let there = inhabited.namespaces.get(&namespace(&pid.to_string(), "mnt").ok()?)?;
+            there.iter().filter(|other| **other != pid).find_map(|other| read_trusted(*other))
         });
         match shown {
             Some(theirs) => Some(self.entries_of(&theirs, self.is_container(pid), directory)),
@@ -371,6 +392,7 @@ mod tests {
         let local = LocalMounts {
             mounts: vec![mount("8:1", "/@", "/"), mount("0:25", "/", "/run")],
             cgroups: "0::/\n".to_owned(),
+            inhabited: OnceCell::new(),
         };
         let tenants = source("0:25", "/mps/tenants");
         let entry = mount("0:25", "/mps/tenants/a", "/a");

@@ -22,7 +22,7 @@ const LONGEST: usize = 120;
 /// Who has the own directory of each daemon mounted.
 struct SocketSearch {
     found: BTreeMap<DaemonName, Vec<SocketExposure>>,
-    /// Whether whoever is not among them has it not.
+    /// Whether no other process has it.
     is_complete: bool,
     /// The pipe directories that could not be searched for, each with the error.
     unresolved: Vec<(PathBuf, String)>,
