@@ -29,7 +29,7 @@ use crate::http::auth::{Authenticator, ServerAddress};
 use crate::http::bounds::Rates;
 use crate::http::server::Listeners;
 use crate::http::tls::Certificates;
-use crate::http::{AppParts, AppState, router};
+use crate::http::{AppParts, AppState, DaemonRepresentations, router};
 use crate::metrics::Metrics;
 use crate::mps::{Capability, InstalledProgram};
 use crate::operations::Engine;
@@ -215,6 +215,7 @@ impl App {
             stream_heartbeat: Timings::duration(config.timings.stream_heartbeat_ms),
             rates,
             metrics,
+            representations: DaemonRepresentations::default(),
         });
         Ok(Self {
             state,

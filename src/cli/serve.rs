@@ -89,9 +89,11 @@ pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
     let is_chosen = config.log_filter != Config::default().log_filter;
     let filter = if is_quiet && !is_chosen { "warn" } else { &config.log_filter };
     telemetry::start(config.log_format, filter)?;
-    // The work is waiting for processes and sockets: two threads suffice on any host.
+    // The work is waiting for processes and sockets: two threads suffice on any host. Where they have one CPU, a second
+    // thread would only take turns with the first, a slice of some milliseconds each.
+    let threads = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().min(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(threads)
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::client::{ClientFacts, ClientId, Lease};
+use super::client::{ClientFacts, ClientId, Lease, MountedDirectories};
 use super::tenant::Tenant;
 use super::{DaemonName, TenantDirectory, TenantName};
 
@@ -15,8 +15,8 @@ pub struct Signs {
     pub ancestors: Vec<ClientId>,
     /// Its user.
     pub uid: Option<u32>,
-    /// The tenants' directories that are mounted, each by itself, in the container that it is in; `None` where it hides them.
-    pub mounted: Option<Vec<TenantDirectory>>,
+    /// The tenants' directories that are mounted in the container that it is in.
+    pub mounted: MountedDirectories,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.
     pub hint: Option<String>,
 }
@@ -84,7 +84,7 @@ fn tenant_of_container<'c>(
     daemon: &DaemonName,
     candidates: &'c [Candidate],
 ) -> Option<&'c TenantName> {
-    let directories = client.mounted.as_ref()?;
+    let MountedDirectories::Seen(directories) = &client.mounted else { return None };
     let mut mounted = candidates
         .iter()
         .filter(|candidate| candidate.daemon == *daemon && directories.contains(&candidate.directory));
@@ -120,7 +120,9 @@ pub fn attribute(
     let hinted = here().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
     match hinted {
         // One that hides its container's evidence is not believed.
-        Some(candidate) if Some(candidate.uid) == client.uid && client.mounted.is_some() => {
+        Some(candidate)
+            if Some(candidate.uid) == client.uid && client.mounted != MountedDirectories::Hidden =>
+        {
             (Some(candidate.tenant.clone()), AttributedBy::Environment)
         }
         _ => (None, AttributedBy::Unattributed),
@@ -199,7 +201,7 @@ mod tests {
             since: 0,
             memory: vec![],
             container: None,
-            mounted: Some(vec![]),
+            mounted: MountedDirectories::default(),
             ancestors: vec![ClientId { pid: 9, start_time: 4 }],
             hint: hint.map(Into::into),
             sm_partition: None,
@@ -252,7 +254,7 @@ mod tests {
             directory: directory("d"),
         });
         let who = |mounted: &[&str], daemon: &DaemonName, leases: &[Lease]| {
-            let mounted = Some(mounted.iter().map(|tenant| directory(tenant)).collect());
+            let mounted = MountedDirectories::Seen(mounted.iter().map(|tenant| directory(tenant)).collect());
             let client = ClientFacts { mounted, ..client(1000, Some("c")) };
             attribute(&Signs::from(&client), daemon, leases, &candidates)
         };
@@ -272,7 +274,7 @@ mod tests {
     fn client_that_hides_its_mounts_is_not_believed() {
         let daemon = DaemonName::parse("gpu0").expect("name");
         let mut candidates = candidates(&daemon);
-        let hidden = ClientFacts { mounted: None, ..client(1001, Some("c")) };
+        let hidden = ClientFacts { mounted: MountedDirectories::Hidden, ..client(1001, Some("c")) };
         let who = |candidates: &[Candidate]| attribute(&Signs::from(&hidden), &daemon, &[], candidates);
         assert_eq!(who(&candidates), (None, AttributedBy::Unattributed));
         candidates.retain(|candidate| candidate.tenant != name("b"));
@@ -320,7 +322,8 @@ mod tests {
             assert_eq!(who(uid, hint, leases), expected, "{uid} {hint:?} {leases:?}");
         }
         let contained = |mounted: &str, uid: u32, hint: Option<&str>, leases: &[Lease]| {
-            let client = ClientFacts { mounted: Some(vec![directory(mounted)]), ..client(uid, hint) };
+            let mounted = MountedDirectories::Seen(vec![directory(mounted)]);
+            let client = ClientFacts { mounted, ..client(uid, hint) };
             occupant(&Signs::from(&client), &daemon, leases, &candidates)
         };
         assert_eq!(contained("b", 1001, Some("b"), &lease), PartitionOccupant::Of(name("b")));

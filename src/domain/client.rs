@@ -80,6 +80,21 @@ impl std::fmt::Display for ClientId {
     }
 }
 
+/// The tenants' directories that are mounted, each by itself, where a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountedDirectories {
+    /// These, as its mounts, or those of a process beside it, show.
+    Seen(Vec<TenantDirectory>),
+    /// It hides what is mounted there.
+    Hidden,
+}
+
+impl Default for MountedDirectories {
+    fn default() -> Self {
+        Self::Seen(Vec::new())
+    }
+}
+
 /// A client as its daemon, the driver and /proc show it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientFacts {
@@ -97,8 +112,8 @@ pub struct ClientFacts {
     pub memory: Vec<(GpuUuid, Option<u64>)>,
     /// The ID of the container that it is in.
     pub container: Option<String>,
-    /// The tenants' directories that are mounted, each by itself, in the container that it is in; `None` where it hides them.
-    pub mounted: Option<Vec<TenantDirectory>>,
+    /// The tenants' directories that are mounted in the container that it is in.
+    pub mounted: MountedDirectories,
     /// Its parent processes, nearest first.
     pub ancestors: Vec<ClientId>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.

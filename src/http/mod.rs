@@ -30,6 +30,7 @@ use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
+pub use conditional::DaemonRepresentations;
 pub use state::{AppParts, AppState};
 
 use crate::http::problem::Problem;

@@ -17,7 +17,6 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
-use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
@@ -49,7 +48,7 @@ pub(super) async fn get(
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
     let daemon = app.service.daemon(&ctx, &name, query.fresh).await?;
-    shown(daemon.revision, &daemon)
+    app.representations.shown(daemon)
 }
 
 /// Create or replace a daemon

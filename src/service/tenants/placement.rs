@@ -276,7 +276,7 @@ pub(in crate::service) fn partition_users(handouts: &Handouts) -> Vec<PartitionU
             id: id.into(),
             ancestors: ancestors.map(ClientId::from).collect(),
             uid: host::process::uid(id.pid),
-            mounted: mounted.remove(&id.pid).unwrap_or_else(|| Some(Vec::new())),
+            mounted: mounted.remove(&id.pid).unwrap_or_default(),
             hint: hint.map(|hint| hint.to_string_lossy().into_owned()),
         };
         PartitionUser { signs, partitions: named(&value.to_string_lossy()) }

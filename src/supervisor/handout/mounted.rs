@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 
 use super::Handouts;
 use crate::domain::TenantDirectory;
+use crate::domain::client::MountedDirectories;
 use crate::host::mounts::{LocalMounts, MountSource, lives_elsewhere};
 
 impl Handouts {
-    /// The tenants' directories that processes in other mount namespaces have mounted, by process, and `None` for one that hides what
-    /// it has; blocks. Of a process that could have mounted one without being root here, there are none.
-    pub fn mounted_in(
-        &self,
-        processes: impl IntoIterator<Item = u32>,
-    ) -> BTreeMap<u32, Option<Vec<TenantDirectory>>> {
+    /// The tenants' directories that processes in other mount namespaces have mounted, by process; blocks. Of a process that could
+    /// have mounted one without being root here, there are none.
+    pub fn mounted_in(&self, processes: impl IntoIterator<Item = u32>) -> BTreeMap<u32, MountedDirectories> {
         let elsewhere: Vec<u32> = processes.into_iter().filter(|pid| lives_elsewhere(*pid)).collect();
         if elsewhere.is_empty() {
             return BTreeMap::new();
@@ -21,9 +19,15 @@ impl Handouts {
             return BTreeMap::new();
         };
         let mounted = elsewhere.into_iter().map(|pid| {
-            let directories = local.entries_in(pid, &tenants).map(|names| {
-                names.into_iter().filter_map(|name| TenantDirectory::parse(name.to_str()?).ok()).collect()
-            });
+            let directories = match local.entries_in(pid, &tenants) {
+                Some(names) => MountedDirectories::Seen(
+                    names
+                        .into_iter()
+                        .filter_map(|name| TenantDirectory::parse(name.to_str()?).ok())
+                        .collect(),
+                ),
+                None => MountedDirectories::Hidden,
+            };
             (pid, directories)
         });
         mounted.collect()

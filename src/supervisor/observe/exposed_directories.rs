@@ -71,9 +71,11 @@ pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<Ex
     }
     let targets: Vec<MountSource> = sockets.iter().map(|socket| socket.source.clone()).collect();
     let mounted = mounts::elsewhere(&targets, controls)?;
+    let own_pod = container::pod_of(std::process::id());
+    let is_own_plugin = |pid| own_pod.as_deref().is_some_and(|pod| is_device_plugin_in(pod, pid));
     let mut found = Vec::new();
     for ForeignMount { processes, point, source } in mounted.found {
-        let known = processes.iter().filter(|process| !is_own_device_plugin(process.pid));
+        let known = processes.iter().filter(|process| !is_own_plugin(process.pid));
         let users: Vec<(Identity, Option<u32>)> =
             known.map(|process| (*process, process::uid(process.pid))).collect();
         for socket in sockets.iter().filter(|socket| source.contains(&socket.source)) {
@@ -96,13 +98,11 @@ fn source_of(path: &Path) -> io::Result<MountSource> {
     }
 }
 
-/// Whether a process is this program as a Kubernetes device plugin in the pod of this process: it has the runtime directory for the
-/// socket of the API. What a program calls itself is free to choose, but not the pod that it is in.
-fn is_own_device_plugin(pid: u32) -> bool {
+/// Whether a process is this program as a Kubernetes device plugin in a pod, that of this process: it has the runtime directory for
+/// the socket of the API. What a program calls itself is free to choose, but not the pod that it is in.
+fn is_device_plugin_in(pod: &str, pid: u32) -> bool {
     let this = OsStr::new(env!("CARGO_PKG_NAME"));
-    let pod = container::pod_of(std::process::id());
-    pod.is_some()
-        && container::pod_of(pid) == pod
+    container::pod_of(pid).as_deref() == Some(pod)
         && process::executable(pid).is_some_and(|program| program.file_name() == Some(this))
         && process::command(pid).is_some_and(|words| words.iter().any(|word| word == "kubelet-plugin"))
 }

@@ -12,7 +12,7 @@ use super::exact_limits::WrittenLimits;
 use super::external_writes::ExternalWrites;
 use super::log_tail::Logs;
 use super::poll_outcome::{PollOutcome, unanswered};
-use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::client::{ClientFacts, ClientId, MountedDirectories};
 use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
 use crate::domain::difference::SettingDifference;
 use crate::domain::environment::{
@@ -22,7 +22,7 @@ use crate::domain::gpu::GpuProcess;
 use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
-use crate::domain::{GpuUuid, MemoryLimit, TenantDirectory, ThreadPercentage};
+use crate::domain::{GpuUuid, MemoryLimit, ThreadPercentage};
 use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError};
@@ -399,7 +399,7 @@ async fn clients(
     .unwrap_or_default();
     let boot_time = host::boot_time().unwrap_or_default();
     let with_mounts = |row: parse::ClientRow| {
-        let mounted = mounted.remove(&row.pid).unwrap_or_else(|| Some(Vec::new()));
+        let mounted = mounted.remove(&row.pid).unwrap_or_default();
         facts(row, &memory, mounted, boot_time)
     };
     rows.into_iter().filter_map(with_mounts).collect()
@@ -408,7 +408,7 @@ async fn clients(
 fn facts(
     row: parse::ClientRow,
     memory: &[(GpuUuid, Vec<GpuProcess>)],
-    mounted: Option<Vec<TenantDirectory>>,
+    mounted: MountedDirectories,
     boot_time: i64,
 ) -> Option<ClientFacts> {
     // A client that is gone already is none.

@@ -1,7 +1,7 @@
 //! What shows whose a process is that MPS has not listed.
 
 use crate::domain::attribution::Signs;
-use crate::domain::client::ClientId;
+use crate::domain::client::{ClientId, MountedDirectories};
 use crate::domain::environment::TENANT_HINT;
 use crate::host::process;
 
@@ -13,7 +13,7 @@ pub(super) fn living_signs(pid: u32) -> Option<Signs> {
         ancestors: process::ancestors(pid).filter_map(process::identify).map(ClientId::from).collect(),
         uid: process::uid(pid),
         // Reading a container's mounts takes longer than what CUDA refuses mostly lives.
-        mounted: Some(Vec::new()),
+        mounted: MountedDirectories::default(),
         hint: process::variable(pid, TENANT_HINT).and_then(|hint| hint.into_string().ok()),
     };
     process::is_alive(identity).then_some(signs)

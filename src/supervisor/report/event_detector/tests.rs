@@ -1,6 +1,7 @@
 //! The events of a daemon, change by change.
 
 use super::*;
+use crate::domain::client::MountedDirectories;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient};
 use crate::domain::drift::Drifted;
@@ -77,7 +78,7 @@ fn client(pid: u32) -> ClientFacts {
         since: 0,
         memory: Vec::new(),
         container: None,
-        mounted: Some(Vec::new()),
+        mounted: MountedDirectories::default(),
         ancestors: Vec::new(),
         hint: None,
         sm_partition: None,
