@@ -249,6 +249,7 @@ fn drain_and_its_timeout_survive_manager_death() {
 
     // The limit counts from the first waiting: a later manager does not restart it.
     host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
+    host.await_ready();
     let client = host.client("demo");
     let short = drain(&host, "timeout_s=2");
     let began = await_step(&host, &place(&short), "wait for clients")["steps"][2]["started_at"].clone();
