@@ -228,7 +228,10 @@ fn fatal_control_line_is_reported_after_recovery() {
         let status = host.daemon("gpu0")["status"].clone();
         (status["deaths"] == 1 && status["phase"] == "ready").then_some(())
     });
-    let failure = host.condition("gpu0", "LastFailure").expect("reported though it is ready again");
+    let failure = host.condition("gpu0", "LastFailure").unwrap_or_else(|| {
+        let events = host.api().get("/api/v1/events?limit=50").ok();
+        panic!("not reported once it is ready again: {} {events}", host.daemon("gpu0"))
+    });
     assert_eq!(failure["reason"], "DiedInSession", "{failure}");
     assert!(failure["message"].as_str().unwrap().contains("a line of 4100 bytes kills it"), "{failure}");
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");

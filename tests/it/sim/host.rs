@@ -238,6 +238,18 @@ impl Busy {
 
     pub(super) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
+        if signal == Signal::STOP {
+            // Each of its threads stops when it next runs, and one of them answers MPS.
+            eventually("it has stopped", || self.has_stopped());
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let stat = |task: fs::DirEntry| fs::read_to_string(task.path().join("stat"));
+        let is_stopped = |stat: &str| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
+        // A thread that has ended meanwhile answers nothing.
+        tasks.flatten().filter_map(|task| stat(task).ok()).all(|stat| is_stopped(&stat))
     }
 
     pub(super) fn running(&mut self) -> bool {
