@@ -19,16 +19,12 @@ impl Handouts {
             return BTreeMap::new();
         };
         let mounted = elsewhere.into_iter().map(|pid| {
-            let directories = match local.entries_in(pid, &tenants) {
-                Some(names) => MountedDirectories::Seen(
-                    names
-                        .into_iter()
-                        .filter_map(|name| TenantDirectory::parse(name.to_str()?).ok())
-                        .collect(),
-                ),
-                None => MountedDirectories::Hidden,
+            let Some(names) = local.entries_in(pid, &tenants) else {
+                return (pid, MountedDirectories::Hidden);
             };
-            (pid, directories)
+            let directories =
+                names.into_iter().filter_map(|name| TenantDirectory::parse(name.to_str()?).ok());
+            (pid, MountedDirectories::Seen(directories.collect()))
         });
         mounted.collect()
     }
