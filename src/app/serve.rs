@@ -1,5 +1,8 @@
 //! The process that serves: its signals, its certificate, its sockets, and its end.
 
+use std::time::Duration;
+
+use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use super::{App, Prepared, StartupError, certificates, refused, trial, trusted, welcome};
@@ -10,6 +13,9 @@ use crate::domain::listening::HostListening;
 use crate::host;
 use crate::http::server::{Listeners, check_address};
 use crate::lifecycle::{self, StopSignals};
+
+/// Pause between two times that freed memory is given back.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Files that the manager itself may have open beside its connections.
 const OWN_FILES: u64 = 256;
@@ -70,7 +76,9 @@ pub async fn serve(
     welcome::print(&config, &app.listening().borrow(), login.as_ref(), options.remove_at_exit);
     lifecycle::ready(&format!("serving on {}", welcome::url(&app.listening().borrow())));
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, app.listening().clone()));
+    let releasing = tokio::spawn(release_freed_memory());
     app.answer(listeners, config.limits, tls, stop).await;
+    releasing.abort();
     following.abort();
     app.shutdown().await;
     if options.remove_at_exit {
@@ -79,6 +87,16 @@ pub async fn serve(
     stopping.abort();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Gives back what a start or a burst of requests needed and nobody needs now.
+async fn release_freed_memory() {
+    let mut timer = interval(RELEASE_INTERVAL);
+    loop {
+        timer.tick().await;
+        // It takes milliseconds where there is much.
+        let _ = tokio::task::spawn_blocking(host::memory::release_freed).await;
+    }
 }
 
 fn announce(config: &Config, listening: &HostListening) {

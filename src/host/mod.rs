@@ -10,6 +10,7 @@ mod death;
 pub mod files;
 #[cfg(test)]
 mod fuzz;
+pub mod memory;
 pub mod mounts;
 mod peer;
 pub mod process;
