@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::service::events::writer;
-use crate::store::{self, Fate, Store, StoreError};
+use crate::store::{self, Store, StoreError, TransactionEnd};
 use crate::supervisor::{DurableRecord, DurableWrite};
 
 /// Records that may wait to be written.
@@ -37,7 +37,7 @@ pub(super) async fn write_all(clock: Clock, store: Store, mut records: mpsc::Rec
                             store::compute_modes::put(db, &gpu, held.as_ref(), now).await?;
                         }
                     }
-                    Ok(((), Fate::Commit))
+                    Ok(((), TransactionEnd::Commit))
                 })
             })
             .await;

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Limits};
 use crate::domain::host_file::HostFile;
 use crate::domain::listening::HostListening;
+use crate::domain::token::Secret;
 use crate::host;
 use crate::http::server::{Listeners, check_address};
 use crate::lifecycle::{self, StopSignals};
@@ -54,18 +55,18 @@ pub async fn serve(
     let stop = CancellationToken::new();
     let listening = certificates::listening(address, tls.as_deref());
     let app = App::build(&config, prepared, address, listening, stop.clone()).await?;
-    if let Some(file) = host_file
-        && let Err(refused) = app.apply_host_file(file).await
-    {
-        app.shutdown().await;
-        if options.remove_at_exit
-            && let Err(error) = trial::remove_all(&config, &around).await
-        {
-            tracing::error!(%error, "the simulated host could not be removed");
+    let login = match prepare(&app, host_file).await {
+        Ok(login) => login,
+        Err(refused) => {
+            app.shutdown().await;
+            if options.remove_at_exit
+                && let Err(error) = trial::remove_all(&config, &around).await
+            {
+                tracing::error!(%error, "the simulated host could not be removed");
+            }
+            return Err(refused);
         }
-        return Err(refused);
-    }
-    let login = app.first_login().await?;
+    };
     let effect = if options.remove_at_exit {
         "the simulated host and its directories are removed"
     } else {
@@ -87,6 +88,14 @@ pub async fn serve(
     stopping.abort();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What has to succeed before anybody is answered.
+async fn prepare(app: &App, host_file: Option<HostFile>) -> Result<Option<Secret>, StartupError> {
+    if let Some(file) = host_file {
+        app.apply_host_file(file).await?;
+    }
+    app.first_login().await
 }
 
 /// Gives back what a start or a burst of requests needed and nobody needs now.

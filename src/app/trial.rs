@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 
 use super::{DATABASE, StartupError, refused};
 use crate::config::Config;
-use crate::host::signal::{Grounds, plays_simulated_program, send};
+use crate::host::signal::{SignalReason, plays_simulated_program, send};
 use crate::host::{Identity, Signal, process};
 use crate::mps::process::is_same_directory;
 use crate::sim::world::WORLD_VARIABLE;
@@ -155,7 +155,7 @@ pub async fn end_processes(runtime_dir: &Path) -> Result<usize, TrialError> {
         }
         let signal = if round == 0 { Signal::TERM } else { Signal::KILL };
         for &process in &found {
-            let sent = send(process, signal, Grounds::SimulatedProgram);
+            let sent = send(process, signal, SignalReason::SimulatedProgram);
             sent.map_err(|error| TrialError::Process { process, reason: error.to_string() })?;
             ended.insert((process.pid, process.start_time));
         }
@@ -174,7 +174,7 @@ pub async fn end_processes(runtime_dir: &Path) -> Result<usize, TrialError> {
 /// Ends the manager of a simulated host, and waits until it has ended.
 pub async fn end_manager(process: Identity) -> Result<(), TrialError> {
     let failed = |reason: String| TrialError::Process { process, reason };
-    send(process, Signal::TERM, Grounds::SimulatedManager).map_err(|error| failed(error.to_string()))?;
+    send(process, Signal::TERM, SignalReason::SimulatedManager).map_err(|error| failed(error.to_string()))?;
     let longest = crate::lifecycle::SOFT_STOP + DYING;
     let ended = tokio::time::timeout(longest, process::death(process)).await;
     ended.map_err(|_| failed("it does not stop".to_owned()))

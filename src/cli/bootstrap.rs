@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gpu_has_a_tenant_with_an_equal_share() {
+    fn each_gpu_gets_tenant_with_equal_share() {
         let limit = Some("0=2G,1=4096M".to_owned());
         let written = host_file(&BootstrapArgs { pinned_memory_limit: limit, ..args(3) }, &[0, 1]);
         let written = written.expect("a host file");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_other_gpus_and_wrong_ones_are_refused() {
+    fn limits_of_other_gpus_are_refused() {
         for (limit, words) in [("7=2G", "names GPU 7"), ("banana", "banana"), ("512K", "512K")] {
             let args = BootstrapArgs { pinned_memory_limit: Some(limit.into()), ..args(2) };
             let error = host_file(&args, &[0]).expect_err(limit);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn host_file_takes_the_place_of_an_earlier_one() {
+    fn host_file_replaces_an_earlier_one() {
         let with = |unit: &str| with_host_file(unit, "/etc/h.yaml");
         assert_eq!(
             with("ExecStart=/usr/bin/mps-manager serve\n").as_deref(),

@@ -145,7 +145,7 @@ pub(super) async fn change(
                 let changes = with_indices(client, changes).await;
                 return Ok(SpecAnswer { made, changes, view });
             }
-            // Somebody else changed it in between: what they wrote is read, and kept.
+            // Another caller changed it in between: that change is read, and kept.
             Err(ClientError::Refused(problem))
                 if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() && tries < TRIES =>
             {

@@ -1,4 +1,4 @@
-//! `mps-manager foreign`: control daemons that somebody else started.
+//! `mps-manager foreign`: control daemons that another program started.
 
 use std::process::ExitCode;
 

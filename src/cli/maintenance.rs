@@ -114,10 +114,10 @@ fn ready_words(cordoned: &[&str]) -> String {
     match cordoned {
         [] => "the daemons are ready".to_owned(),
         [one] => format!(
-            "the daemons are ready, and {one} is still cordoned: `mps-manager daemon uncordon {one}` lets clients in"
+            "the daemons are ready, and {one} is still cordoned: `mps-manager daemon uncordon {one}` admits clients again"
         ),
         several => format!(
-            "the daemons are ready, and {} are still cordoned: `mps-manager daemon uncordon NAME` lets clients in",
+            "the daemons are ready, and {} are still cordoned: `mps-manager daemon uncordon NAME` admits clients again",
             enumerated(several)
         ),
     }

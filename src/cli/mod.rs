@@ -193,7 +193,7 @@ enum CliCommand {
         #[command(subcommand)]
         command: lease::LeaseCommand,
     },
-    /// Show control daemons that somebody else started
+    /// Show control daemons that another program started
     Foreign {
         #[command(subcommand)]
         command: foreign::ForeignCommand,

@@ -85,7 +85,7 @@ pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
     let options = args.options;
     let is_quiet = !args.verbose && std::io::stderr().is_terminal();
     let config = args.config().map_err(|error| error.to_string())?;
-    // Somebody who sits there reads the address and what goes wrong; a filter that was chosen stays.
+    // A person at the terminal reads the address and what goes wrong; a filter that was chosen stays.
     let is_chosen = config.log_filter != Config::default().log_filter;
     let filter = if is_quiet && !is_chosen { "warn" } else { &config.log_filter };
     telemetry::start(config.log_format, filter)?;

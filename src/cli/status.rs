@@ -132,7 +132,7 @@ pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// Whether a tenant is ready, or not because somebody wanted that; of its daemon, `/readyz` says whether it is in its desired state.
+/// Whether a tenant is ready, or not because an operator wanted that; of its daemon, `/readyz` says whether it is in its desired state.
 fn is_as_desired(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_none_or(|ready| {
         ready.status

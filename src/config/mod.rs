@@ -261,7 +261,7 @@ mod tests {
     fn packaged_configuration_has_the_defaults() {
         let text = include_str!("../../deploy/config.toml");
         assert_eq!(toml::from_str::<Config>(text).expect("valid"), Config::default());
-        // Whoever takes a `#` away gets what the line says.
+        // A line whose `#` is removed has the default that it shows.
         let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
         let offered = lines.filter(|line| !line.starts_with(' ')).collect::<Vec<_>>().join("\n");
         let config = toml::from_str::<Config>(&offered).expect("valid without its `#`s");

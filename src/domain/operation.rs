@@ -81,7 +81,7 @@ pub enum OperationRequest {
         /// Its version.
         version: u32,
     },
-    /// Brings about what a host file changed: waits for its daemons, applies layouts, and deletes what was pruned.
+    /// Carries out what a host file changed: waits for its daemons, applies layouts, and deletes what was pruned.
     ApplySpec {
         /// How many changes the file made.
         changes: u32,
@@ -309,7 +309,7 @@ pub enum Resume {
     Undo(Undo),
     /// Its effect is seen already.
     Done,
-    /// It cannot be known, or should not be done any more.
+    /// Its outcome is unknown, and it is not repeated.
     Abandon(&'static str),
 }
 
@@ -322,15 +322,45 @@ pub enum Undo {
     Failed(String),
 }
 
+/// The step in which a restart stops its daemon.
+pub const STOP: &str = "stop";
+
 /// The step in which an operation is undone.
 pub const UNDO: &str = "undo";
 
-/// What every error says of a command that may still take effect.
-const MAY_TAKE_EFFECT: &str = "the termination may still take effect";
+/// How an operation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OperationEnd {
+    /// All of it was done.
+    Succeeded,
+    /// It was given up.
+    Failed {
+        /// Why, in words for the operator.
+        error: String,
+        /// Whether it may have done what was requested, or may yet.
+        outcome_is_unknown: bool,
+    },
+    /// It was called off.
+    Cancelled,
+}
 
-/// Whether an operation that failed with this error may have done what it was asked for, or may yet.
-pub fn is_outcome_unknown(error: &str) -> bool {
-    error.contains(MAY_TAKE_EFFECT)
+impl OperationEnd {
+    /// The state that it leaves the operation in.
+    pub fn state(&self) -> OperationState {
+        match self {
+            Self::Succeeded => OperationState::Succeeded,
+            Self::Failed { .. } => OperationState::Failed,
+            Self::Cancelled => OperationState::Cancelled,
+        }
+    }
+
+    /// Why it failed, if it did.
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Failed { error, .. } => Some(error),
+            Self::Succeeded | Self::Cancelled => None,
+        }
+    }
 }
 
 /// Decides what becomes of an operation found running at start.
@@ -350,8 +380,7 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
         OperationRequest::RestartDaemon { .. } => {
             // Once the stop has been journaled as done, the driver brings the daemon up by itself; a second
             // stop would cost the clients that came since.
-            let stopped =
-                operation.steps.iter().any(|step| step.name == "stop" && step.finished_at.is_some());
+            let stopped = operation.steps.iter().any(|step| step.name == STOP && step.finished_at.is_some());
             if stopped { Resume::Done } else { Resume::Finish }
         }
         OperationRequest::TerminateClient { .. } if !client_alive => Resume::Done,
@@ -406,7 +435,7 @@ mod tests {
     #[test]
     fn a_restart_is_not_done_twice() {
         let request = OperationRequest::RestartDaemon { grace_s: 1 };
-        let step = Step { name: "stop".into(), started_at: 0, finished_at: Some(1), outcome: None };
+        let step = Step { name: STOP.into(), started_at: 0, finished_at: Some(1), outcome: None };
         assert_eq!(resume(&operation(request.clone(), vec![step]), false), Resume::Done);
         assert_eq!(resume(&operation(request, vec![]), false), Resume::Finish);
     }

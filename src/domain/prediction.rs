@@ -24,14 +24,14 @@ pub struct Prediction {
     /// Whether tenants of its daemon reserve what they may use.
     pub admission: AdmissionMode,
     /// Each of its GPUs.
-    pub gpus: Vec<Outlook>,
+    pub gpus: Vec<GpuPrediction>,
     /// What would be refused and why, by the field of the spec to check first.
     pub refusals: Vec<AdmissionError>,
 }
 
 /// What a tenant would get of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outlook {
+pub struct GpuPrediction {
     /// The GPU.
     pub gpu: GpuUuid,
     /// Its place among those of the host.
@@ -64,7 +64,7 @@ pub struct Outlook {
     pub clients: u64,
 }
 
-impl Outlook {
+impl GpuPrediction {
     /// Bytes that the limits of all tenants come to.
     pub fn sum(&self) -> u64 {
         self.others.saturating_add(self.own.unwrap_or(0))
@@ -121,7 +121,7 @@ fn outlook(
     tenant: &TenantSpec,
     resolved: Option<&Resolved>,
     others: &[(TenantName, TenantSpec)],
-) -> Outlook {
+) -> GpuPrediction {
     let here = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| o);
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
@@ -129,7 +129,7 @@ fn outlook(
     let limit = limit_set.map_or(gpu.memory_total, MemoryLimit::bytes);
     let stated = here().chain([tenant]).filter_map(|tenant| tenant.max_clients);
     let memory = |tenant: &TenantSpec| memory_of(tenant, daemon, &gpu.uuid);
-    Outlook {
+    GpuPrediction {
         gpu: gpu.uuid.clone(),
         index: gpu.index,
         total_sms: gpu.sms,

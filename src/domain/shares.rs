@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_the_sum_of_daemons_that_state_one() {
+    fn capacity_sums_daemons_that_state_one() {
         let daemon = |gpus: u32, extra: &str| -> DaemonSpec {
             let gpus: Vec<_> = (0..gpus).map(|index| h200(index).uuid).collect();
             let gpus = serde_json::to_string(&gpus).expect("JSON");

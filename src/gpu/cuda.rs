@@ -212,15 +212,15 @@ fn has_symbol(name: &'static [u8]) -> bool {
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name).is_ok() }
 }
 
-/// The largest single allocation up to `asked` bytes that the current context grants, to the MiB.
+/// The largest single allocation up to `requested` bytes that the current context grants, to the MiB.
 ///
 /// The allocation is synchronous and plain: the asynchronous allocator takes memory in blocks of its own size
 /// and would answer for its pool.
-fn largest_allocation(asked: u64) -> Allocation {
+fn largest_allocation(requested: u64) -> Allocation {
     let mut refused_with = None;
     let mut granted = 0;
-    let mut refused = asked / MIB + 1;
-    let mut size = asked / MIB;
+    let mut refused = requested / MIB + 1;
+    let mut size = requested / MIB;
     while granted + 1 < refused {
         match allocate(size * MIB) {
             Ok(()) => granted = size,
@@ -231,7 +231,7 @@ fn largest_allocation(asked: u64) -> Allocation {
         }
         size = granted.midpoint(refused);
     }
-    Allocation { asked, largest: granted * MIB, refused_with }
+    Allocation { asked: requested, largest: granted * MIB, refused_with }
 }
 
 fn allocate(bytes: u64) -> Result<(), DriverError> {

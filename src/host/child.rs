@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use super::Signal;
-use super::signal::{Grounds, SignalTarget, send};
+use super::signal::{SignalReason, SignalTarget, send};
 
 /// How long a killed child may take to be reaped; longer only for one that is stuck in the kernel.
 const REAPED: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ impl Drop for OwnChild {
 }
 
 fn kill_group(child: &Child) {
-    if let Err(error) = send(SignalTarget::GroupOf(child), Signal::KILL, Grounds::OwnChild) {
+    if let Err(error) = send(SignalTarget::GroupOf(child), Signal::KILL, SignalReason::OwnChild) {
         tracing::debug!(%error, "a child is gone already");
     }
 }

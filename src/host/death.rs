@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
 use super::process::is_alive;
-use super::signal::{Grounds, SignalError, send};
+use super::signal::{SignalError, SignalReason, send};
 use super::{Identity, Signal, readable};
 
 /// How often `/proc` is checked where a pidfd cannot be had.
@@ -67,7 +67,7 @@ pub enum EndProcessError {
 pub async fn end_process(
     id: Identity,
     timeout: Duration,
-    grounds: Grounds,
+    grounds: SignalReason,
 ) -> Result<EndedBy, EndProcessError> {
     end_process_while(id, timeout, grounds, || ready(Ok(true))).await
 }
@@ -76,7 +76,7 @@ pub async fn end_process(
 pub async fn end_process_while<F: Future<Output = Result<bool, String>>>(
     id: Identity,
     timeout: Duration,
-    grounds: Grounds,
+    grounds: SignalReason,
     has_reason: impl FnMut() -> F,
 ) -> Result<EndedBy, EndProcessError> {
     end_process_with(id, timeout, grounds, [Signal::TERM, Signal::KILL], has_reason).await
@@ -85,7 +85,7 @@ pub async fn end_process_while<F: Future<Output = Result<bool, String>>>(
 async fn end_process_with<F: Future<Output = Result<bool, String>>>(
     id: Identity,
     timeout: Duration,
-    grounds: Grounds,
+    grounds: SignalReason,
     signals: [Signal; 2],
     mut has_reason: impl FnMut() -> F,
 ) -> Result<EndedBy, EndProcessError> {
@@ -155,9 +155,10 @@ mod tests {
         // As with a process that hangs in the kernel: signals do nothing to it.
         let always = || ready(Ok(true));
         let lives =
-            end_process_with(id, moment, Grounds::OwnChild, [Signal::CONT, Signal::WINCH], always).await;
+            end_process_with(id, moment, SignalReason::OwnChild, [Signal::CONT, Signal::WINCH], always).await;
         assert!(matches!(lives, Err(EndProcessError::Immortal)) && is_alive(id), "{lives:?}");
-        let killed = end_process_with(id, TIMEOUT, Grounds::OwnChild, [Signal::KILL, Signal::KILL], always);
+        let killed =
+            end_process_with(id, TIMEOUT, SignalReason::OwnChild, [Signal::KILL, Signal::KILL], always);
         let (ended, ()) = tokio::join!(killed, async { child.kill().expect("kill") });
         assert_eq!(ended.expect("dead"), EndedBy::ByItself);
         child.wait().expect("reaped");
@@ -165,16 +166,16 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
         assert_eq!(
-            end_process(id, Duration::from_secs(1), Grounds::ListedClient).await.expect("dead"),
+            end_process(id, Duration::from_secs(1), SignalReason::ListedClient).await.expect("dead"),
             EndedBy::BySignal
         );
         child.wait().expect("reaped");
 
         let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
         let id = identify(child.id()).expect("alive");
-        let spared = end_process_while(id, moment, Grounds::ListedClient, || ready(Ok(false))).await;
+        let spared = end_process_while(id, moment, SignalReason::ListedClient, || ready(Ok(false))).await;
         let unknown =
-            end_process_while(id, moment, Grounds::ListedClient, || ready(Err("why".to_owned()))).await;
+            end_process_while(id, moment, SignalReason::ListedClient, || ready(Err("why".to_owned()))).await;
         assert!(matches!(spared, Err(EndProcessError::Spared)), "{spared:?}");
         assert!(matches!(unknown, Err(EndProcessError::Unknown(_))) && is_alive(id), "{unknown:?}");
         child.kill().expect("kill");
@@ -182,7 +183,7 @@ mod tests {
 
         // No request ends it: this process lives on.
         let me = identify(std::process::id()).expect("alive");
-        let refused = end_process(me, moment, Grounds::RanUnderLease).await;
+        let refused = end_process(me, moment, SignalReason::RanUnderLease).await;
         assert!(matches!(refused, Err(EndProcessError::Signal(_))), "{refused:?}");
     }
 }

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn process_in_a_chroot_has_what_others_there_show() {
+    fn process_in_chroot_has_mounts_of_its_neighbours() {
         use std::io::{BufRead as _, BufReader};
         use std::process::{Command, Stdio};
         use std::time::{Duration, Instant};

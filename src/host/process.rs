@@ -358,7 +358,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use super::super::signal::{Grounds, send};
+    use super::super::signal::{SignalReason, send};
     use super::*;
     use rustix::process::Signal;
 
@@ -395,7 +395,7 @@ mod tests {
         executed(child.id());
         let id = identify(child.id()).expect("alive");
         assert!(!is_stopped(id.pid));
-        send(id, Signal::STOP, Grounds::OwnChild).expect("allowed");
+        send(id, Signal::STOP, SignalReason::OwnChild).expect("allowed");
         let deadline = Instant::now() + Duration::from_secs(30);
         while !is_stopped(id.pid) {
             assert!(Instant::now() < deadline, "SIGSTOP did nothing");

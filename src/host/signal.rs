@@ -5,7 +5,7 @@
 //! - Nothing else in this program sends a signal; a test searches the sources for it.
 //! - A process is held by a pidfd before its start time is compared, so a signal never reaches a later process of
 //!   that PID.
-//! - Every call states its [`Grounds`]. A process that was started outside this manager is signalled only as a client, and as a
+//! - Every call states its [`SignalReason`]. A process that was started outside this manager is signalled only as a client, and as a
 //!   client never this process, a control daemon, an MPS server, PID 1 or a kernel thread, whatever a caller, a
 //!   database or a daemon's list says. MPS programs are recognized by their file, since anybody chooses the name that
 //!   a program is called by.
@@ -33,7 +33,7 @@ pub const SERVER: &str = "nvidia-cuda-mps-server";
 
 /// Why a process may be signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Grounds {
+pub enum SignalReason {
     /// MPS lists it as a client of the daemon that is to be emptied.
     ListedClient,
     /// `mps-manager run` became it under a lease of the tenant.
@@ -52,7 +52,7 @@ pub enum Grounds {
     SimulatedManager,
 }
 
-impl Grounds {
+impl SignalReason {
     /// Whether the process is another program's, so that what it is must be checked before it is signalled.
     pub const fn is_client(self) -> bool {
         matches!(self, Self::ListedClient | Self::RanUnderLease)
@@ -139,7 +139,7 @@ impl From<Identity> for SignalTarget<'_> {
 pub fn send<'a>(
     target: impl Into<SignalTarget<'a>>,
     signal: Signal,
-    grounds: Grounds,
+    grounds: SignalReason,
 ) -> Result<Signalled, SignalError> {
     match target.into() {
         SignalTarget::Process(id) => to_process(id, signal, grounds),
@@ -147,7 +147,7 @@ pub fn send<'a>(
     }
 }
 
-fn to_process(id: Identity, signal: Signal, grounds: Grounds) -> Result<Signalled, SignalError> {
+fn to_process(id: Identity, signal: Signal, grounds: SignalReason) -> Result<Signalled, SignalError> {
     let Some(pid) = raw(id.pid) else { return Ok(Signalled::Gone) };
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) => pidfd,
@@ -176,7 +176,7 @@ fn to_group(child: &Child, signal: Signal) -> Result<Signalled, SignalError> {
         let Some(id) = super::process::identify(leader.as_raw_pid().unsigned_abs()) else {
             return Ok(Signalled::Gone);
         };
-        return to_process(id, signal, Grounds::OwnChild);
+        return to_process(id, signal, SignalReason::OwnChild);
     }
     match kill_process_group(leader, signal) {
         Ok(()) => Ok(Signalled::Sent),
@@ -186,24 +186,24 @@ fn to_group(child: &Child, signal: Signal) -> Result<Signalled, SignalError> {
 }
 
 /// What speaks against signalling a process on these grounds; `None` when nothing does.
-fn protected(pid: u32, grounds: Grounds) -> Option<Protected> {
+fn protected(pid: u32, grounds: SignalReason) -> Option<Protected> {
     let never = untouchable(pid);
     if never.is_some() || grounds.is_client() {
         return never.or_else(|| mps_program(pid));
     }
     let expected = match grounds {
-        Grounds::ControlDaemon => CONTROL,
-        Grounds::Server => SERVER,
-        Grounds::SimulatedProgram => {
+        SignalReason::ControlDaemon => CONTROL,
+        SignalReason::Server => SERVER,
+        SignalReason::SimulatedProgram => {
             let other = !plays_simulated_program(pid) && command(pid).is_some_and(|words| !words.is_empty());
             return other.then_some(Protected::AnotherProgram);
         }
-        Grounds::SimulatedManager => {
+        SignalReason::SimulatedManager => {
             let words = command(pid).unwrap_or_default();
             let serves = words.get(1).is_none_or(|word| word == "serve");
             return (!serves).then_some(Protected::AnotherProgram);
         }
-        Grounds::OwnChild => {
+        SignalReason::OwnChild => {
             let is_child = super::process::parent(pid) == Some(std::process::id());
             return (!is_child).then_some(Protected::NoChild);
         }
@@ -302,7 +302,7 @@ mod tests {
     use super::super::process::identify;
     use super::*;
 
-    const CLIENTS: [Grounds; 2] = [Grounds::ListedClient, Grounds::RanUnderLease];
+    const CLIENTS: [SignalReason; 2] = [SignalReason::ListedClient, SignalReason::RanUnderLease];
 
     fn until(what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -332,7 +332,7 @@ mod tests {
         child
     }
 
-    fn refusal(id: Identity, grounds: Grounds) -> Option<Protected> {
+    fn refusal(id: Identity, grounds: SignalReason) -> Option<Protected> {
         match send(id, Signal::CONT, grounds) {
             Err(SignalError::Protected { what, .. }) => Some(what),
             Ok(Signalled::Sent) => None,
@@ -387,19 +387,19 @@ mod tests {
         let mut daemon = called("nvidia-cuda-mps-control");
         let mut server = called("nvidia-cuda-mps-server");
         let id = |child: &std::process::Child| identify(child.id()).expect("alive");
-        assert_eq!(refusal(id(&daemon), Grounds::Server), Some(Protected::AnotherProgram));
-        assert_eq!(refusal(id(&server), Grounds::ControlDaemon), Some(Protected::AnotherProgram));
-        assert_eq!(refusal(id(&daemon), Grounds::ControlDaemon), None);
-        assert_eq!(refusal(id(&server), Grounds::Server), None);
+        assert_eq!(refusal(id(&daemon), SignalReason::Server), Some(Protected::AnotherProgram));
+        assert_eq!(refusal(id(&server), SignalReason::ControlDaemon), Some(Protected::AnotherProgram));
+        assert_eq!(refusal(id(&daemon), SignalReason::ControlDaemon), None);
+        assert_eq!(refusal(id(&server), SignalReason::Server), None);
         let me = identify(std::process::id()).expect("alive");
-        assert_eq!(refusal(me, Grounds::FailedStart), Some(Protected::Manager));
-        assert_eq!(refusal(id(&server), Grounds::OwnChild), None);
+        assert_eq!(refusal(me, SignalReason::FailedStart), Some(Protected::Manager));
+        assert_eq!(refusal(id(&server), SignalReason::OwnChild), None);
         let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs());
         if let Some(parent) = parent.filter(|pid| *pid > 1).and_then(identify) {
-            assert_eq!(refusal(parent, Grounds::OwnChild), Some(Protected::NoChild));
+            assert_eq!(refusal(parent, SignalReason::OwnChild), Some(Protected::NoChild));
         }
-        assert_eq!(refusal(id(&daemon), Grounds::SimulatedProgram), None, "it executes `sleep`");
-        assert_eq!(refusal(id(&daemon), Grounds::SimulatedManager), Some(Protected::AnotherProgram));
+        assert_eq!(refusal(id(&daemon), SignalReason::SimulatedProgram), None, "it executes `sleep`");
+        assert_eq!(refusal(id(&daemon), SignalReason::SimulatedManager), Some(Protected::AnotherProgram));
         for child in [&mut daemon, &mut server] {
             child.kill().expect("alive until here");
             child.wait().expect("reaped");
@@ -413,7 +413,7 @@ mod tests {
         let mut other = called("train.py");
         for child in [&mut real, &mut other] {
             let id = identify(child.id()).expect("alive");
-            assert_eq!(refusal(id, Grounds::SimulatedProgram), Some(Protected::AnotherProgram));
+            assert_eq!(refusal(id, SignalReason::SimulatedProgram), Some(Protected::AnotherProgram));
             child.kill().expect("alive until here");
             child.wait().expect("reaped");
         }
@@ -424,13 +424,13 @@ mod tests {
         let mut child = called("train.py");
         let id = identify(child.id()).expect("alive");
         let earlier = Identity { start_time: id.start_time - 1, ..id };
-        let sent = send(earlier, Signal::KILL, Grounds::ListedClient).expect("checked");
+        let sent = send(earlier, Signal::KILL, SignalReason::ListedClient).expect("checked");
         assert_eq!((sent, is_alive(id)), (Signalled::Gone, true));
-        let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("allowed");
+        let sent = send(id, Signal::KILL, SignalReason::ListedClient).expect("allowed");
         assert_eq!(sent, Signalled::Sent);
         until("it is dead", || !is_alive(id));
         child.wait().expect("reaped");
-        let sent = send(id, Signal::KILL, Grounds::ListedClient).expect("checked");
+        let sent = send(id, Signal::KILL, SignalReason::ListedClient).expect("checked");
         assert_eq!(sent, Signalled::Gone);
     }
 
@@ -445,7 +445,7 @@ mod tests {
         });
         let tid = receiver.recv().expect("a thread");
         let id = identify(tid).expect("it has a stat of its own");
-        let sent = send(id, Signal::CONT, Grounds::ListedClient);
+        let sent = send(id, Signal::CONT, SignalReason::ListedClient);
         assert!(matches!(sent, Err(SignalError::System(_)) | Ok(Signalled::Gone)), "{sent:?}");
         drop(stop);
         thread.join().expect("ended");

@@ -103,7 +103,7 @@ async fn made_ready(
                     ready => *why = ready.map(|ready| ready.message.clone()).unwrap_or_default(),
                 }
             }
-            // Somebody else wrote it in between, as its collection does.
+            // Another writer changed it in between, as its collection does.
             Err(error) if error.may_pass() || error.has_status(StatusCode::PRECONDITION_FAILED) => {
                 *why = error.to_string();
             }

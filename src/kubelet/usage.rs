@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_of_another_plugin_are_known_by_their_ids() {
+    fn replicas_of_other_plugins_are_recognised_by_id() {
         let gpu = "GPU-514466a0-8e68-f857-9f73-000000000000";
         let of = |resource: &str, ids: &[String]| (resource.to_owned(), ids.to_vec());
         let own = of("mps-manager.dev/sm32", &[format!("{gpu}-0")]);

@@ -141,7 +141,9 @@ pub(super) async fn back(engine: &Engine, operation: &Operation, stop: Stop) -> 
         .await?;
     let outcome = outcome.into_inner().unwrap_or_default();
     Err(match stop {
-        Stop::Failed(why) => Stop::Failed(format!("{why}. The daemon has {outcome}")),
+        Stop::Failed(why) | Stop::OutcomeUnknown(why) => {
+            Stop::Failed(format!("{why}. The daemon has {outcome}"))
+        }
         Stop::Cancelled => Stop::Cancelled,
     })
 }

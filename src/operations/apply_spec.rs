@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 use super::{Engine, OperationFailure, daemon};
 use crate::domain::count::counted;
-use crate::domain::event::{DomainEvent, EventCause};
+use crate::domain::event::DomainEvent;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::operation::{HostLayout, Operation, OperationRequest, OperationState};
 use crate::domain::{DaemonName, LayoutName};
 use crate::store::operations::CompletedStep;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError, TransactionEnd};
 use crate::supervisor::Observed;
 
 /// Seconds that clients of a pruned daemon get: it had none when the file was accepted.
@@ -68,7 +68,7 @@ pub(super) async fn run(
     children(engine, operation, &mut parts, deleted.collect()).await;
     for name in spec.delete_layouts {
         let part = format!("deletion of layout {name}");
-        let deleting = delete_layout(engine, name.clone());
+        let deleting = delete_layout(engine, operation.id, name.clone());
         parts.add(&part, engine.step(operation.id, &part, deleting).await);
     }
     if parts.failed.is_empty() {
@@ -96,11 +96,11 @@ async fn await_daemon(
         let handle = daemon::handle(engine, name)?;
         daemon::readiness(&handle).await?;
         let generation = handle.generation();
-        let settled = |seen: &Observed| {
+        let is_decided = |seen: &Observed| {
             let decided = |layout: &LayoutStatus| layout.generation >= generation && layout.is_decided();
             seen.status.layout.as_ref().is_none_or(decided)
         };
-        let seen = handle.wait_for(LAYOUT, settled).await;
+        let seen = handle.wait_for(LAYOUT, is_decided).await;
         let seen = seen.ok_or_else(|| format!("its layout was not applied within {LAYOUT:?}"))?;
         match seen.status.layout {
             Some(layout) if layout.state == LayoutState::Failed => {
@@ -170,7 +170,8 @@ async fn request_child(
             Box::pin(async move {
                 let now = clock.unix_ms();
                 store::operations::insert(&mut *db, id, &[daemon], &request, None, now).await?;
-                store::operations::requested(&mut *db, id, EventCause::Manager, now).await?;
+                let cause = store::events::start_of(&mut *db, parent).await?;
+                store::operations::requested(&mut *db, id, cause, now).await?;
                 let note = CompletedStep { name: step, outcome: id.to_string() };
                 store::operations::note_steps(db, parent, &[note], now).await?;
                 Ok(())
@@ -199,7 +200,11 @@ async fn ended(engine: &Engine, id: Uuid) -> Result<Operation, OperationFailure>
 }
 
 /// Deletes a layout that no daemon has any more.
-async fn delete_layout(engine: &Engine, name: LayoutName) -> Result<((), String), OperationFailure> {
+async fn delete_layout(
+    engine: &Engine,
+    operation: Uuid,
+    name: LayoutName,
+) -> Result<((), String), OperationFailure> {
     let clock = engine.clock;
     let deleted: Result<Result<(), Vec<DaemonName>>, StoreError> = engine
         .store
@@ -207,15 +212,16 @@ async fn delete_layout(engine: &Engine, name: LayoutName) -> Result<((), String)
             Box::pin(async move {
                 let holders = store::daemons::with_layout(&mut *db, &name).await?;
                 if !holders.is_empty() {
-                    return Ok((Err(holders), Fate::RollBack));
+                    return Ok((Err(holders), TransactionEnd::RollBack));
                 }
                 let Some(newest) = store::layouts::newest(&mut *db, &name).await? else {
-                    return Ok((Ok(()), Fate::RollBack));
+                    return Ok((Ok(()), TransactionEnd::RollBack));
                 };
                 store::layouts::delete(&mut *db, &name).await?;
                 let event = DomainEvent::LayoutDeleted { layout: name, version: Some(newest.version) };
-                store::events::append(db, &event.into(), clock.unix_ms()).await?;
-                Ok((Ok(()), Fate::Commit))
+                let cause = store::events::start_of(&mut *db, operation).await?;
+                store::events::append(db, &event.because(cause), clock.unix_ms()).await?;
+                Ok((Ok(()), TransactionEnd::Commit))
             })
         })
         .await;

@@ -8,9 +8,9 @@ use super::{Engine, OperationFailure};
 use crate::domain::DaemonName;
 use crate::domain::condition::{self};
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
-use crate::domain::operation::Operation;
+use crate::domain::operation::{Operation, STOP};
 use crate::domain::plan::Desired;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError, TransactionEnd};
 use crate::supervisor::{Handle, Observed};
 
 /// Longest time for a daemon to become ready: a server of eight GPUs takes about three seconds.
@@ -41,7 +41,7 @@ pub(super) async fn stop(
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Stopped))
         .await?;
-    engine.step(operation.id, "stop", stopped(&handle, grace_s)).await
+    engine.step(operation.id, STOP, stopped(&handle, grace_s)).await
 }
 
 pub(super) async fn restart(
@@ -69,7 +69,7 @@ pub(super) async fn restart(
     };
     let another = |status: &DaemonStatus| status.pid.is_some_and(|pid| pid.to_string() != old);
     engine
-        .step(operation.id, "stop", async {
+        .step(operation.id, STOP, async {
             if !another(&handle.observed().status) {
                 handle.set_grace(grace_s);
                 handle.restart().await?;
@@ -160,14 +160,14 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
                 .write(move |db| {
                     Box::pin(async move {
                         if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
-                            return Ok((Err(()), Fate::RollBack));
+                            return Ok((Err(()), TransactionEnd::RollBack));
                         }
                         let daemon = store::daemons::get(&mut *db, &name).await?;
                         if let Some(daemon) = &daemon {
                             store::operations::daemon_deleted(&mut *db, id, daemon, clock.unix_ms()).await?;
                         }
                         store::daemons::delete(db, &name, clock.unix_ms()).await?;
-                        Ok((Ok(daemon.map(|daemon| daemon.revision)), Fate::Commit))
+                        Ok((Ok(daemon.map(|daemon| daemon.revision)), TransactionEnd::Commit))
                     })
                 })
                 .await;

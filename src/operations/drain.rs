@@ -21,9 +21,9 @@ use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::timings::Timings;
 use crate::host::process::{EndProcessError, EndedBy, death, end_process_while};
-use crate::host::signal::{Grounds, SignalError};
+use crate::host::signal::{SignalError, SignalReason};
 use crate::host::{self, Identity};
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError, TransactionEnd};
 use crate::supervisor::{FreshError, Handle, PIPE_ENV, TerminateError, Termination};
 
 /// The step that keeps whether the daemon took clients before.
@@ -128,14 +128,14 @@ async fn set_schedulable(
         .write(move |db| {
             Box::pin(async move {
                 let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                    return Ok((None, Fate::RollBack));
+                    return Ok((None, TransactionEnd::RollBack));
                 };
                 let changed = daemon.spec.schedulable != schedulable;
                 if changed {
                     let spec = DaemonSpec { schedulable, ..daemon.spec.clone() };
                     store::operations::put_spec(&mut *db, operation, &daemon, &spec, clock.unix_ms()).await?;
                 }
-                Ok((Some(changed), Fate::Commit))
+                Ok((Some(changed), TransactionEnd::Commit))
             })
         })
         .await;
@@ -291,7 +291,9 @@ async fn terminate(
             // It is no client: nothing of MPS depends on how it ends.
             let has_reason =
                 || async { holds_lease(engine, daemons, *holder).await.map_err(|why| why.to_string()) };
-            match end_process_while((*holder).into(), PROCESS_END, Grounds::RanUnderLease, has_reason).await {
+            match end_process_while((*holder).into(), PROCESS_END, SignalReason::RanUnderLease, has_reason)
+                .await
+            {
                 Ok(how) => ended += u32::from(how == EndedBy::BySignal),
                 // Its lease was revoked.
                 Err(EndProcessError::Spared) => {}

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::failure::OperationFailure;
 use crate::clock::Clock;
 use crate::domain::gpu::Gpu;
-use crate::domain::operation::{Operation, OperationState};
+use crate::domain::operation::{Operation, OperationEnd};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::metrics::operations::Operations;
 use crate::store::{self, Store, StoreError};
@@ -39,6 +39,9 @@ pub(super) enum Stop {
     /// It failed.
     #[error("{0}")]
     Failed(String),
+    /// It failed, and may have done what was requested, or may yet.
+    #[error("{0}")]
+    OutcomeUnknown(String),
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
@@ -46,7 +49,10 @@ pub(super) enum Stop {
 
 impl From<OperationFailure> for Stop {
     fn from(failure: OperationFailure) -> Self {
-        Self::Failed(failure.0)
+        match failure {
+            OperationFailure::NotDone(why) => Self::Failed(why),
+            OperationFailure::OutcomeUnknown(why) => Self::OutcomeUnknown(why),
+        }
     }
 }
 
@@ -78,7 +84,7 @@ impl Engine {
         &self.outcomes
     }
 
-    /// Tells the engine that an operation was written.
+    /// Notifies the engine that an operation was written.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
@@ -181,17 +187,18 @@ impl Engine {
     }
 
     pub(super) async fn finish(&self, id: Uuid, result: Result<(), Stop>) -> Result<(), StoreError> {
-        let (state, error) = match result {
-            Ok(()) => (OperationState::Succeeded, None),
-            Err(Stop::Failed(why)) => (OperationState::Failed, Some(why)),
-            Err(Stop::Cancelled) => (OperationState::Cancelled, None),
+        let end = match result {
+            Ok(()) => OperationEnd::Succeeded,
+            Err(Stop::Failed(error)) => OperationEnd::Failed { error, outcome_is_unknown: false },
+            Err(Stop::OutcomeUnknown(error)) => OperationEnd::Failed { error, outcome_is_unknown: true },
+            Err(Stop::Cancelled) => OperationEnd::Cancelled,
         };
-        let clock = self.clock;
+        let (clock, state) = (self.clock, end.state());
         let ended: Result<Option<Operation>, StoreError> = self
             .store
             .commit(move |db| {
                 Box::pin(async move {
-                    store::operations::finish(&mut *db, id, state, error.as_deref(), clock.unix_ms()).await?;
+                    store::operations::finish(&mut *db, id, end, clock.unix_ms()).await?;
                     store::operations::get(db, id).await
                 })
             })

@@ -18,7 +18,7 @@ use crate::domain::layout::active::{
 };
 use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::execution::LayoutFailureCause;
-use crate::domain::layout::outlook::{LayoutPlan, Prospect};
+use crate::domain::layout::outlook::{LayoutPlan, OutlookInput};
 use crate::domain::layout::plan::{Plan, PlanInput, plan};
 use crate::domain::layout::record::{ExecutedStep, PartitionRun, Record};
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -29,7 +29,7 @@ use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid, PartitionName};
 use crate::host;
 use crate::store::operations::CompletedStep;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError, TransactionEnd};
 use crate::supervisor::{FreshError, Handle, Observed};
 
 /// Longest time for a layout to be applied, or taken back: a daemon that has to be started takes seconds.
@@ -55,13 +55,13 @@ pub enum OutlookError {
 
 impl From<OperationFailure> for OutlookError {
     fn from(failure: OperationFailure) -> Self {
-        Self::Unfit(failure.0)
+        Self::Unfit(failure.to_string())
     }
 }
 
 impl From<OutlookError> for OperationFailure {
     fn from(error: OutlookError) -> Self {
-        Self(error.to_string())
+        Self::NotDone(error.to_string())
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) struct ApplyFailed {
 
 impl From<OperationFailure> for ApplyFailed {
     fn from(failure: OperationFailure) -> Self {
-        Self { why: failure.0, cause: None }
+        Self { why: failure.to_string(), cause: None }
     }
 }
 
@@ -193,7 +193,7 @@ impl Engine {
             .map_or_else(|| self.clock.unix_ms(), |seen| seen.observed_at);
         Ok(LayoutPlan::of(
             planned,
-            &Prospect {
+            &OutlookInput {
                 version: &seen.desired.version,
                 layout,
                 daemon,
@@ -226,11 +226,11 @@ impl Engine {
             .write(move |db| {
                 Box::pin(async move {
                     let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                        return Ok((Ok(None), Fate::RollBack));
+                        return Ok((Ok(None), TransactionEnd::RollBack));
                     };
                     let admitted = living(store::partition_leases::holders(&mut *db, &boot_id).await?);
                     if let Some(held) = held(&removed, &admitted) {
-                        return Ok((Err(held), Fate::RollBack));
+                        return Ok((Err(held), TransactionEnd::RollBack));
                     }
                     let applied = store::layouts::applied(&mut *db, &name).await?;
                     let previous = Previous { layout: daemon.spec.layout.clone(), applied };
@@ -241,7 +241,10 @@ impl Engine {
                     }
                     let spec = DaemonSpec { layout: Some(requested.active), ..daemon.spec.clone() };
                     store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
-                    Ok((Ok(store::plans::desired(db, &name, &gpus, manager_uid).await?), Fate::Commit))
+                    Ok((
+                        Ok(store::plans::desired(db, &name, &gpus, manager_uid).await?),
+                        TransactionEnd::Commit,
+                    ))
                 })
             })
             .await;
@@ -302,7 +305,7 @@ impl Engine {
             .write(move |db| {
                 Box::pin(async move {
                     let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                        return Ok((None, Fate::RollBack));
+                        return Ok((None, TransactionEnd::RollBack));
                     };
                     store::layouts::put_change(&mut *db, id, &name, &change).await?;
                     if back {
@@ -313,7 +316,7 @@ impl Engine {
                     } else {
                         store::daemons::touch(&mut *db, &name).await?;
                     }
-                    Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, Fate::Commit))
+                    Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, TransactionEnd::Commit))
                 })
             })
             .await;

@@ -278,7 +278,7 @@ async fn unready(engine: &Engine) -> Result<Vec<String>, OperationFailure> {
 
 /// What failed, in words.
 fn failures(results: Vec<Result<(), OperationFailure>>) -> Vec<String> {
-    results.into_iter().filter_map(Result::err).map(|failure| failure.0).collect()
+    results.into_iter().filter_map(Result::err).map(|failure| failure.to_string()).collect()
 }
 
 /// What is written of a maintenance.

@@ -47,7 +47,7 @@ pub(super) async fn run(
         }
     };
     let error = match &ended {
-        Err(Stop::Failed(why)) => Some(why.clone()),
+        Err(Stop::Failed(why) | Stop::OutcomeUnknown(why)) => Some(why.clone()),
         _ => replay.error.clone(),
     };
     let finished_at = replay.finished_at.or_else(|| Some(engine.clock.unix_ms()));

@@ -24,7 +24,7 @@ pub use error::{FieldError, KEEPS_TURN, ServiceError};
 
 use backend::unavailable;
 
-use crate::store::Fate;
+use crate::store::TransactionEnd;
 
 /// How a write is done.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +98,6 @@ fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// Commit, or roll back for a dry run.
-fn fate(options: &WriteOptions) -> Fate {
-    if options.dry_run { Fate::RollBack } else { Fate::Commit }
+fn fate(options: &WriteOptions) -> TransactionEnd {
+    if options.dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit }
 }

@@ -208,7 +208,7 @@ mod tests {
     fn ten_chunk_id_matches_report_but_one_bit() {
         let name = h200("h200x1@13.2").add(0, 10).unwrap();
         let (_, id) = name.split_once('/').unwrap();
-        // Told: D/79e/DgwYMDAAAA…, which has 39 bits where ten chunks have 40.
+        // The recorded token: D/79e/DgwYMDAAAA…, which has 39 bits where ten chunks have 40.
         let recorded = STANDARD.decode(format!("D/79e/DgwYMD{}", "A".repeat(24))).unwrap();
         let ours = STANDARD.decode(id).unwrap();
         let differing: u32 = recorded.iter().zip(&ours).map(|(a, b)| (a ^ b).count_ones()).sum();

@@ -302,7 +302,7 @@ pub async fn forget_process(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store, StoreError, events};
+    use super::super::{Store, StoreError, TransactionEnd, events};
     use super::*;
     use crate::domain::event::DomainEvent;
     use crate::domain::tenant::tests::h200;
@@ -328,7 +328,7 @@ mod tests {
                     put(&mut *db, &name, &spec, 4).await?;
                     let second = get(&mut *db, &name).await?.expect("there");
                     let from = events_visible_from(&mut *db, &name).await?.expect("there");
-                    Ok(((first, second, last, from), Fate::RollBack))
+                    Ok(((first, second, last, from), TransactionEnd::RollBack))
                 })
             })
             .await;
@@ -356,7 +356,7 @@ mod tests {
                     let second = holder(&mut *db, &gpu).await?;
                     delete(&mut *db, &old, 4).await?;
                     let third = holder(&mut *db, &gpu).await?;
-                    Ok(([first, second, third], Fate::RollBack))
+                    Ok(([first, second, third], TransactionEnd::RollBack))
                 })
             })
             .await;
@@ -382,7 +382,7 @@ mod tests {
                     let other = incarnation(&mut *db, &name).await?.expect("there").process;
                     forget_process(&mut *db, &name, 7, 3).await?;
                     let same = incarnation(&mut *db, &name).await?.expect("there");
-                    Ok(((other, same), Fate::RollBack))
+                    Ok(((other, same), TransactionEnd::RollBack))
                 })
             })
             .await;

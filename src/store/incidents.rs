@@ -164,7 +164,7 @@ pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<(StoredInc
     row.map(|row| Ok((stored(id, &row.content)?, row.first_event))).transpose()
 }
 
-/// Records that somebody took note of an incident.
+/// Records that an incident was acknowledged.
 pub async fn acknowledge(
     db: &mut SqliteConnection,
     id: i64,

@@ -363,7 +363,7 @@ mod tests {
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::active::{PartitionIdSource, Previous};
     use crate::domain::layout::record::{PartitionRun, Record, RecordedStep};
-    use crate::domain::operation::{OperationRequest, OperationState};
+    use crate::domain::operation::{OperationEnd, OperationRequest};
     use crate::domain::tenant::tests::h200;
     use crate::domain::{PartitionId, PartitionName};
 
@@ -504,7 +504,7 @@ mod tests {
         .expect("written");
         assert!(expected().await.recreate);
         write(&store, move |db| {
-            Box::pin(async move { operations::finish(db, id, OperationState::Succeeded, None, 1).await })
+            Box::pin(async move { operations::finish(db, id, OperationEnd::Succeeded, 1).await })
         })
         .await
         .expect("written");

@@ -52,12 +52,12 @@ use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
 use tokio::sync::watch;
 
 pub use error::StoreError;
-pub use writer::{Fate, Transaction};
+pub use writer::{Transaction, TransactionEnd};
 
 use self::connection::{options, restrict_to_owner};
 use self::guard::Guard;
 use self::values::{from_json, parsed, to_json};
-use self::writer::Lane;
+use self::writer::JobSource;
 use crate::domain::health::HostHealth;
 use crate::metrics::store::Commits;
 
@@ -136,16 +136,16 @@ impl Store {
 
     /// Runs `job` on the writer, in order with all other jobs, and answers after the commit.
     ///
-    /// The job is in a savepoint of its own: an error or [`Fate::RollBack`] undoes it alone. A caller who stops
+    /// The job is in a savepoint of its own: an error or [`TransactionEnd::RollBack`] undoes it alone. A caller who stops
     /// waiting cancels nothing.
     pub async fn write<T, E, F>(&self, job: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), E>> + Send + 'static,
     {
         self.refuse_sealed()?;
-        self.writer.run(Lane::Requests, job).await
+        self.writer.run(JobSource::Requests, job).await
     }
 
     /// Runs a job as [`Store::write`] does, and keeps what it wrote unless it fails.
@@ -155,7 +155,7 @@ impl Store {
         E: From<StoreError> + Send + 'static,
         F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<T, E>> + Send + 'static,
     {
-        self.write(move |db| Box::pin(async move { Ok((job(db).await?, Fate::Commit)) })).await
+        self.write(move |db| Box::pin(async move { Ok((job(db).await?, TransactionEnd::Commit)) })).await
     }
 
     /// Runs a job as [`Store::write`] does, before all that wait there: a control process is started once its token is written.
@@ -163,10 +163,10 @@ impl Store {
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), E>> + Send + 'static,
     {
         self.refuse_sealed()?;
-        self.writer.run(Lane::Drivers, job).await
+        self.writer.run(JobSource::Drivers, job).await
     }
 
     /// Runs a job as [`Store::write`] does, sealed or not.
@@ -174,9 +174,9 @@ impl Store {
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), E>> + Send + 'static,
     {
-        self.writer.run(Lane::Requests, job).await
+        self.writer.run(JobSource::Requests, job).await
     }
 
     /// Refuses every write from now on: the database belongs to another machine.

@@ -85,7 +85,7 @@ pub async fn put_percentages(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fate, Store, daemons};
+    use super::super::{Store, TransactionEnd, daemons};
     use super::*;
     use crate::domain::ThreadPercentage;
     use crate::domain::daemon::DaemonSpec;
@@ -121,7 +121,7 @@ mod tests {
                     let read = (chunks(&mut *db).await?, percentages(&mut *db, &daemon).await?);
                     daemons::delete(&mut *db, &daemon, 0).await?;
                     assert_eq!(percentages(&mut *db, &daemon).await?, None, "it goes with the daemon");
-                    Ok::<_, StoreError>((read, Fate::RollBack))
+                    Ok::<_, StoreError>((read, TransactionEnd::RollBack))
                 })
             })
             .await

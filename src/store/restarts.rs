@@ -107,7 +107,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::super::replays::{end_restart, forget, get, page};
-    use super::super::{Fate, Store};
+    use super::super::{Store, TransactionEnd};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::record::PartitionRun;
@@ -199,7 +199,7 @@ mod tests {
                             .await?;
                     }
                     let kept = page(&mut *db, None, 99).await?;
-                    Ok(((seen, kept), Fate::RollBack))
+                    Ok(((seen, kept), TransactionEnd::RollBack))
                 })
             })
             .await;
@@ -223,7 +223,7 @@ mod tests {
                     super::super::host::move_to(&mut *db, "here", "another boot", 3).await?;
                     let read = page(&mut *db, None, 99).await?;
                     forget(&mut *db, 4).await?;
-                    Ok(((read, page(&mut *db, None, 99).await?), Fate::RollBack))
+                    Ok(((read, page(&mut *db, None, 99).await?), TransactionEnd::RollBack))
                 })
             })
             .await;
@@ -265,7 +265,7 @@ mod tests {
                         }
                         ended.extend(get(&mut *db, began[0].id).await?);
                     }
-                    Ok((ended, Fate::RollBack))
+                    Ok((ended, TransactionEnd::RollBack))
                 })
             })
             .await;

@@ -27,7 +27,7 @@ pub type Transaction<'c> = &'c mut SqliteConnection;
 
 /// Whether what a job wrote is kept, if it ran without error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum TransactionEnd {
     /// Keep what it wrote.
     Commit,
     /// Undo what it wrote: it was a dry run.
@@ -35,21 +35,21 @@ pub enum Fate {
 }
 
 /// A job that ran, and how its caller is answered once the commit is known.
-struct Ran {
+struct FinishedJob {
     keep: bool,
     answer: Box<dyn FnOnce(Option<StoreError>) + Send>,
 }
 
-type Job = Box<dyn for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Ran> + Send>;
+type Job = Box<dyn for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, FinishedJob> + Send>;
 
 enum Message {
     Job(Job),
     Close(oneshot::Sender<()>),
 }
 
-/// Whose job it is.
+/// Where a job comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum JobSource {
     /// A driver's, which waits with a daemon that is down.
     Drivers,
     /// Of a request, or of another task.
@@ -85,18 +85,18 @@ impl WriterHandle {
         [&self.queue, &self.urgent].map(|queue| queue.max_capacity() - queue.capacity()).iter().sum()
     }
 
-    pub(super) async fn run<T, E, F>(&self, lane: Lane, job: F) -> Result<T, E>
+    pub(super) async fn run<T, E, F>(&self, lane: JobSource, job: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<StoreError> + Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), E>> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), E>> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
         let job: Job = Box::new(move |transaction| {
             Box::pin(async move {
                 let result = job(transaction).await;
-                let keep = matches!(result, Ok((_, Fate::Commit)));
-                Ran {
+                let keep = matches!(result, Ok((_, TransactionEnd::Commit)));
+                FinishedJob {
                     keep,
                     answer: Box::new(move |failed| {
                         let result = match failed {
@@ -109,7 +109,7 @@ impl WriterHandle {
                 }
             })
         });
-        let queue = if lane == Lane::Drivers { &self.urgent } else { &self.queue };
+        let queue = if lane == JobSource::Drivers { &self.urgent } else { &self.queue };
         queue.try_send(Message::Job(job)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,

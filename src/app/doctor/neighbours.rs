@@ -38,7 +38,7 @@ impl Examination {
     /// Errors of the driver in the kernel's log since the boot.
     pub(super) fn kernel_log(&mut self) {
         let log = match &self.world {
-            // The simulated host has none of its own, but for what somebody writes there.
+            // The simulated host has none of its own, except for files that were written there by hand.
             Some(world) => fs::read_to_string(world.join("kernel.log"))
                 .map_err(|_| "a simulated host has no kernel's log".to_owned()),
             None => kernel_log().map_err(|error| format!("/dev/kmsg may not be read: {error}")),

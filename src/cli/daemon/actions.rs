@@ -48,7 +48,7 @@ async fn still_cordoned(client: &Client, name: &DaemonName) -> Result<String, Cl
     Ok(if daemon.spec.schedulable {
         String::new()
     } else {
-        format!(", and still cordoned: `mps-manager daemon uncordon {name}` lets clients in")
+        format!(", and still cordoned: `mps-manager daemon uncordon {name}` admits clients again")
     })
 }
 

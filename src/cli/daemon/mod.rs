@@ -107,7 +107,7 @@ pub(super) enum DaemonCommand {
         #[command(flatten)]
         call: CallArgs,
     },
-    /// Adopt a control daemon that somebody else started, or take back our own after the loss of the state directory
+    /// Adopt a control daemon that another program started, or take back our own after the loss of the state directory
     #[command(after_help = "Examples:
   mps-manager foreign list
   mps-manager daemon adopt gpu0 --process 1234-567890

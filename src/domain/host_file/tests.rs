@@ -286,7 +286,7 @@ daemons:
 ";
 
 #[test]
-fn template_becomes_provisioning_by_the_model_of_the_gpus() {
+fn template_becomes_provisioning_by_gpu_model() {
     let spec = resolve(&read(TEMPLATE), &StoredHost::default(), &gpus(), false).expect("a good file");
     let given = |name: &str| {
         let daemon = &spec.daemons[&DaemonName::parse(name).expect("a name")];
@@ -342,7 +342,7 @@ fn wrong_templates_are_refused_at_their_places() {
 }
 
 #[test]
-fn template_beyond_the_memory_is_refused_where_it_is_reserved() {
+fn template_beyond_reserved_memory_is_refused() {
     let text = TEMPLATE.replace("clients_per_gpu: 4", "clients_per_gpu: 9");
     let warnings = |text: &str| {
         let spec = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect("a good file");

@@ -401,8 +401,8 @@ impl Grouping<'_> {
         }
     }
 
-    /// The same for what comes and goes: it also belongs to the last incident of its kind and topic, unless somebody took note of
-    /// that one after it had ended.
+    /// The same for what comes and goes: it also belongs to the last incident of its kind and topic, unless that one
+    /// was acknowledged after it had ended.
     pub(super) fn recurring(&mut self, report: IncidentReport) {
         let same = |known: &&StoredIncident| {
             known.incident.kind == report.kind && known.incident.topic == report.topic
@@ -480,7 +480,7 @@ impl Grouping<'_> {
                 incident.suspects.push(suspect);
             }
         }
-        // A fault of which server.log says nothing names nobody, and yet somebody lost work.
+        // A fault of which server.log says nothing names nobody, and yet clients lost work.
         incident.awaits_clients |=
             report.kind == IncidentKind::GpuFault && report.clients.is_empty() && !report.is_hint;
         for client in report.clients {

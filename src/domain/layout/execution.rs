@@ -284,7 +284,7 @@ impl Execution {
         &self.executed_steps
     }
 
-    /// Tells what came of the command that [`Execution::next`] gave.
+    /// Takes the outcome of the command that [`Execution::next`] gave.
     pub fn answered(&mut self, answer: &CommandAnswer, present: &[GpuPartitions], duration_us: u64) {
         let (Some(sent), Some(ahead)) = (self.next(), self.ahead.get(self.next).cloned()) else { return };
         let now = listing(present);

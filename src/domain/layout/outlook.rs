@@ -77,7 +77,7 @@ pub struct LayoutBlocker {
 
 /// What an outlook is made of.
 #[derive(Debug, Clone, Copy)]
-pub struct Prospect<'a> {
+pub struct OutlookInput<'a> {
     /// Which version of which layout.
     pub version: &'a VersionRef,
     /// What it says.
@@ -98,8 +98,8 @@ pub struct Prospect<'a> {
 
 /// One number for everything that is done: on which daemon, with which GPU in which role, and each step. Clients come and go, and
 /// are no part of it: those that block it are refused by themselves.
-fn digest(prospect: &Prospect<'_>, steps: &[LayoutPlanStep]) -> String {
-    let Prospect { version, daemon, gpu_map, .. } = prospect;
+fn digest(prospect: &OutlookInput<'_>, steps: &[LayoutPlanStep]) -> String {
+    let OutlookInput { version, daemon, gpu_map, .. } = prospect;
     let step = |LayoutPlanStep { step, command }: &LayoutPlanStep| {
         let place = (step.gpu.clone(), step.partition.clone(), step.chunks, step.percentage);
         (step.action, place, step.id.clone(), step.expected.clone(), command.clone())
@@ -112,7 +112,7 @@ fn digest(prospect: &Prospect<'_>, steps: &[LayoutPlanStep]) -> String {
 
 impl LayoutPlan {
     /// A plan with what follows from it.
-    pub fn of(plan: Plan, prospect: &Prospect<'_>) -> Self {
+    pub fn of(plan: Plan, prospect: &OutlookInput<'_>) -> Self {
         let tenants = tenants(&plan, prospect);
         let in_force = plan.is_empty() && plan.blocked.is_empty();
         let steps: Vec<LayoutPlanStep> =
@@ -283,14 +283,14 @@ impl LayoutPlanStep {
     }
 }
 
-fn tenants(plan: &Plan, prospect: &Prospect<'_>) -> Vec<TenantPrediction> {
+fn tenants(plan: &Plan, prospect: &OutlookInput<'_>) -> Vec<TenantPrediction> {
     let named = prospect.layout.partitions().flat_map(|add| &add.tenants);
     let served = prospect.tenants.iter().filter(|tenant| tenant.spec.daemon == *prospect.daemon);
     let all: BTreeSet<&TenantName> = named.chain(served.map(|tenant| &tenant.name)).collect();
     all.into_iter().map(|name| tenant(name, plan, prospect)).collect()
 }
 
-fn tenant(name: &TenantName, plan: &Plan, prospect: &Prospect<'_>) -> TenantPrediction {
+fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> TenantPrediction {
     let known = prospect.tenants.iter().find(|tenant| tenant.name == *name);
     let mine = |add: &&AddStep| add.tenants.contains(name);
     let partitions: Vec<TenantPartition> = prospect

@@ -50,7 +50,7 @@ impl IncidentRow {
         self.incident.time_to_recovery_ms.map(Lasting)
     }
 
-    /// The moment at which somebody acknowledged it, and who.
+    /// When it was acknowledged, and by whom.
     pub(super) fn acknowledged(&self) -> Option<(Moment, &str)> {
         let acknowledged = self.incident.acknowledged.as_ref()?;
         Some((Moment(acknowledged.at), acknowledged.by.as_deref().unwrap_or("an operator")))

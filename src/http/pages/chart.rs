@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_row_has_values_read_after_the_page_began() {
+    fn newest_row_is_read_after_the_page_began() {
         let name = TenantName::parse("web").expect("name");
         let chart = Chart::of_tenant(1_000, &name, vec![Point { at: 1_003, clients: 2, memory: 0 }]);
         let newest = chart.moments().next().expect("rows");

@@ -1,4 +1,4 @@
-//! Tells an open page that it is stale, so that it reloads itself.
+//! Notifies an open page that it is stale, so that it reloads itself.
 //!
 //! The page is rendered by the same handler each time: nothing is known here about its content, and a plain reload does the
 //! same. Values such as memory change without an event, so pages are also marked stale every few seconds.

@@ -45,7 +45,7 @@ pub(super) struct Serving {
     pub(super) protocol: auto::Builder<TokioExecutor>,
     pub(super) certificates: Option<Arc<Certificates>>,
     pub(super) wire: Wire,
-    /// Tells connections to end after their requests in progress.
+    /// Asks connections to end after their requests in progress.
     pub(super) stop: CancellationToken,
 }
 

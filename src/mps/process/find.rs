@@ -20,7 +20,7 @@ use super::{PID_FILE, PIPE_ENV, SOCKET, TOKEN_ENV, pipe_inode};
 
 /// The result of the search for our own daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum DaemonSearch {
     /// It runs, and everything agrees.
     Ours(Identity),
     /// No process has the token, but for servers that outlived their daemon ([`orphans`]).
@@ -62,14 +62,14 @@ pub struct PipeDirectoryOccupant {
 ///
 /// That nothing was found is confirmed by a second search. A daemon is forked by a program that ends then: a search that lists
 /// the processes before the fork and reads that program after its end sees neither.
-pub fn find(token: &str, pipe_directory: &Path) -> Found {
+pub fn find(token: &str, pipe_directory: &Path) -> DaemonSearch {
     match search(token, pipe_directory) {
-        Found::None => search(token, pipe_directory),
+        DaemonSearch::None => search(token, pipe_directory),
         found => found,
     }
 }
 
-fn search(token: &str, pipe_directory: &Path) -> Found {
+fn search(token: &str, pipe_directory: &Path) -> DaemonSearch {
     let marked = process::find_by_env(TOKEN_ENV, token);
     let controls: Vec<Identity> = marked.iter().copied().filter(|id| is_control(id.pid)).collect();
     // While a daemon forks a server, that child still looks like the daemon.
@@ -81,25 +81,25 @@ fn search(token: &str, pipe_directory: &Path) -> Found {
             !controls.iter().any(|other| Some(other.pid) == parent)
         })
         .collect();
-    let doubtful = |reason: String| Found::Doubtful { reason };
+    let doubtful = |reason: String| DaemonSearch::Doubtful { reason };
     match daemons.as_slice() {
         [] => {
             // It may be a script, and what it runs before it becomes the daemon has the token too.
             let launcher = marked.iter().find(|id| is_launcher(id.pid));
             match (launcher, marked.iter().find(|id| !is_server(id.pid))) {
-                (Some(launcher), _) => Found::Starting(*launcher),
+                (Some(launcher), _) => DaemonSearch::Starting(*launcher),
                 (None, Some(other)) => doubtful(format!(
                     "process {} has the daemon's token and is not a control daemon",
                     other.pid
                 )),
-                (None, None) => Found::None,
+                (None, None) => DaemonSearch::None,
             }
         }
         [daemon] => match objection(*daemon, pipe_directory) {
             None if !process::leads_session(daemon.pid) && process::is_alive(*daemon) => {
-                Found::Starting(*daemon)
+                DaemonSearch::Starting(*daemon)
             }
-            None => Found::Ours(*daemon),
+            None => DaemonSearch::Ours(*daemon),
             Some(reason) => doubtful(reason),
         },
         several => {
@@ -110,12 +110,12 @@ fn search(token: &str, pipe_directory: &Path) -> Found {
 }
 
 /// Searches as [`find`] does, and compares with what was stored of the daemon.
-pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProcess) -> Found {
+pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProcess) -> DaemonSearch {
     let found = find(token, pipe_directory);
-    let Found::Ours(identity) = found else { return found };
+    let DaemonSearch::Ours(identity) = found else { return found };
     let inode = pipe_inode(pipe_directory).ok();
     if identity != recorded.identity {
-        return Found::Doubtful {
+        return DaemonSearch::Doubtful {
             reason: format!(
                 "process {identity} has the daemon's token, and {} was stored",
                 recorded.identity
@@ -123,7 +123,7 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProce
         };
     }
     if !inode.is_some_and(|inode| inode.is_same(recorded.pipe_inode)) {
-        return Found::Doubtful { reason: moved(pipe_directory, recorded.pipe_inode, inode) };
+        return DaemonSearch::Doubtful { reason: moved(pipe_directory, recorded.pipe_inode, inode) };
     }
     found
 }
@@ -132,13 +132,13 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProce
 /// time name it, and its command and its pipe directory must still be what they were.
 ///
 /// `of_anybody` is for one that is only observed; one that is managed is of our own uid.
-pub fn find_adopted(pipe_directory: &Path, recorded: RecordedProcess, of_anybody: bool) -> Found {
+pub fn find_adopted(pipe_directory: &Path, recorded: RecordedProcess, of_anybody: bool) -> DaemonSearch {
     let Identity { pid, .. } = recorded.identity;
     if !process::is_alive(recorded.identity) {
         // The number may be another program's by now; that process is none of ours.
-        return Found::None;
+        return DaemonSearch::None;
     }
-    let doubtful = |reason: String| Found::Doubtful { reason };
+    let doubtful = |reason: String| DaemonSearch::Doubtful { reason };
     if !is_control(pid) {
         return doubtful(format!(
             "process {pid} was adopted as a control daemon and runs something else now"
@@ -149,7 +149,7 @@ pub fn find_adopted(pipe_directory: &Path, recorded: RecordedProcess, of_anybody
         return doubtful(format!("process {pid} was adopted and has another uid than {me}"));
     }
     match pipe_inode(pipe_directory).ok() {
-        Some(inode) if inode.is_same(recorded.pipe_inode) => Found::Ours(recorded.identity),
+        Some(inode) if inode.is_same(recorded.pipe_inode) => DaemonSearch::Ours(recorded.identity),
         inode => doubtful(moved(pipe_directory, recorded.pipe_inode, inode)),
     }
 }

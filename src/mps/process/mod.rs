@@ -25,8 +25,8 @@ pub use directories::{
     DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
 };
 pub use find::{
-    Found, PipeDirectoryOccupant, RecordedProcess, daemon_of_pid_file, find, find_adopted, find_recorded,
-    is_listened_at, is_same_directory, mode, occupant, orphans, servers,
+    DaemonSearch, PipeDirectoryOccupant, RecordedProcess, daemon_of_pid_file, find, find_adopted,
+    find_recorded, is_listened_at, is_same_directory, mode, occupant, orphans, servers,
 };
 pub use start::{DaemonStartError, Launcher, StartSpec, Started, start};
 pub use stop::{DaemonEnd, StopError, Stopped, clean_stale, stop};

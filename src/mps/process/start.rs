@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::domain::daemon::Mode;
 use crate::domain::{GpuUuid, Inode};
-use crate::host::signal::{Grounds, send};
+use crate::host::signal::{SignalReason, send};
 use crate::host::{Identity, OwnChild, Signal, process};
 
 use super::super::binaries::{InstalledProgram, base_environment};
@@ -20,7 +20,7 @@ use super::super::command::Command;
 use super::super::log;
 use super::super::parse;
 use super::super::session::{Control, SessionError};
-use super::find::{Found, PipeDirectoryOccupant, find, mode, occupant};
+use super::find::{DaemonSearch, PipeDirectoryOccupant, find, mode, occupant};
 use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// How often a daemon that is about to appear is searched for.
@@ -214,12 +214,12 @@ async fn answering(
 ) -> Result<Started, DaemonStartError> {
     let identity = match appeared(spec, until).await {
         // Its starter has ended, so this is the daemon even if it stayed in this program's session.
-        Found::Ours(identity) | Found::Starting(identity) => identity,
-        Found::Doubtful { reason } => {
+        DaemonSearch::Ours(identity) | DaemonSearch::Starting(identity) => identity,
+        DaemonSearch::Doubtful { reason } => {
             abandon(spec);
             return Err(DaemonStartError::Doubtful { reason });
         }
-        Found::None => {
+        DaemonSearch::None => {
             abandon(spec);
             let (output, log_tail) = spec.words(&mut output);
             return Err(DaemonStartError::NoDaemon { status: status.to_string(), output, log_tail });
@@ -285,11 +285,11 @@ fn launch(
 }
 
 /// Waits for the daemon's process, which exists by the time that `-d` returns.
-async fn appeared(spec: &StartSpec, until: Instant) -> Found {
+async fn appeared(spec: &StartSpec, until: Instant) -> DaemonSearch {
     let until = until.min(Instant::now() + UNSEEN);
     loop {
         let found = find(&spec.token, &spec.pipe_directory);
-        if matches!(found, Found::Ours(_)) || Instant::now() >= until {
+        if matches!(found, DaemonSearch::Ours(_)) || Instant::now() >= until {
             return found;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -334,7 +334,7 @@ async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
 /// Kills what this start has left running, and nothing else will ever find: nothing had its token before.
 fn abandon(spec: &StartSpec) {
     for id in process::find_by_env(TOKEN_ENV, &spec.token) {
-        if let Err(error) = send(id, Signal::KILL, Grounds::FailedStart) {
+        if let Err(error) = send(id, Signal::KILL, SignalReason::FailedStart) {
             tracing::warn!(pid = id.pid, %error, "a process of a failed start is left over");
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::host::signal::{Grounds, SignalError, Signalled, send};
+use crate::host::signal::{SignalError, SignalReason, Signalled, send};
 use crate::host::{Identity, Signal, process};
 
 use super::super::control_channel::ControlChannel;
@@ -90,9 +90,9 @@ pub async fn stop(
     } else {
         // A server may have been replaced since; the daemon still lives, so its children are still its own.
         known.extend(servers(identity.pid));
-        if kill(identity, Signal::TERM, Grounds::ControlDaemon).await? {
+        if kill(identity, Signal::TERM, SignalReason::ControlDaemon).await? {
             DaemonEnd::Terminated
-        } else if kill(identity, Signal::KILL, Grounds::ControlDaemon).await? {
+        } else if kill(identity, Signal::KILL, SignalReason::ControlDaemon).await? {
             DaemonEnd::Killed
         } else {
             return Err(StopError::Immortal { identity });
@@ -105,7 +105,7 @@ pub async fn stop(
         if died(server, DYING).await {
             continue;
         }
-        if !kill(server, Signal::KILL, Grounds::Server).await? {
+        if !kill(server, Signal::KILL, SignalReason::Server).await? {
             return Err(StopError::Immortal { identity: server });
         }
         servers_killed += 1;
@@ -143,7 +143,7 @@ async fn quit(control: &dyn ControlChannel, identity: Identity, grace_s: u32) ->
 }
 
 /// Sends a signal to that very process and waits for its death; says whether it is dead.
-async fn kill(identity: Identity, signal: Signal, grounds: Grounds) -> Result<bool, StopError> {
+async fn kill(identity: Identity, signal: Signal, grounds: SignalReason) -> Result<bool, StopError> {
     match send(identity, signal, grounds) {
         Ok(Signalled::Gone) => Ok(true),
         Ok(Signalled::Sent) => Ok(died(identity, DYING).await),

@@ -14,7 +14,7 @@ use crate::domain::rfc3339;
 use crate::service::access::context::Permit;
 use crate::service::{Backend, ServiceError};
 use crate::store::audit::AuditResult;
-use crate::store::{self, Fate, StoreError, Transaction};
+use crate::store::{self, StoreError, Transaction, TransactionEnd};
 
 impl Backend {
     /// Runs a job on the writer, and writes the change's event and audit rows in the same transaction.
@@ -23,7 +23,9 @@ impl Backend {
     pub(in crate::service) async fn write<T, F>(&self, permit: &Permit, job: F) -> Result<T, ServiceError>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), ServiceError>> + Send + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), ServiceError>>
+            + Send
+            + 'static,
     {
         let Some(attempt) = permit.attempt() else {
             return self.parts.store.write(|db| Box::pin(only_rehearsed(db, job))).await;
@@ -36,7 +38,7 @@ impl Backend {
                     let mut before = specs(&mut *db, &attempt.target, any_spec).await?;
                     let written = store::layouts::last_row(&mut *db).await?;
                     let (value, fate) = job(&mut *db).await?;
-                    if fate == Fate::Commit {
+                    if fate == TransactionEnd::Commit {
                         let mut after = specs(&mut *db, &attempt.target, any_spec).await?;
                         if matches!(attempt.target, Target::Other(_)) {
                             new_layouts(&mut *db, written, &mut before, &mut after).await?;
@@ -60,13 +62,13 @@ impl Backend {
 }
 
 /// A job of a request that changes nothing.
-async fn only_rehearsed<T, F>(db: Transaction<'_>, job: F) -> Result<(T, Fate), ServiceError>
+async fn only_rehearsed<T, F>(db: Transaction<'_>, job: F) -> Result<(T, TransactionEnd), ServiceError>
 where
-    F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, Fate), ServiceError>>,
+    F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), ServiceError>>,
 {
     match job(db).await? {
-        (value, Fate::RollBack) => Ok((value, Fate::RollBack)),
-        (_, Fate::Commit) => {
+        (value, TransactionEnd::RollBack) => Ok((value, TransactionEnd::RollBack)),
+        (_, TransactionEnd::Commit) => {
             Err(ServiceError::Internal("a request that only reads made a change".to_owned()))
         }
     }
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_names_an_expiry_only_if_it_is_the_reason() {
+    fn deletion_names_expiry_only_as_its_reason() {
         let spec = serde_json::json!({ "daemon": "gpu0", "expires_at": "2025-11-25T05:03:49.120Z" });
         let expired_at = |action: &str| {
             let attempt = attempt_of("tenants/web", action);

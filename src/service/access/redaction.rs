@@ -353,7 +353,7 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
     let (occurrences, events) =
         if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
     let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
-    // Whoever lost work does not learn who is suspected, not even that it is one of its own.
+    // A tenant that lost work does not learn who is suspected, not even that it is one of its own.
     let suspects =
         incident.suspects.into_iter().filter(|suspect| !loses_work && is_own(suspect.tenant.as_ref()));
     let acknowledged = incident.acknowledged.map(|one| Acknowledgement { by: None, note: None, ..one });
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
     use crate::domain::DaemonName;
     use crate::domain::access::{Grant, Origin, Principal};
-    use crate::domain::event::EventSubject as About;
+    use crate::domain::event::EventSubject;
     use crate::domain::incident::{IncidentTopic, Suspect};
     use crate::service::FieldError;
 
@@ -475,7 +475,7 @@ mod tests {
                     at: 1,
                     kind: *kind,
                     severity: kind.severity(),
-                    subject: About::default(),
+                    subject: EventSubject::default(),
                     cause: EventCause::Outsider { command: Some(SECRET.to_owned()) },
                     message: SECRET.to_owned(),
                     details: Some(details),

@@ -15,7 +15,7 @@ use crate::service::access::tokens::{not_found, random};
 use crate::service::access::{NoHolder, SessionKey};
 use crate::service::limits::whole_seconds;
 use crate::service::{Backend, Service, ServiceError};
-use crate::store::{self, Fate, StoreError, Transaction};
+use crate::store::{self, StoreError, Transaction, TransactionEnd};
 
 /// Sessions per token; a further one ends the least recently used.
 const MAX_SESSIONS: usize = 32;
@@ -108,7 +108,7 @@ impl Service {
                     let owner = session_owner(&mut *db, &written.holder).await?;
                     let opened = DomainEvent::SessionOpened(owner);
                     store::events::append(db, &opened.because(by), now).await?;
-                    Ok::<_, ServiceError>(((), Fate::Commit))
+                    Ok::<_, ServiceError>(((), TransactionEnd::Commit))
                 })
             })
             .await?;
@@ -170,7 +170,9 @@ impl Service {
                 Err(NoHolder::OfAGroup(uid)) => (SessionHolder::User(uid), None),
                 // They have none.
                 Err(NoHolder::Anonymous) => {
-                    return backend.write(&permit, |_| Box::pin(async { Ok(((), Fate::Commit)) })).await;
+                    return backend
+                        .write(&permit, |_| Box::pin(async { Ok(((), TransactionEnd::Commit)) }))
+                        .await;
                 }
             },
             SessionsOf::AdminToken => (SessionHolder::AdminToken, None),
@@ -206,7 +208,9 @@ impl Service {
         // The code is kept in memory only; its creation is recorded. The manager's own code at its first start is not
         // recorded: that must also work with a read-only database.
         if ctx.actor.subject != Principal::Manager {
-            backend.write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), Fate::Commit)) })).await?;
+            backend
+                .write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), TransactionEnd::Commit)) }))
+                .await?;
         }
         let expires_at = backend.parts.access.keep_code(&code, holder, ctx.clock.unix_ms());
         Ok(NewCode { code, expires_at })
@@ -227,7 +231,7 @@ impl Backend {
         self.write(permit, move |db| {
             Box::pin(async move {
                 end(db, &holder, &digests, &by, clock.unix_ms()).await?;
-                Ok::<_, ServiceError>(((), Fate::Commit))
+                Ok::<_, ServiceError>(((), TransactionEnd::Commit))
             })
         })
         .await

@@ -202,7 +202,7 @@ async fn name_tenants(
             | DomainEvent::BypassChanged { .. }
             | DomainEvent::ClientRefused(_)
     );
-    // Whoever wrote a fault into the log may have named processes that live.
+    // The writer of a forged fault may have named processes that live.
     let is_logged = matches!(event, DomainEvent::ServerFault(ServerFault { known_from, .. }) if *known_from != KnownFrom::Poll);
     let affected = event.affected_clients_mut();
     // Some clients were lost before they were ever listed.

@@ -19,7 +19,7 @@ use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::audit::AuditResult;
-use crate::store::{self, Fate, StoreError};
+use crate::store::{self, StoreError, TransactionEnd};
 use crate::supervisor::{GpuPresence, OpenReports, RememberedDaemon};
 
 /// The machine ID of a host without one.
@@ -182,7 +182,7 @@ impl Backend {
                     store::host::move_to(&mut *db, &here, &boot_id, now).await?;
                     let confirmed = HostConfirmation::Machine(here);
                     put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
-                    Ok(((), Fate::Commit))
+                    Ok(((), TransactionEnd::Commit))
                 })
             })
             .await

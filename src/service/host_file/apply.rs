@@ -21,7 +21,7 @@ use crate::service::layouts::{may_change, put_if_new};
 use crate::service::{Backend, ServiceError, WriteOptions};
 use crate::store::audit::AuditResult;
 use crate::store::layouts::NewVersion;
-use crate::store::{self, Fate, Transaction};
+use crate::store::{self, Transaction, TransactionEnd};
 
 /// What was written.
 struct WrittenHost {
@@ -97,7 +97,7 @@ impl Backend {
                     let operation = store::operations::get(db, id).await?;
                     let operation = operation
                         .ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))?;
-                    let fate = if dry_run { Fate::RollBack } else { Fate::Commit };
+                    let fate = if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit };
                     Ok((WrittenHost { operation, desired, revoked }, fate))
                 })
             })
@@ -197,7 +197,7 @@ impl Writing {
     }
 
     /// Takes their GPUs from the daemons that give some up, so that others can have them in whatever order they are written. One that is
-    /// pruned stops at once, and is deleted by the operation; a driver waits for whoever still serves its GPUs.
+    /// pruned stops at once, and is deleted by the operation; a driver waits until no other daemon serves its GPUs.
     async fn release_gpus(&mut self, db: Transaction<'_>) -> Result<(), ServiceError> {
         for (name, before) in self.compared.stored.daemons.clone() {
             if before.is_observed() {

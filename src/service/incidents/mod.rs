@@ -137,7 +137,7 @@ pub struct WorstIncidents {
     pub open: u64,
 }
 
-/// A note of whoever acknowledges an incident.
+/// The note with which an incident is acknowledged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcknowledgeRequest {
@@ -290,7 +290,7 @@ fn checked_note(note: Option<String>) -> Result<Option<String>, ServiceError> {
 }
 
 fn already_acknowledged(id: i64, before: &Acknowledgement) -> ServiceError {
-    let by = before.by.as_deref().unwrap_or("somebody");
+    let by = before.by.as_deref().unwrap_or("another caller");
     let at = rfc3339::format(before.at);
     ServiceError::Conflict(format!(
         "incident {id} was acknowledged by {by} at {at}: nothing is left to acknowledge"

@@ -17,7 +17,7 @@ use super::cuda::{self, Context, Cuda};
 const SCHEMA: u32 = 1;
 /// Exit code when CUDA refuses.
 const REFUSED: u8 = 3;
-/// Groups that the splitter is asked for, from the chunk of the GPU on.
+/// Group sizes that the splitter is queried for, from the chunk of the GPU on.
 const GROUP_SIZES: [u32; 4] = [4, 8, 16, 32];
 
 #[derive(Serialize)]
@@ -151,16 +151,16 @@ fn describe(context: &mut Context, mps: bool, context_ms: f64, allocate_up_to: O
         context_ms,
         priorities: Priorities { least: 0, greatest: -5 },
         splitter: sizes.map(|size| gpu.split(sms, size)).collect(),
-        allocation: allocate_up_to.map(|asked| largest_allocation(context, asked)),
+        allocation: allocate_up_to.map(|requested| largest_allocation(context, requested)),
         uuid: gpu.uuid,
         name: gpu.name,
     }
 }
 
-/// The largest single allocation up to `asked` bytes, to the MiB; each is freed at once.
-fn largest_allocation(context: &mut Context, asked: u64) -> Allocation {
-    let (mut granted, mut refused, mut refused_with) = (0, asked / MIB + 1, None);
-    let mut size = asked / MIB;
+/// The largest single allocation up to `requested` bytes, to the MiB; each is freed at once.
+fn largest_allocation(context: &mut Context, requested: u64) -> Allocation {
+    let (mut granted, mut refused, mut refused_with) = (0, requested / MIB + 1, None);
+    let mut size = requested / MIB;
     while granted + 1 < refused {
         match context.allocate(size * MIB) {
             Ok(()) => {
@@ -174,7 +174,7 @@ fn largest_allocation(context: &mut Context, asked: u64) -> Allocation {
         }
         size = granted.midpoint(refused);
     }
-    Allocation { asked, largest: granted * MIB, refused_with }
+    Allocation { asked: requested, largest: granted * MIB, refused_with }
 }
 
 fn failure(error: &str, call: &str) -> Failure {

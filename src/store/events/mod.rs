@@ -1,6 +1,7 @@
 //! Events: appended in the transaction of what they report, read in pages, and pruned from the oldest on.
 
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
+use uuid::Uuid;
 
 use super::{StoreError, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
@@ -79,6 +80,13 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
         .await?;
     }
     Ok(id)
+}
+
+/// The start of an operation, as the cause of what it does.
+pub async fn start_of(db: &mut SqliteConnection, operation: Uuid) -> Result<EventCause, StoreError> {
+    let subject = EventSubject { operation: Some(operation), ..EventSubject::default() };
+    let started = latest(db, EventType::OperationStarted, &subject).await?;
+    Ok(started.map_or(EventCause::Manager, |id| EventCause::Event { id }))
 }
 
 /// The last event of a type about an operation, or else about a daemon.

@@ -1,4 +1,4 @@
-use super::super::{Fate, Store};
+use super::super::{Store, TransactionEnd};
 use super::*;
 use crate::domain::DaemonName;
 use crate::domain::condition::ConditionReason;
@@ -32,7 +32,7 @@ async fn open() -> (tempfile::TempDir, Store) {
 }
 
 /// Writes events in one transaction each; gives their numbers.
-async fn write(store: &Store, events: Vec<(NewEvent, i64)>, fate: Fate) -> Vec<i64> {
+async fn write(store: &Store, events: Vec<(NewEvent, i64)>, fate: TransactionEnd) -> Vec<i64> {
     let mut ids = Vec::new();
     for (event, now) in events {
         let written: Result<i64, StoreError> =
@@ -62,12 +62,12 @@ async fn event_ids_follow_commits_and_notify_watchers() {
     let newest = store.newest_event();
     assert_eq!(*newest.borrow(), 0);
     let started = || (started("gpu0"), 5);
-    assert_eq!(write(&store, vec![started(), started()], Fate::Commit).await, [1, 2]);
+    assert_eq!(write(&store, vec![started(), started()], TransactionEnd::Commit).await, [1, 2]);
     assert_eq!(*newest.borrow(), 2);
     // What was tried and not kept takes no number.
-    assert_eq!(write(&store, vec![started()], Fate::RollBack).await, [3]);
+    assert_eq!(write(&store, vec![started()], TransactionEnd::RollBack).await, [3]);
     assert_eq!(*newest.borrow(), 2);
-    assert_eq!(write(&store, vec![started()], Fate::Commit).await, [3]);
+    assert_eq!(write(&store, vec![started()], TransactionEnd::Commit).await, [3]);
     assert_eq!(*newest.borrow(), 3);
     let event = get(&mut store.read().await.expect("a reader"), 3).await.expect("read").expect("there");
     assert_eq!((event.id, event.at, event.kind), (3, 5, EventType::DaemonStarted));
@@ -78,9 +78,9 @@ async fn event_ids_follow_commits_and_notify_watchers() {
 async fn open_incidents_come_before_recovered_ones() {
     let (_dir, store) = open().await;
     let ready = || -> NewEvent { DomainEvent::DaemonReady { daemon: daemon("gpu0") }.into() };
-    write(&store, vec![(drifted("gpu1"), 1), (died("gpu1"), 2)], Fate::Commit).await;
+    write(&store, vec![(drifted("gpu1"), 1), (died("gpu1"), 2)], TransactionEnd::Commit).await;
     for at in 3..9 {
-        write(&store, vec![(died("gpu0"), at), (ready(), at)], Fate::Commit).await;
+        write(&store, vec![(died("gpu0"), at), (ready(), at)], TransactionEnd::Commit).await;
     }
     let mut reader = store.read().await.expect("a reader");
     let current = IncidentFilter::default().current(10);
@@ -95,7 +95,7 @@ async fn open_incidents_come_before_recovered_ones() {
 #[tokio::test]
 async fn opened_incident_has_its_severity() {
     let (_dir, store) = open().await;
-    write(&store, vec![(drifted("gpu0"), 1), (died("gpu1"), 2)], Fate::Commit).await;
+    write(&store, vec![(drifted("gpu0"), 1), (died("gpu1"), 2)], TransactionEnd::Commit).await;
     let opened = EventFilter { types: vec![EventType::IncidentOpened], ..EventFilter::default() };
     let mut reader = store.read().await.expect("a reader");
     let events = page(&mut reader, &opened, Order::OldestFirst, None, 10).await.expect("a page");
@@ -114,7 +114,7 @@ async fn events_are_filtered_by_subject_in_both_orders() {
         (died("gpu0"), 30),
         (DomainEvent::DaemonCrashLoop(crashes).into(), 40),
     ];
-    let written = write(&store, events, Fate::Commit).await;
+    let written = write(&store, events, TransactionEnd::Commit).await;
     let all = EventFilter::default();
     for (order, after, expected) in [
         (Order::OldestFirst, None, vec![1, 2, 3, 4]),
@@ -168,7 +168,7 @@ async fn event_with_several_subjects_is_found_by_each() {
         about(&daemons[1..], &gpus[1..]),
         about(&[], &[]),
     ];
-    write(&store, events, Fate::Commit).await;
+    write(&store, events, TransactionEnd::Commit).await;
     let of = |daemon: Option<usize>, gpu: Option<usize>| EventFilter {
         daemon: daemon.map(|index| daemons[index].clone()),
         gpu: gpu.map(|index| gpus[index].clone()),
@@ -216,9 +216,12 @@ async fn death_is_found_by_each_affected_tenant() {
         (DomainEvent::ServerDied { daemon: daemon("gpu0"), pid: 5, lost }.into(), 1)
     };
     let own = DomainEvent::TenantCreated { tenant: tenant("a"), daemon: Some(daemon("gpu0")) };
-    let written =
-        write(&store, vec![lost(&["a", "b", "a"]), lost(&["b"]), (own.into(), 1), lost(&[])], Fate::Commit)
-            .await;
+    let written = write(
+        &store,
+        vec![lost(&["a", "b", "a"]), lost(&["b"]), (own.into(), 1), lost(&[])],
+        TransactionEnd::Commit,
+    )
+    .await;
     for (name, on, expected) in [
         ("a", None, vec![1, 3]),
         ("b", None, vec![1, 2]),
@@ -245,7 +248,8 @@ async fn fault_from_log_alone_names_no_tenant() {
         (DomainEvent::ServerFault(fault).into(), 1)
     };
     let written =
-        write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Poll)], Fate::Commit).await;
+        write(&store, vec![fault(KnownFrom::ServerLog), fault(KnownFrom::Poll)], TransactionEnd::Commit)
+            .await;
     let filter = EventFilter { tenant: Some(tenant.clone()), ..EventFilter::default() };
     assert_eq!(places(&written, &ids(&store, &filter, Order::OldestFirst, None).await), [2]);
 }
@@ -257,7 +261,7 @@ async fn streams_report_lost_events_of_their_scope() {
     let of_daemon = |name: &str| lost(LostEvents::LinesMissed { daemon: daemon(name) });
     let whole = lost(LostEvents::NotWritten { count: 1, from: 1, until: 1 });
     let events = vec![of_daemon("gpu0"), whole, of_daemon("gpu1")];
-    write(&store, events, Fate::Commit).await;
+    write(&store, events, TransactionEnd::Commit).await;
     let mut reader = store.read().await.expect("a reader");
     for (tenant, of, from, expected) in [
         (None, None, None, vec![1, 2, 3]),
@@ -283,7 +287,7 @@ async fn event_names_the_event_that_caused_it() {
     let cause = EventTrigger::Latest(EventType::DaemonDied);
     let back = || (NewEvent { cause: cause.clone(), ..started("gpu0") }, 1);
     let events = vec![back(), (died("gpu0"), 1), (died("gpu1"), 1), back()];
-    let written = write(&store, events, Fate::Commit).await;
+    let written = write(&store, events, TransactionEnd::Commit).await;
     let mut reader = store.read().await.expect("a reader");
     let mut causes = Vec::new();
     for id in [written[0], written[3]] {
@@ -296,7 +300,7 @@ async fn event_names_the_event_that_caused_it() {
 async fn oldest_events_are_pruned_without_renumbering() {
     let (_dir, store) = open().await;
     let events = (0..10).map(|at| (started("gpu0"), at)).collect();
-    write(&store, events, Fate::Commit).await;
+    write(&store, events, TransactionEnd::Commit).await;
     let pruned = |before, last, most| {
         let store = store.clone();
         async move {
@@ -316,7 +320,7 @@ async fn oldest_events_are_pruned_without_renumbering() {
     );
     drop(reader);
     assert_eq!(pruned(100, 100, 100).await, 1);
-    assert_eq!(write(&store, vec![(died("gpu0"), 1)], Fate::Commit).await, [11]);
+    assert_eq!(write(&store, vec![(died("gpu0"), 1)], TransactionEnd::Commit).await, [11]);
 }
 
 #[tokio::test]
@@ -363,7 +367,7 @@ async fn filtered_event_pages_use_an_index() {
 async fn event_of_later_version_hides_no_other() {
     let (_dir, store) = open().await;
     let started = || (started("gpu0"), 5);
-    write(&store, vec![started(), started(), started()], Fate::Commit).await;
+    write(&store, vec![started(), started(), started()], TransactionEnd::Commit).await;
     let changed: Result<(), StoreError> = store
         .commit(|db| {
             Box::pin(async move {

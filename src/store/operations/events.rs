@@ -7,11 +7,11 @@ use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
     Details, DomainEvent, EventCause, EventSubject, EventType, OperationFacts, changed_fields,
 };
-use crate::domain::operation::{OperationRequest, OperationState, is_outcome_unknown};
+use crate::domain::operation::{OperationEnd, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// What an operation does, and on what.
-struct About {
+struct OperationSubject {
     id: String,
     request: OperationRequest,
     daemons: Vec<DaemonName>,
@@ -20,7 +20,7 @@ struct About {
     tenant: Option<TenantName>,
 }
 
-impl About {
+impl OperationSubject {
     async fn of(db: &mut SqliteConnection, id: &str) -> Result<Option<Self>, StoreError> {
         let request = sqlx::query_scalar!("SELECT request FROM operations WHERE id = ?", id);
         let Some(request) = request.fetch_optional(&mut *db).await? else { return Ok(None) };
@@ -132,32 +132,29 @@ pub async fn record_cancelled(
     append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelled).await
 }
 
-/// Tells that an operation began.
+/// Reports that an operation began.
 pub(super) async fn started(db: &mut SqliteConnection, id: &str, now: i64) -> Result<(), StoreError> {
     append_event(db, id, None, now, DomainEvent::OperationStarted).await
 }
 
-/// Tells how an operation ended.
+/// Reports how an operation ended.
 pub(super) async fn ended(
     db: &mut SqliteConnection,
     id: &str,
-    state: OperationState,
-    error: Option<&str>,
+    end: OperationEnd,
     now: i64,
 ) -> Result<(), StoreError> {
-    let event = |operation| match state {
-        OperationState::Failed => {
-            let error = error.unwrap_or_default().to_owned();
-            let outcome_is_unknown = is_outcome_unknown(&error);
+    let event = |operation| match end {
+        OperationEnd::Failed { error, outcome_is_unknown } => {
             DomainEvent::OperationFailed { operation, error, outcome_is_unknown }
         }
-        OperationState::Cancelled => DomainEvent::OperationCancelled(operation),
-        _ => DomainEvent::OperationFinished(operation),
+        OperationEnd::Cancelled => DomainEvent::OperationCancelled(operation),
+        OperationEnd::Succeeded => DomainEvent::OperationFinished(operation),
     };
     append_event(db, id, None, now, event).await
 }
 
-/// Tells what came of a step.
+/// Reports the outcome of a step.
 pub(super) async fn step(
     db: &mut SqliteConnection,
     id: &str,
@@ -191,7 +188,7 @@ pub async fn put_spec(
     Ok(())
 }
 
-/// Tells that an operation forgets a daemon.
+/// Reports that an operation deletes a daemon.
 pub async fn daemon_deleted(
     db: &mut SqliteConnection,
     id: uuid::Uuid,
@@ -228,7 +225,7 @@ async fn append_event(
     now: i64,
     event: impl FnOnce(OperationFacts) -> DomainEvent,
 ) -> Result<(), StoreError> {
-    let Some(about) = About::of(&mut *db, id).await? else { return Ok(()) };
+    let Some(about) = OperationSubject::of(&mut *db, id).await? else { return Ok(()) };
     let event = event(about.facts()?);
     let event = match by {
         Some(cause) => event.because(cause),

@@ -8,7 +8,9 @@ use uuid::Uuid;
 pub use events::{daemon_changed, daemon_deleted, put_spec, record_cancelled, requested, stop_requested};
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
+use crate::domain::operation::{
+    Operation, OperationEnd, OperationFilter, OperationRequest, OperationState, Step,
+};
 use crate::domain::{DaemonName, LayoutName, TenantName};
 
 struct OperationRow {
@@ -294,11 +296,10 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
 pub async fn finish(
     db: &mut SqliteConnection,
     id: Uuid,
-    state: OperationState,
-    error: Option<&str>,
+    end: OperationEnd,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (id, word) = (id.to_string(), state.as_str());
+    let (id, word, error) = (id.to_string(), end.state().as_str(), end.error());
     sqlx::query!(
         "UPDATE operations SET state = ?, error = ?, finished_at = ?, cancellable = 0 WHERE id = ?",
         word,
@@ -310,7 +311,7 @@ pub async fn finish(
     .await?;
     sqlx::query!("DELETE FROM layout_changes WHERE operation = ?", id).execute(&mut *db).await?;
     sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(&mut *db).await?;
-    events::ended(db, &id, state, error, now).await
+    events::ended(db, &id, end, now).await
 }
 
 /// Cancels an operation that has not begun; false when it has.
@@ -498,8 +499,7 @@ mod tests {
     }
 
     async fn end(store: &Store, id: u128) {
-        write(store, move |db| Box::pin(finish(db, Uuid::from_u128(id), OperationState::Succeeded, None, 2)))
-            .await;
+        write(store, move |db| Box::pin(finish(db, Uuid::from_u128(id), OperationEnd::Succeeded, 2))).await;
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use crate::domain::daemon::FaultHolder;
 use crate::domain::plan::Desired;
 use crate::domain::wedge::ReplacedProcess;
 use crate::host::process::death;
-use crate::host::signal::{Grounds, send};
+use crate::host::signal::{SignalReason, send};
 use crate::host::{self, Identity, Signal};
 use crate::mps::log;
 use crate::mps::process::foreign::stranded;
@@ -153,7 +153,7 @@ impl Driver {
         };
         let is_daemon = evidence.remedy == Remedy::KillDaemon;
         for process in killed {
-            let grounds = if is_daemon { Grounds::ControlDaemon } else { Grounds::Server };
+            let grounds = if is_daemon { SignalReason::ControlDaemon } else { SignalReason::Server };
             match send(process, Signal::KILL, grounds) {
                 Ok(_) => {
                     let replaced = ReplacedProcess {
@@ -255,7 +255,7 @@ impl Driver {
 }
 
 fn kill_server(server: Identity) {
-    if let Err(error) = send(server, Signal::KILL, Grounds::Server) {
+    if let Err(error) = send(server, Signal::KILL, SignalReason::Server) {
         tracing::error!(%server, %error, "the server was not killed");
     }
 }

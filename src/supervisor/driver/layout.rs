@@ -143,7 +143,7 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Tells that others began to change partitions, or that these are the layout's again.
+/// Reports that others began to change partitions, or that these are the layout's again.
 pub(super) fn log_drift(daemon: &DaemonName, before: Option<&LayoutStatus>, now: Option<&LayoutStatus>) {
     let (Some(before), Some(now)) = (before, now) else { return };
     if now.drift_seen.count > before.drift_seen.count {

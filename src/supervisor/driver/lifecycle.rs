@@ -12,7 +12,7 @@ use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::host::process::{death, is_alive};
-use crate::mps::process::{self as daemon, Found, RecordedProcess, StartSpec};
+use crate::mps::process::{self as daemon, DaemonSearch, RecordedProcess, StartSpec};
 use crate::supervisor::durable::DurableRecord;
 use crate::supervisor::observe::control_process::{shape, token};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
@@ -49,19 +49,19 @@ impl Driver {
             let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
             let found = tokio::task::spawn_blocking(move || match recorded {
                 Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
-                None if foreign => Found::None,
+                None if foreign => DaemonSearch::None,
                 Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
                 // The manager died between writing the token and learning the process.
                 None => daemon::find(&token, &directory),
             })
             .await;
             match found {
-                Ok(Found::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
+                Ok(DaemonSearch::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
                 found => break found,
             }
         };
         match found.map_err(|error| Blocker::doubtful(error.to_string()))? {
-            Found::None => {
+            DaemonSearch::None => {
                 // They may have hung, and the manager may have died before it saw to them.
                 if !observed {
                     self.end_orphaned_servers(desired).await;
@@ -79,12 +79,12 @@ impl Driver {
                 }
                 Ok(None)
             }
-            Found::Starting(program) => Err(Blocker::doubtful(format!(
+            DaemonSearch::Starting(program) => Err(Blocker::doubtful(format!(
                 "process {program} has been starting the daemon for more than {START_DEADLINE:?}: end it"
             ))),
-            Found::Doubtful { reason } => Err(Blocker::doubtful(reason)),
-            Found::Ours(identity) if foreign => self.foreign_shape(desired, identity).await.map(Some),
-            Found::Ours(identity) => {
+            DaemonSearch::Doubtful { reason } => Err(Blocker::doubtful(reason)),
+            DaemonSearch::Ours(identity) if foreign => self.foreign_shape(desired, identity).await.map(Some),
+            DaemonSearch::Ours(identity) => {
                 if let Some(incarnation) = &mut self.incarnation {
                     incarnation.process = Some((identity.pid, identity.start_time));
                     incarnation.pipe_inode = daemon::pipe_inode(&self.pipe_directory).ok();

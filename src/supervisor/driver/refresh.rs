@@ -124,7 +124,7 @@ fn outside_mps(
                 gpu: gpu.clone(),
                 uid: host::process::uid(process.pid),
                 program: program.map(|program| program.chars().take(120).collect()),
-                // Whoever has the leases adds it.
+                // The holder of the leases adds it.
                 tenant: None,
             });
         }
@@ -174,7 +174,7 @@ mod tests {
         let parent = host::process::parent(pid).and_then(host::process::identify);
         let of_daemon = parent.map(|parent| outside(&[parent]));
         let later = parent.map(|parent| outside(&[Identity { start_time: parent.start_time + 1, ..parent }]));
-        host::signal::send(identity, host::Signal::KILL, host::signal::Grounds::ListedClient)
+        host::signal::send(identity, host::Signal::KILL, host::signal::SignalReason::ListedClient)
             .expect("allowed");
         assert_eq!(found, [identity]);
         assert_eq!(of_daemon, parent.map(|_| Vec::new()), "the child of a control process is its server");

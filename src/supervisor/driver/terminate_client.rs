@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::host::process::{EndProcessError, EndedBy, death, end_process, is_stopped};
-use crate::host::signal::{Grounds, SignalError, send};
+use crate::host::signal::{SignalError, SignalReason, send};
 use crate::host::{Identity, Signal};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, ControlChannel, parse};
@@ -137,7 +137,7 @@ pub(crate) async fn resume(
         StoppedPolicy::Kill => Signal::KILL,
     };
     let lives = |why: String| TerminateError::Lives { client, why };
-    match send(identity, signal, Grounds::ListedClient) {
+    match send(identity, signal, SignalReason::ListedClient) {
         Ok(_) => {}
         Err(SignalError::Protected { what, .. }) => {
             return Err(TerminateError::Protected { client, what: what.to_string(), work_ended: false });
@@ -185,7 +185,7 @@ pub(crate) async fn terminate(
 
 /// Ends the process of a client whose work MPS has ended.
 async fn end_client_process(client: ClientId) -> Result<Termination, TerminateError> {
-    match end_process(client.into(), CLIENT_END, Grounds::ListedClient).await {
+    match end_process(client.into(), CLIENT_END, SignalReason::ListedClient).await {
         Ok(EndedBy::ByItself) => Ok(Termination::ByMps),
         Ok(EndedBy::BySignal) => Ok(Termination::ByMpsAndSignal),
         Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {

@@ -235,7 +235,7 @@ async fn dead_control_process_is_never_opened() {
 }
 
 #[tokio::test]
-async fn drained_tenant_is_closed_until_that_is_taken_back() {
+async fn drained_tenant_is_closed_until_undrained() {
     let host = host();
     let (_listener, control) = host.control();
     host.set(&[A, B], Handout::Open(control.clone()));

@@ -115,7 +115,7 @@ impl ForeignDaemonScanner {
         .map_err(|error| error.to_string())?
     }
 
-    /// Tells when a scan finds something else than the one before.
+    /// Reports when a scan finds something else than the one before.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Vec<ForeignDaemon>>> {
         self.seen.subscribe()
     }

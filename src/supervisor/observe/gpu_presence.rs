@@ -28,7 +28,7 @@ impl GpuPresence {
         self.mig.as_ref().map(|listed| listed.keys().cloned().collect())
     }
 
-    /// Tells all drivers what the driver lists now, if it is another list.
+    /// Sends all drivers what the driver lists now, if it is another list.
     pub fn publish_to(self, drivers: &watch::Sender<Self>) {
         drivers.send_if_modified(|known| {
             let changed = *known != self;

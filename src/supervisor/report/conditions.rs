@@ -259,10 +259,12 @@ fn applying(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, St
         .unwrap_or_else(|| (ConditionReason::AwaitingReadBack, "its settings are being read back".to_owned()))
 }
 
-type Reason = Option<(ConditionReason, String)>;
-
 /// The reasons of a daemon that was read, in the order in which one is chosen.
-fn reasons(state: &DaemonReconciler, desired: &Desired, seen: &Effective) -> [Reason; 8] {
+fn reasons(
+    state: &DaemonReconciler,
+    desired: &Desired,
+    seen: &Effective,
+) -> [Option<(ConditionReason, String)>; 8] {
     let fault = seen.servers.iter().find(|server| server.is_faulty());
     let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
     let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();

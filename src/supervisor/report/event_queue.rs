@@ -33,7 +33,7 @@ pub enum Observation {
 pub struct UnobservedClient {
     /// Its process ID.
     pub pid: u32,
-    /// The server that let it in.
+    /// The server that it connected to.
     pub server: u32,
     /// When it came, in unix milliseconds, by the log.
     pub came: Option<i64>,
@@ -89,7 +89,7 @@ struct QueueState {
 }
 
 impl EventQueue {
-    /// Tells of something; never waits.
+    /// Queues what was observed of a daemon; never waits.
     pub fn record(&self, entry: DaemonObservations) {
         if entry.observations.is_empty() {
             return;
@@ -98,7 +98,7 @@ impl EventQueue {
         self.push(QueuedItem::DaemonObservations(entry), observations, at);
     }
 
-    /// Tells of something for the manager itself.
+    /// Queues an event that concerns the manager itself.
     pub fn record_event(&self, event: NewEvent, at: i64) {
         self.push(QueuedItem::Event { at, event: Box::new(event) }, 1, at);
     }

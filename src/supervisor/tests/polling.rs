@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 
-use super::script::Trouble;
+use super::script::SessionFault;
 use super::*;
 
 /// What the last of several pauses may be late.
@@ -72,14 +72,14 @@ async fn fresh_polls_are_shared_by_all_waiters() {
     let first: Vec<_> = (0..16).map(|_| ask()).collect();
     // In the middle of that poll, which began before these ask.
     tokio::time::sleep(Duration::from_millis(15)).await;
-    let asked = host.fleet.context().clock.unix_ms();
+    let requested = host.fleet.context().clock.unix_ms();
     let second: Vec<_> = (0..16).map(|_| ask()).collect();
     for reader in first {
         reader.await.expect("no panic");
     }
     for reader in second {
         let effective = reader.await.expect("no panic").status.effective.expect("read");
-        assert!(effective.observed_at > asked, "a poll that began after the request");
+        assert!(effective.observed_at > requested, "a poll that began after the request");
     }
     assert_eq!(host.script.sessions().len(), before + 2);
 }
@@ -89,17 +89,17 @@ async fn stopped_daemon_is_read_without_session() {
     let host = ScriptedHost::ready().await;
     host.publish(Desired { running: false, ..desired(2) });
     host.await_phase(Phase::Stopped).await;
-    let (sessions, asked) = (host.script.sessions().len(), Instant::now());
+    let (sessions, began) = (host.script.sessions().len(), Instant::now());
     let seen = host.handle().fresh(TIMEOUT).await.expect("known");
     assert_eq!((seen.status.effective, seen.clients.len()), (None, 0));
-    assert!(asked.elapsed() <= LATE && host.script.sessions().len() == sessions);
+    assert!(began.elapsed() <= LATE && host.script.sessions().len() == sessions);
 }
 
 #[tokio::test(start_paused = true)]
 async fn busy_daemon_is_polled_again_soon() {
     let host = ScriptedHost::ready().await;
     let last = host.script.sessions().len();
-    host.script.trouble(Some(Trouble::Busy));
+    host.script.trouble(Some(SessionFault::Busy));
     let seen = host.wait_for("a poll fails", |observed| observed.status.phase != Phase::Ready).await;
     assert_eq!(seen.status.phase, Phase::Applying, "it answers others");
     let error = host.handle().fresh(Duration::from_secs(10)).await.expect_err("busy");
@@ -107,7 +107,7 @@ async fn busy_daemon_is_polled_again_soon() {
     host.wait_for("two more", |_| host.script.sessions().len() >= last + 4).await;
     host.script.trouble(None);
     host.await_phase(Phase::Ready).await;
-    // Each takes its whole time; the one that was asked for began at once.
+    // Each takes its whole time; the one that was requested began at once.
     let mut pauses = pauses(&opened_after(&host, last));
     pauses.sort();
     let again = DEADLINE + Duration::from_secs(1);
@@ -124,16 +124,16 @@ async fn blocked_start_is_retried_at_intervals() {
     host.publish(desired(1));
     host.await_phase(Phase::Blocked).await;
     tokio::time::sleep(3 * retry + SECOND).await;
-    let asked: Vec<Duration> = {
+    let polls: Vec<Duration> = {
         let listings = host.gpu.listings.lock().expect("whole");
         listings.iter().map(|at| at.duration_since(listings[0])).collect()
     };
-    assert_pauses(&pauses(&asked), &[retry; 3]);
+    assert_pauses(&pauses(&polls), &[retry; 3]);
     assert!(host.script.starts().is_empty());
     host.gpu.away.store(false, Ordering::Relaxed);
-    let (tried, asked) = (host.handle().try_again().await.expect("tried"), Instant::now());
+    let (tried, began) = (host.handle().try_again().await.expect("tried"), Instant::now());
     let seen = host.wait_for("tried", |observed| observed.has_tried(tried)).await;
     assert_eq!(seen.blocker(tried), None);
-    assert!(asked.elapsed() <= LATE, "it is not waited for");
+    assert!(began.elapsed() <= LATE, "it is not waited for");
     host.await_phase(Phase::Ready).await;
 }

@@ -31,7 +31,7 @@ const PRINTED: [(&str, &str); 3] = [("50.0", "50.0\n"), ("25.0", "25.0\n"), ("30
 
 /// What goes wrong with sessions until it is mended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum SessionFault {
     /// Other callers keep the daemon busy.
     Busy,
     /// The daemon says nothing.
@@ -70,7 +70,7 @@ struct DaemonState {
     replies: BTreeMap<String, String>,
     control: Option<Sleeper>,
     server: Option<Sleeper>,
-    trouble: Option<Trouble>,
+    trouble: Option<SessionFault>,
     /// How long each command takes.
     pace: Duration,
     /// Where control.log is, if its sessions are written there.
@@ -115,7 +115,7 @@ impl Script {
     }
 
     /// What sessions meet from now on; `None` once it is mended.
-    pub(super) fn trouble(&self, trouble: Option<Trouble>) {
+    pub(super) fn trouble(&self, trouble: Option<SessionFault>) {
         self.state().trouble = trouble;
     }
 
@@ -319,17 +319,17 @@ impl ScriptedSession {
         };
         let Some(control) = control else { return Err(SessionError::NoDaemon) };
         match trouble {
-            Some(Trouble::Busy) => {
+            Some(SessionFault::Busy) => {
                 tokio::time::sleep_until(self.deadline).await;
                 let last =
                     "exit status: 1, saying \"Cannot send command to MPS control daemon process\"".into();
                 Err(SessionError::Busy { attempts: 40, last, said_so: true })
             }
-            Some(Trouble::Silent) => tokio::select! {
+            Some(SessionFault::Silent) => tokio::select! {
                 () = tokio::time::sleep_until(self.deadline) => Err(SessionError::Unresponsive),
                 () = death(control) => Err(SessionError::NoDaemon),
             },
-            Some(Trouble::Lost(word)) if line.starts_with(word) => {
+            Some(SessionFault::Lost(word)) if line.starts_with(word) => {
                 if let Some(session) = self.script.state().sessions.last_mut() {
                     session.commands.push(line.clone());
                 }

@@ -1,6 +1,6 @@
 //! A daemon that does not answer.
 
-use super::script::{Transcript, Trouble};
+use super::script::{SessionFault, Transcript};
 use super::*;
 use crate::domain::condition::{ConditionReason, ConditionType};
 
@@ -11,14 +11,14 @@ const SILENT: Duration = Duration::from_secs(45);
 async fn unknown_outcome_is_followed_by_reads_only() {
     let host = ScriptedHost::ready().await;
     let before = host.script.sessions().len();
-    host.script.trouble(Some(Trouble::Lost("set_default_active_thread_percentage")));
+    host.script.trouble(Some(SessionFault::Lost("set_default_active_thread_percentage")));
     let quarter = ThreadPercentage::parse("25").expect("a quarter");
     host.publish(Desired { percentage: quarter, ..desired(2) });
     host.await_phase(Phase::Wedged).await;
     let lost = host.script.sessions().split_off(before);
     let [Transcript { commands, .. }] = lost.as_slice() else { panic!("{lost:?}") };
     assert_eq!(commands, &["set_default_active_thread_percentage 25.0"]);
-    host.script.trouble(Some(Trouble::Silent));
+    host.script.trouble(Some(SessionFault::Silent));
     host.wait_for("it is read", |_| host.script.sessions().len() == before + 3).await;
     host.script.trouble(None);
     host.await_phase(Phase::Ready).await;
@@ -33,7 +33,7 @@ async fn unknown_outcome_is_followed_by_reads_only() {
 async fn silent_daemon_is_replaced_after_its_time() {
     let host = ScriptedHost::ready().await;
     let (control, before) = (host.script.control_pid(), host.script.sessions().len());
-    host.script.trouble(Some(Trouble::Silent));
+    host.script.trouble(Some(SessionFault::Silent));
     host.await_phase(Phase::Wedged).await;
     let silent_since = host.script.sessions()[before].at;
     host.wait_for("it is killed", |observed| observed.status.deaths == 1).await;
@@ -57,7 +57,7 @@ async fn daemon_that_answers_again_is_kept() {
     let host = ScriptedHost::ready().await;
     let control = host.script.control_pid();
     for _ in 0..3 {
-        host.script.trouble(Some(Trouble::Silent));
+        host.script.trouble(Some(SessionFault::Silent));
         host.await_phase(Phase::Wedged).await;
         tokio::time::sleep(SILENT.checked_sub(2 * DEADLINE).expect("a longer time")).await;
         host.script.trouble(None);

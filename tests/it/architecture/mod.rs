@@ -148,6 +148,38 @@ fn no_source_file_is_too_long() {
     assert!(long.is_empty(), "more than {LONGEST} lines: {long:?}");
 }
 
+/// The tests of a file whose names have more than eight words.
+fn long_test_names(text: &str) -> Vec<&str> {
+    let mut long = Vec::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[") {
+            is_test |= line.ends_with("test]") || line.contains("::test(");
+            continue;
+        }
+        if is_test && let Some((_, rest)) = line.split_once("fn ") {
+            let name = rest.split(['(', '<']).next().unwrap_or_default();
+            long.extend((name.split('_').count() > 8).then_some(name));
+        }
+        is_test = false;
+    }
+    long
+}
+
+#[test]
+fn test_names_have_at_most_eight_words() {
+    let text = "#[test]\n#[ignore]\nfn a_b_c_d_e_f_g_h() {}\n#[tokio::test]\nasync fn a_b_c_d_e_f_g_h_i() {}\nfn a_b_c_d_e_f_g_h_i_j() {}";
+    assert_eq!(long_test_names(text), ["a_b_c_d_e_f_g_h_i"]);
+    let mut files = Vec::new();
+    for folder in ["src", "tests"] {
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut files);
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).expect("text");
+        assert_eq!(long_test_names(&text), Vec::<&str>::new(), "{}", file.display());
+    }
+}
+
 #[test]
 fn parts_use_only_what_is_below_them() {
     let allowed = allowed();

@@ -26,7 +26,7 @@ pub(super) struct Spec {
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum TransactionEnd {
     /// Done, and answered with this generation; deletions have none.
     Done(Option<i64>),
     Refused,
@@ -94,22 +94,22 @@ impl Ledger {
     }
 
     /// Notes what became of a write; `None` deletes.
-    pub(super) fn note(&mut self, name: &str, spec: Option<Spec>, fate: Fate) {
+    pub(super) fn note(&mut self, name: &str, spec: Option<Spec>, fate: TransactionEnd) {
         if name == SHARED {
             return self.note_shared(spec.expect("it is never deleted"), fate);
         }
         let may = self.own.entry(name.to_owned()).or_insert_with(|| vec![None]);
         match fate {
-            Fate::Done(_) => *may = vec![spec],
-            Fate::Refused | Fate::Unreached => {}
-            Fate::Unknown if may.contains(&spec) => {}
-            Fate::Unknown => may.push(spec),
+            TransactionEnd::Done(_) => *may = vec![spec],
+            TransactionEnd::Refused | TransactionEnd::Unreached => {}
+            TransactionEnd::Unknown if may.contains(&spec) => {}
+            TransactionEnd::Unknown => may.push(spec),
         }
     }
 
-    fn note_shared(&mut self, spec: Spec, fate: Fate) {
+    fn note_shared(&mut self, spec: Spec, fate: TransactionEnd) {
         match fate {
-            Fate::Done(generation) => {
+            TransactionEnd::Done(generation) => {
                 let generation = generation.expect("a write has a generation");
                 let before = self.shared.done.insert(generation, spec.clone());
                 assert!(
@@ -117,8 +117,8 @@ impl Ledger {
                     "two writes were answered with generation {generation}: {before:?}, {spec:?}"
                 );
             }
-            Fate::Refused | Fate::Unreached => {}
-            Fate::Unknown => self.shared.unknown.push(spec),
+            TransactionEnd::Refused | TransactionEnd::Unreached => {}
+            TransactionEnd::Unknown => self.shared.unknown.push(spec),
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use reqwest::Method;
 
-use super::ledger::{Fate, Ledger, SHARED, Spec};
+use super::ledger::{Ledger, SHARED, Spec, TransactionEnd};
 use super::plan::DAEMONS;
 use super::story::Story;
 use crate::harness::Api;
@@ -113,12 +113,13 @@ impl Writer {
                 let _open = desk.gate.read().unwrap_or_else(PoisonError::into_inner);
                 self.write()
             };
-            let pause = if done == Fate::Unreached { UNREACHED } else { self.rng.u64(1_000..20_000) };
+            let pause =
+                if done == TransactionEnd::Unreached { UNREACHED } else { self.rng.u64(1_000..20_000) };
             std::thread::sleep(Duration::from_micros(pause));
         }
     }
 
-    fn write(&mut self) -> Fate {
+    fn write(&mut self) -> TransactionEnd {
         let own = format!("w{}_{}", self.number, self.rng.usize(..NAMES));
         match self.rng.u32(..10) {
             0..6 => {
@@ -148,22 +149,22 @@ impl Writer {
         }
     }
 
-    fn put(&mut self, name: &str, spec: Spec) -> Fate {
+    fn put(&mut self, name: &str, spec: Spec) -> TransactionEnd {
         let fate = self.send(Method::PUT, name, Some(spec.json().to_string()));
         self.noted(name, Some(spec), fate)
     }
 
-    fn delete(&mut self, name: &str) -> Fate {
+    fn delete(&mut self, name: &str) -> TransactionEnd {
         let fate = self.send(Method::DELETE, name, None);
         self.noted(name, None, fate)
     }
 
-    fn noted(&self, name: &str, spec: Option<Spec>, fate: Fate) -> Fate {
+    fn noted(&self, name: &str, spec: Option<Spec>, fate: TransactionEnd) -> TransactionEnd {
         let what = match fate {
-            Fate::Done(_) => "writes acknowledged",
-            Fate::Refused => "writes refused",
-            Fate::Unreached => "writes that found nobody there",
-            Fate::Unknown => "writes without an answer",
+            TransactionEnd::Done(_) => "writes acknowledged",
+            TransactionEnd::Refused => "writes refused",
+            TransactionEnd::Unreached => "writes that found nobody there",
+            TransactionEnd::Unknown => "writes without an answer",
         };
         self.desk.story.count(what);
         self.desk.story.log(format!("{name}: {spec:?} {fate:?}"));
@@ -171,7 +172,7 @@ impl Writer {
         fate
     }
 
-    fn send(&self, method: Method, name: &str, body: Option<String>) -> Fate {
+    fn send(&self, method: Method, name: &str, body: Option<String>) -> TransactionEnd {
         let deletes = method == Method::DELETE;
         let before = self.desk.manager.load(Ordering::SeqCst);
         self.desk.in_flight.fetch_add(1, Ordering::SeqCst);
@@ -179,21 +180,21 @@ impl Writer {
         self.desk.in_flight.fetch_sub(1, Ordering::SeqCst);
         let lived = before.is_multiple_of(2) && self.desk.manager.load(Ordering::SeqCst) == before;
         match sent {
-            Ok(answer) if (200..300).contains(&answer.status) => {
-                Fate::Done((!deletes).then(|| answer.json()["generation"].as_i64().expect("a generation")))
-            }
+            Ok(answer) if (200..300).contains(&answer.status) => TransactionEnd::Done(
+                (!deletes).then(|| answer.json()["generation"].as_i64().expect("a generation")),
+            ),
             // 401: another manager has the port of one that died.
             Ok(answer) if (400..500).contains(&answer.status) || answer.status == 503 => {
                 self.desk.story.count(&format!("writes refused with {}", answer.status));
                 if lived && answer.status == 503 {
                     self.desk.story.count(UNAVAILABLE);
                 }
-                Fate::Refused
+                TransactionEnd::Refused
             }
             Ok(answer) => panic!("{} {}", answer.status, answer.text),
             Err(error) if lived => panic!("{name}: no answer, and nobody struck the manager: {error:?}"),
-            Err(error) if error.is_connect() => Fate::Unreached,
-            Err(_) => Fate::Unknown,
+            Err(error) if error.is_connect() => TransactionEnd::Unreached,
+            Err(_) => TransactionEnd::Unknown,
         }
     }
 }

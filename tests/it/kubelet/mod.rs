@@ -168,7 +168,7 @@ fn places_are_unhealthy_without_daemon_or_manager() {
 }
 
 #[test]
-fn allocation_makes_a_tenant_until_its_pod_is_gone() {
+fn allocation_makes_tenant_until_pod_is_gone() {
     let host = Host::ready();
     divide(&host, 4);
     let mut kubelet = kubelet(&host);

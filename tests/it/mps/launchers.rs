@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use mps_manager::host::process;
-use mps_manager::mps::process::{Found, Launcher, StartSpec, find, start};
+use mps_manager::mps::process::{DaemonSearch, Launcher, StartSpec, find, start};
 
 use super::host::{Host, eventually};
 use crate::harness::scratch::install_script;
@@ -57,7 +57,7 @@ async fn running_launcher_counts_as_starting_daemon() {
     let (token, pipe) = (spec.token.clone(), spec.pipe_directory.clone());
     let program = host.program();
     let starting = tokio::spawn(async move { start(&program, &spec).await });
-    let at_work = || matches!(find(&token, &pipe), Found::Starting(_));
+    let at_work = || matches!(find(&token, &pipe), DaemonSearch::Starting(_));
     eventually("the launcher is seen at work", at_work).await;
     starting.abort();
 }

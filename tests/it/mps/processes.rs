@@ -8,8 +8,8 @@ use mps_manager::domain::Inode;
 use mps_manager::domain::daemon::Mode;
 use mps_manager::host::{Identity, Signal, process};
 use mps_manager::mps::process::{
-    DaemonEnd, DaemonStartError, Found, RecordedProcess, clean_stale, find, find_recorded, mode, occupant,
-    pipe_inode, servers, start, stop,
+    DaemonEnd, DaemonSearch, DaemonStartError, RecordedProcess, clean_stale, find, find_recorded, mode,
+    occupant, pipe_inode, servers, start, stop,
 };
 use mps_manager::mps::{Command, InstalledProgram};
 
@@ -43,9 +43,9 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
 
     // Who it is, to one that comes later.
     assert_eq!(started.pipe_inode, pipe_inode(pipe).expect("inode"));
-    assert_eq!(find(&spec.token, pipe), Found::Ours(started.identity));
+    assert_eq!(find(&spec.token, pipe), DaemonSearch::Ours(started.identity));
     let recorded = RecordedProcess { identity: started.identity, pipe_inode: started.pipe_inode };
-    assert_eq!(find_recorded(&spec.token, pipe, recorded), Found::Ours(started.identity));
+    assert_eq!(find_recorded(&spec.token, pipe, recorded), DaemonSearch::Ours(started.identity));
     let holder = occupant(pipe).expect("occupied");
     assert_eq!((holder.pid, holder.ours.as_ref()), (Some(pid), Some(&spec.token)));
     assert!(matches!(start(&host.program(), &spec).await, Err(DaemonStartError::Occupied { .. })));
@@ -55,12 +55,12 @@ async fn daemon_is_started_found_stopped_and_cleaned() {
     let server = server(&control).await;
     let of_daemon: Vec<u32> = servers(pid).into_iter().map(|id| id.pid).collect();
     assert_eq!(of_daemon, [server], "the server is its child, and no daemon in spite of the token");
-    assert_eq!(find(&spec.token, pipe), Found::Ours(started.identity));
+    assert_eq!(find(&spec.token, pipe), DaemonSearch::Ours(started.identity));
 
     let stopped = stop(&control, started.identity, 1).await.expect("stopped");
     assert_eq!((stopped.how, stopped.servers_killed), (DaemonEnd::Quit, 0));
     assert_eq!(process::identify(server), None);
-    assert_eq!(find(&spec.token, pipe), Found::None);
+    assert_eq!(find(&spec.token, pipe), DaemonSearch::None);
     assert_eq!(occupant(pipe), None);
     assert_eq!(stop(&control, started.identity, 1).await.expect("nothing to do").how, DaemonEnd::AlreadyDead);
     clean_stale(pipe).expect("cleaned");
@@ -82,7 +82,7 @@ async fn killed_daemon_is_noticed_and_replaced() {
     assert!(spec.pipe_directory.join("control").exists());
     assert!(spec.pipe_directory.join("nvidia-cuda-mps-control.pid").exists());
     assert_eq!(occupant(&spec.pipe_directory), None);
-    assert_eq!(find(&spec.token, &spec.pipe_directory), Found::None);
+    assert_eq!(find(&spec.token, &spec.pipe_directory), DaemonSearch::None);
 
     spec.token.push_str("-second");
     let second = start(&host.program(), &spec).await.expect("in the same directory");
@@ -95,8 +95,8 @@ async fn killed_daemon_is_noticed_and_replaced() {
 async fn two_daemons_run_side_by_side() {
     let host = Host::new("h200x2");
     let (one, two) = tokio::join!(host.start("a"), host.start("b"));
-    assert_eq!(find(&one.0.token, &one.0.pipe_directory), Found::Ours(one.1.identity));
-    assert_eq!(find(&two.0.token, &two.0.pipe_directory), Found::Ours(two.1.identity));
+    assert_eq!(find(&one.0.token, &one.0.pipe_directory), DaemonSearch::Ours(one.1.identity));
+    assert_eq!(find(&two.0.token, &two.0.pipe_directory), DaemonSearch::Ours(two.1.identity));
     stop(&host.control(&one.0), one.1.identity, 1).await.expect("stopped");
     assert!(process::is_alive(two.1.identity));
 }
@@ -106,18 +106,24 @@ async fn mismatched_daemon_is_doubtful() {
     let host = Host::new("h200x2");
     let (spec, started) = host.start("a").await;
     let elsewhere = host.spec("b").pipe_directory;
-    let Found::Doubtful { reason } = find(&spec.token, &elsewhere) else { panic!("another directory") };
+    let DaemonSearch::Doubtful { reason } = find(&spec.token, &elsewhere) else {
+        panic!("another directory")
+    };
     assert!(reason.contains(&elsewhere.display().to_string()), "{reason}");
 
     let Identity { pid, start_time } = started.identity;
     let earlier = Identity { pid, start_time: start_time - 1 };
     let recorded = RecordedProcess { identity: earlier, pipe_inode: started.pipe_inode };
-    assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
+    assert!(matches!(
+        find_recorded(&spec.token, &spec.pipe_directory, recorded),
+        DaemonSearch::Doubtful { .. }
+    ));
     let Inode { number, born } = started.pipe_inode;
     let earlier = born.map(|born| Inode { number, born: Some(born - 1) });
     for other in [Some(Inode { number: number + 1, born }), earlier].into_iter().flatten() {
         let recorded = RecordedProcess { identity: started.identity, pipe_inode: other };
-        let Found::Doubtful { reason } = find_recorded(&spec.token, &spec.pipe_directory, recorded) else {
+        let DaemonSearch::Doubtful { reason } = find_recorded(&spec.token, &spec.pipe_directory, recorded)
+        else {
             panic!("another inode")
         };
         assert!(reason.contains("not the directory that the daemon was started in"), "{reason}");
@@ -128,7 +134,10 @@ async fn mismatched_daemon_is_doubtful() {
     fs::rename(&spec.pipe_directory, &moved).expect("moved");
     fs::create_dir(&spec.pipe_directory).expect("made");
     let recorded = RecordedProcess { identity: started.identity, pipe_inode: started.pipe_inode };
-    assert!(matches!(find_recorded(&spec.token, &spec.pipe_directory, recorded), Found::Doubtful { .. }));
+    assert!(matches!(
+        find_recorded(&spec.token, &spec.pipe_directory, recorded),
+        DaemonSearch::Doubtful { .. }
+    ));
 
     // A program that only has the token.
     let mut sleeper = std::process::Command::new("sleep");
@@ -141,7 +150,7 @@ async fn mismatched_daemon_is_doubtful() {
     let found = find("a token nobody gave", &spec.pipe_directory);
     sleeper.kill().expect("killed");
     sleeper.wait().expect("reaped");
-    assert!(matches!(found, Found::Doubtful { .. }), "{found:?}");
+    assert!(matches!(found, DaemonSearch::Doubtful { .. }), "{found:?}");
 }
 
 #[tokio::test]
@@ -169,7 +178,7 @@ async fn foreign_daemon_is_left_alone() {
         panic!("it is taken")
     };
     assert_eq!(refused, holder);
-    assert_eq!(find(&spec.token, &spec.pipe_directory), Found::None);
+    assert_eq!(find(&spec.token, &spec.pipe_directory), DaemonSearch::None);
 
     // A forged pid file hides nothing, since the socket answers.
     fs::write(spec.pipe_directory.join("nvidia-cuda-mps-control.pid"), "1\n").expect("forged");

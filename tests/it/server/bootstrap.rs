@@ -62,7 +62,7 @@ fn image_gets_unit_and_host_file_that_applies() {
 }
 
 #[test]
-fn unit_of_an_image_starts_the_program_that_the_image_has() {
+fn unit_of_image_starts_program_of_image() {
     let host = InProcess::stopped();
     let root = host.dir().join("image");
     let name = root.display().to_string();
@@ -78,7 +78,7 @@ fn unit_of_an_image_starts_the_program_that_the_image_has() {
 }
 
 #[test]
-fn host_file_that_cannot_be_read_or_named_is_refused() {
+fn unreadable_or_unnamed_host_file_is_refused() {
     let host = InProcess::stopped();
     let root = host.dir().join("image");
     install(&root, "usr/local/bin/mps-manager");

@@ -117,7 +117,7 @@ fn drain_waits_for_unconnected_run_process() {
 }
 
 #[test]
-fn drain_ends_commands_with_the_directory_of_an_adopted_daemon() {
+fn drain_ends_commands_in_adopted_pipe_directory() {
     let host = InProcess::ready();
     // No link leads from a tenant's directory to a socket on another file system, so the daemon's own directory is handed out.
     let others = ["/var/tmp", "/dev/shm"].map(Path::new);

@@ -295,7 +295,7 @@ fn interrupted_drain_shows_and_can_be_taken_back() {
 }
 
 #[test]
-fn drain_is_one_change_that_a_dry_run_does_not_make() {
+fn dry_run_of_drain_changes_nothing() {
     let host = with_tenant();
     let delete = |query: &str| host.api().send(Method::DELETE, &format!("{WEB}?{query}"), &[], None).status;
     let client = host.run_client("web");
@@ -350,7 +350,7 @@ fn wrong_expiries_are_refused() {
 }
 
 #[test]
-fn task_prolog_and_nomad_job_get_the_tenants_variables() {
+fn task_prolog_and_nomad_job_get_variables() {
     let host = InProcess::ready();
     let view = host.api().get("/api/v1/tenants/demo/environment").ok();
     let directory = view["container"]["mount"].as_str().expect("a directory");

@@ -37,7 +37,7 @@ fn written(dir: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn host_file_is_compared_and_applied_on_several_hosts() {
+fn host_file_is_applied_on_several_hosts() {
     let hosts = [InProcess::configured(""), InProcess::configured("")];
     let file = written(hosts[0].dir(), "host.yaml", FILE);
     let names = [runtime(&hosts[0]), runtime(&hosts[1])];

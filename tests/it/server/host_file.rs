@@ -239,6 +239,14 @@ fn pruned_daemon_and_its_layout_go() {
     assert!(!crate::harness::is_alive(pid), "{operation}");
     host.api().get("/api/v1/daemons/gpu1").problem(404, "not-found");
     host.api().get("/api/v1/layouts/prod").problem(404, "not-found");
+    // The operation is the cause of what it deleted, and not the manager.
+    let events = |query: &str| host.events(&format!("&type={query}"));
+    let id = operation["id"].as_str().expect("an ID");
+    let started = &events(&format!("operation.started&operation={id}"))[0];
+    for deleted in ["layout.deleted", "operation.requested&daemon=gpu1"] {
+        let newest = events(deleted).pop().expect("an event");
+        assert_eq!(newest["cause"], json!({ "by": "event", "id": started["id"] }), "{newest}");
+    }
     assert_eq!(changes(&host, &exported(&host), "&prune=true"), Vec::<String>::new());
     // GPU 1 is free again.
     let more = format!("{less}\nlayouts: {{}}").replace("daemons: {", "daemons: {other: {gpus: [1]}, ");
@@ -276,7 +284,7 @@ daemons:
 }
 
 #[test]
-fn capacity_of_the_host_is_the_sum_of_its_daemons() {
+fn host_capacity_is_sum_of_its_daemons() {
     let host = InProcess::ready();
     let capacity = || host.api().get("/api/v1/host").ok()["capacity"].clone();
     assert_eq!(capacity(), Value::Null);

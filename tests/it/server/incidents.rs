@@ -108,12 +108,12 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     }
     let acknowledged = host.cli(&["incident", "acknowledge", &fault["id"].to_string(), "--note", "seen"]);
     assert!(acknowledged.status.success(), "{}", stderr_of(&acknowledged));
-    assert!(!page(&host, "/").contains("View incident"), "it recovered, and somebody took note of it");
+    assert!(!page(&host, "/").contains("View incident"), "it recovered, and was acknowledged");
     assert!(!names_it(&["daemon", "get", "gpu0"]));
 }
 
 #[test]
-fn fault_hits_its_tenants_whether_a_poll_sees_it_or_not() {
+fn fault_hits_tenants_with_or_without_poll() {
     let host = InProcess::ready();
     let victim = host.client("batch");
     let culprit = Client::start(host.client_command("demo", &["--spin", "600", "--fault-after", "1"]));

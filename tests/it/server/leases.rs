@@ -346,7 +346,7 @@ fn in_namespaces(command: &Command) -> Option<Command> {
 }
 
 #[test]
-fn process_in_pid_namespace_is_leased_by_host_pid() {
+fn pid_namespace_process_is_leased_by_host_pid() {
     let host = Host::ready();
     let Some(mut command) = in_namespaces(&host.run_command("demo", &["sleep", "600"])) else { return };
     let _outside = Sleeper(command.spawn().expect("it starts"));

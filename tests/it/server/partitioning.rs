@@ -1,4 +1,4 @@
-//! Layouts that a daemon's driver brings about and keeps: after every start, after every death, and never by a guess.
+//! Layouts that a daemon's driver applies and keeps: after every start, after every death, and never by a guess.
 
 use std::fs;
 

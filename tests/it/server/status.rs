@@ -111,7 +111,7 @@ fn tenants_without_a_partition_are_not_ready() {
     let table = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(1), "the daemon is ready, its tenants are not: {table}");
     assert_eq!(cell(&table, "one", "SMS"), "no partition", "{table}");
-    // What somebody wanted is no reason.
+    // What an operator wanted is no reason.
     for tenant in ["one", "two"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }

@@ -42,7 +42,7 @@ fn fault_of_the_log_alone_hits_no_tenant() {
 }
 
 #[test]
-fn fault_over_before_a_poll_lasted_from_its_log_line() {
+fn fault_over_before_poll_lasts_from_log_line() {
     let logged = |at: i64| {
         let fault = fault(5, &[3], &[2, 3], KnownFrom::ServerLogAndPoll);
         let DomainEvent::ServerFault(fault) = fault else { unreachable!("made as one") };

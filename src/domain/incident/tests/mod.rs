@@ -237,7 +237,7 @@ fn deaths_between_recoveries_join_their_crash_loop() {
     assert_eq!((pids(last), last.occurrences), (vec![5, 6, 7], 3));
     assert_eq!(last.time_to_recovery_ms(), Some(5_000), "since it was opened last");
     assert_eq!((journal.opened, journal.worsened, journal.ended), (7, 1, 7));
-    // Long after it, or once somebody took note of it, a death is one of its own.
+    // Long after it, or once it was acknowledged, a death is one of its own.
     journal.at += CRASH_LOOP_MS + 1;
     journal.write(&daemon_died(&[8]));
     assert_eq!(journal.incidents.len(), 6);

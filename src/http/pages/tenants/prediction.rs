@@ -4,7 +4,7 @@ use super::super::format::Amount;
 use crate::domain::MemoryLimit;
 use crate::domain::count::counted;
 use crate::domain::daemon::{AdmissionMode, Mode};
-use crate::domain::prediction::{Outlook, Prediction};
+use crate::domain::prediction::{GpuPrediction, Prediction};
 use crate::domain::provisioning::ProvisioningStatus;
 
 /// The prediction that the form shows.
@@ -46,7 +46,7 @@ impl PredictionView {
 /// A GPU of the tenant.
 pub(super) struct OutlookRow<'a> {
     prediction: &'a Prediction,
-    pub(super) gpu: &'a Outlook,
+    pub(super) gpu: &'a GpuPrediction,
 }
 
 impl OutlookRow<'_> {

@@ -13,7 +13,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError};
-use crate::store::{self, Fate};
+use crate::store::{self, TransactionEnd};
 
 /// A lease that a living process holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -105,7 +105,10 @@ impl Service {
                     } else {
                         store::partition_leases::delete(db, id).await?;
                     }
-                    Ok::<_, ServiceError>(((), if dry_run { Fate::RollBack } else { Fate::Commit }))
+                    Ok::<_, ServiceError>((
+                        (),
+                        if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit },
+                    ))
                 })
             })
             .await

@@ -40,7 +40,7 @@ use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::provisioning::share_basis;
 use crate::service::tenants::{EnvironmentView, not_found};
 use crate::service::{Backend, Service, ServiceError};
-use crate::store::{self, Fate};
+use crate::store::{self, TransactionEnd};
 use crate::supervisor::Observed;
 
 /// How often a lease is retried because its tenant changed meanwhile.
@@ -176,21 +176,21 @@ impl Backend {
                 Box::pin(async move {
                     let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
                     if now.spec != tenant.spec {
-                        return Ok((false, Fate::RollBack));
+                        return Ok((false, TransactionEnd::RollBack));
                     }
                     // Again, in the transaction of the lease: a drain that began meanwhile relies on it.
                     if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
                         refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
                         // Another layout may bind other tenants, and change this tenant's share.
                         if daemon.revision != before.revision {
-                            return Ok((false, Fate::RollBack));
+                            return Ok((false, TransactionEnd::RollBack));
                         }
                     }
                     occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
                     let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
                     // The environment would hold the share that it had beside others.
                     if share_basis(&before, &neighbours, &known)? != basis {
-                        return Ok((false, Fate::RollBack));
+                        return Ok((false, TransactionEnd::RollBack));
                     }
                     let records = store::leases::records(&mut *db, &boot_id).await?;
                     let leases = judge(records, holder, &name, kind, is_alive)
@@ -211,7 +211,10 @@ impl Backend {
                         created_at: clock.unix_ms(),
                     };
                     store::leases::put(db, &record, &boot_id).await?;
-                    Ok::<_, ServiceError>((true, if dry_run { Fate::RollBack } else { Fate::Commit }))
+                    Ok::<_, ServiceError>((
+                        true,
+                        if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit },
+                    ))
                 })
             })
             .await?;

@@ -91,7 +91,7 @@ impl EventDetector {
         server_ends
     }
 
-    /// Tells of faults that no poll saw: over before it, or forged.
+    /// Reports faults that no poll saw: over before it, or forged.
     ///
     /// A server accepts clients again once all those are gone that a fault affects (recording 04). So it was one if they had been
     /// listed and none of them is any longer; if one still is, the poll may have listed it just before the fault, and the next decides.
@@ -122,7 +122,7 @@ impl EventDetector {
         }
     }
 
-    /// Tells that a server is gone: with the clients that were connected to it, whether they are still listed or not, as long
+    /// Reports that a server is gone: with the clients that were connected to it, whether they are still listed or not, as long
     /// as it had not logged their end.
     fn detect_server_end(
         &mut self,
@@ -176,7 +176,7 @@ impl EventDetector {
         known.iter().map(|client| affected_client(*client)).chain(unlisted).collect()
     }
 
-    /// Tells what is new of a server that is listed.
+    /// Reports what is new of a server that is listed.
     fn detect_server(
         &mut self,
         seen: &Snapshot<'_>,

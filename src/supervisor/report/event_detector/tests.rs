@@ -506,7 +506,7 @@ fn fault_event_names_its_source() {
 }
 
 #[test]
-fn logged_fault_is_confirmed_by_its_clients_being_gone() {
+fn logged_fault_is_confirmed_once_clients_are_gone() {
     let serves = ready(&[(20, "ACTIVE")]);
     let connected = || {
         let mut event_detector = EventDetector::default();

@@ -158,7 +158,9 @@ fn maintenance_begins_and_ends() {
     assert!(begun.starts_with("maintenance has begun: the driver is released ("), "{begun}");
     assert!(ok(&host, &["maintenance", "status"]).starts_with("Maintenance:  active\n"));
     let ended = ok(&host, &["maintenance", "end"]);
-    assert!(ended.contains("gpu1 is still cordoned: `mps-manager daemon uncordon gpu1` lets clients in"));
+    assert!(
+        ended.contains("gpu1 is still cordoned: `mps-manager daemon uncordon gpu1` admits clients again")
+    );
     let restarted = ok(&host, &["daemon", "restart", "gpu1", "--grace", "1"]);
     assert!(restarted.contains("is ready, and still cordoned: "), "{restarted}");
     assert_eq!(json_of(&host, &["maintenance", "status"])["state"], json!(null));
