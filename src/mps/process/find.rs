@@ -96,9 +96,8 @@ fn search(token: &str, pipe_directory: &Path) -> DaemonSearch {
             }
         }
         [daemon] => match objection(*daemon, pipe_directory) {
-            None if !process::leads_session(daemon.pid) && process::is_alive(*daemon) => {
-                DaemonSearch::Starting(*daemon)
-            }
+            // One that has ended by now leads none either: it may have been the program that starts the daemon.
+            None if !process::leads_session(daemon.pid) => DaemonSearch::Starting(*daemon),
             None => DaemonSearch::Ours(*daemon),
             Some(reason) => doubtful(reason),
         },
