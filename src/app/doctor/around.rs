@@ -263,7 +263,7 @@ impl Examination {
             (Err(error), _) => Check::fail(
                 "clock",
                 format!("the ID of this boot cannot be read: {error}"),
-                "mount /proc: without that ID, processes from before a reboot cannot be told apart from new ones",
+                "mount /proc: without that ID, processes from before a reboot cannot be distinguished from new ones",
             ),
             (_, Ok(began)) if began > now => Check::warn(
                 "clock",

@@ -112,7 +112,7 @@ pub async fn requested(
     append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationRequested).await
 }
 
-/// Records that a running operation was asked to stop.
+/// Records that the cancellation of a running operation was requested.
 pub async fn stop_requested(
     db: &mut SqliteConnection,
     id: uuid::Uuid,

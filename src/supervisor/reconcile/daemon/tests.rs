@@ -318,7 +318,7 @@ fn other_users_server_is_replaced_when_idle() {
     assert!(!state.is_ready(&desired), "clients of uid 1000 would wait");
     assert_eq!(state.decide(&desired, 1, 1), ReconcileStep::Wait(8_000));
     assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::StartServer(1000));
-    // Asked once: a daemon that keeps the old server is not asked again and again.
+    // Sent once: a daemon that keeps the old server is not sent it again and again.
     state.server_requested(1);
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_002));
