@@ -35,7 +35,7 @@ pub(super) async fn run(
     };
     match tried {
         Ok(()) => Ok(engine.complete(operation).await?),
-        Err(why) => back(engine, operation, Stop::Failed(why)).await,
+        Err(why) => back(engine, operation, Stop::Failed(why.into())).await,
     }
 }
 
@@ -141,9 +141,7 @@ pub(super) async fn back(engine: &Engine, operation: &Operation, stop: Stop) -> 
         .await?;
     let outcome = outcome.into_inner().unwrap_or_default();
     Err(match stop {
-        Stop::Failed(why) | Stop::OutcomeUnknown(why) => {
-            Stop::Failed(format!("{why}. The daemon has {outcome}"))
-        }
+        Stop::Failed(why) => Stop::Failed(format!("{why}. The daemon has {outcome}").into()),
         Stop::Cancelled => Stop::Cancelled,
     })
 }

@@ -51,7 +51,7 @@ pub(super) async fn run(
     let drained = async {
         match undo {
             Some(Undo::Cancelled) => return Err(Stop::Cancelled),
-            Some(Undo::Failed(why)) => return Err(Stop::Failed(why)),
+            Some(Undo::Failed(why)) => return Err(Stop::Failed(why.into())),
             None => {}
         }
         engine.open_to_cancel(operation.id).await?;
@@ -171,7 +171,7 @@ pub(super) async fn empty(
                     "still there after {} s: {left}; end what is left, or have it terminated at the time limit \
                      (`--on-timeout terminate`, or on_timeout=terminate)",
                     limit.timeout_s
-                ))),
+                ).into())),
             }
         })
         .await?;
@@ -259,7 +259,7 @@ async fn terminate(
         }
         if !occupants.unread.is_empty() && !going_down {
             // A signal before MPS has confirmed that its work is ended can take the others of a server along.
-            return Err(Stop::Failed(format!("{ended} were ended; still there: {occupants}")));
+            return Err(Stop::Failed(format!("{ended} were ended; still there: {occupants}").into()));
         }
         if occupants.only_unread() {
             break;
@@ -276,7 +276,7 @@ async fn terminate(
                 Err(TerminateError::Protected { what, .. }) => spared.protected.push((*client, what)),
                 Err(error) => {
                     let why = format!("client {client} of daemon {daemon} was not ended: {error}");
-                    return Err(Stop::Failed(why));
+                    return Err(Stop::Failed(why.into()));
                 }
             }
         }
@@ -300,7 +300,7 @@ async fn terminate(
                 Err(EndProcessError::Signal(SignalError::Protected { what, .. })) => {
                     spared.protected.push((*holder, what.to_string()));
                 }
-                Err(error) => return Err(Stop::Failed(format!("process {holder} {error}"))),
+                Err(error) => return Err(Stop::Failed(format!("process {holder} {error}").into())),
             }
         }
     }
@@ -309,7 +309,7 @@ async fn terminate(
         left if going_down && left.only_unread() => {
             Ok(((), format!("{ended} ended{spared}; what cannot be read goes down with its daemon: {left}")))
         }
-        left => Err(Stop::Failed(format!("{ended} were ended; still there: {left}"))),
+        left => Err(Stop::Failed(format!("{ended} were ended; still there: {left}").into())),
     }
 }
 

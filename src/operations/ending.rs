@@ -29,7 +29,7 @@ impl Engine {
                 Err(_) => break,
             }
         }
-        Err(Stop::Failed(PANICKED.to_owned()))
+        Err(Stop::Failed(PANICKED.to_owned().into()))
     }
 
     /// Journals how an operation is undone, and tries again while the journal cannot be written.

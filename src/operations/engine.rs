@@ -38,22 +38,10 @@ pub struct Engine {
 pub(super) enum Stop {
     /// It failed.
     #[error("{0}")]
-    Failed(String),
-    /// It failed, and may have done what was requested, or may yet.
-    #[error("{0}")]
-    OutcomeUnknown(String),
+    Failed(#[from] OperationFailure),
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
-}
-
-impl From<OperationFailure> for Stop {
-    fn from(failure: OperationFailure) -> Self {
-        match failure {
-            OperationFailure::NotDone(why) => Self::Failed(why),
-            OperationFailure::OutcomeUnknown(why) => Self::OutcomeUnknown(why),
-        }
-    }
 }
 
 impl Engine {
@@ -189,8 +177,10 @@ impl Engine {
     pub(super) async fn finish(&self, id: Uuid, result: Result<(), Stop>) -> Result<(), StoreError> {
         let end = match result {
             Ok(()) => OperationEnd::Succeeded,
-            Err(Stop::Failed(error)) => OperationEnd::Failed { error, outcome_is_unknown: false },
-            Err(Stop::OutcomeUnknown(error)) => OperationEnd::Failed { error, outcome_is_unknown: true },
+            Err(Stop::Failed(failure)) => OperationEnd::Failed {
+                outcome_is_unknown: matches!(failure, OperationFailure::OutcomeUnknown(_)),
+                error: failure.to_string(),
+            },
             Err(Stop::Cancelled) => OperationEnd::Cancelled,
         };
         let (clock, state) = (self.clock, end.state());

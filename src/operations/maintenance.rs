@@ -44,7 +44,7 @@ pub(super) async fn begin(
 ) -> Result<(), Stop> {
     let begun = match undo {
         Some(Undo::Cancelled) => Err(Stop::Cancelled),
-        Some(Undo::Failed(why)) => Err(Stop::Failed(why)),
+        Some(Undo::Failed(why)) => Err(Stop::Failed(why.into())),
         None => take_down(engine, operation, gpus, limit).await,
     };
     let Err(stop) = begun else { return Ok(()) };

@@ -67,7 +67,9 @@ impl Engine {
             Resume::Finish => self.spawn(operation, None),
             Resume::Undo(why) => self.spawn(operation, Some(why)),
             Resume::Done => self.end(operation.id, Ok(())),
-            Resume::Abandon(reason) => self.end(operation.id, Err(Stop::OutcomeUnknown(reason.to_owned()))),
+            Resume::Abandon(reason) => {
+                self.end(operation.id, Err(OperationFailure::OutcomeUnknown(reason.to_owned()).into()));
+            }
         }
     }
 

@@ -28,13 +28,13 @@ pub(super) async fn run(
     };
     let (replay, why) = match undo {
         // Judged once: what the daemon holds by now may be of a later run.
-        Some(Undo::Failed(why)) if is_judged => (replay, Some(Stop::Failed(why))),
+        Some(Undo::Failed(why)) if is_judged => (replay, Some(Stop::Failed(why.into()))),
         Some(Undo::Cancelled) if is_judged => (replay, Some(Stop::Cancelled)),
         None if is_judged => {
-            let why = replay.error.clone().map(Stop::Failed);
+            let why = replay.error.clone().map(|why| Stop::Failed(why.into()));
             (replay, why)
         }
-        Some(Undo::Failed(why)) => (given_up(replay, why.clone()), Some(Stop::Failed(why))),
+        Some(Undo::Failed(why)) => (given_up(replay, why.clone()), Some(Stop::Failed(why.into()))),
         Some(Undo::Cancelled) => (given_up(replay, "cancelled".to_owned()), Some(Stop::Cancelled)),
         None => tried(engine, operation, replay).await?,
     };
@@ -47,7 +47,7 @@ pub(super) async fn run(
         }
     };
     let error = match &ended {
-        Err(Stop::Failed(why) | Stop::OutcomeUnknown(why)) => Some(why.clone()),
+        Err(Stop::Failed(failure)) => Some(failure.to_string()),
         _ => replay.error.clone(),
     };
     let finished_at = replay.finished_at.or_else(|| Some(engine.clock.unix_ms()));
@@ -73,7 +73,7 @@ async fn tried(
             let why = failed.why;
             let replay =
                 replay.given_up(why.clone(), failed.cause.as_ref(), ran.executed_steps, ran.duration_us);
-            return Ok((replay, Some(Stop::Failed(why))));
+            return Ok((replay, Some(Stop::Failed(why.into()))));
         }
     };
     // The driver compares IDs; what clients saw is compared with the record here.
@@ -83,7 +83,7 @@ async fn tried(
         Some(why) => {
             let noted = CompletedStep { name: COMPARE.to_owned(), outcome: why.clone() };
             engine.note(operation, vec![noted]).await?;
-            Ok((replay.differed(why.clone(), seen, ran.duration_us), Some(Stop::Failed(why))))
+            Ok((replay.differed(why.clone(), seen, ran.duration_us), Some(Stop::Failed(why.into()))))
         }
     }
 }

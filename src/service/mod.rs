@@ -98,6 +98,6 @@ fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// Commit, or roll back for a dry run.
-fn fate(options: &WriteOptions) -> TransactionEnd {
+fn transaction_end(options: &WriteOptions) -> TransactionEnd {
     if options.dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit }
 }

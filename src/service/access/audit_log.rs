@@ -37,8 +37,8 @@ impl Backend {
                 Box::pin(async move {
                     let mut before = specs(&mut *db, &attempt.target, any_spec).await?;
                     let written = store::layouts::last_row(&mut *db).await?;
-                    let (value, fate) = job(&mut *db).await?;
-                    if fate == TransactionEnd::Commit {
+                    let (value, transaction_end) = job(&mut *db).await?;
+                    if transaction_end == TransactionEnd::Commit {
                         let mut after = specs(&mut *db, &attempt.target, any_spec).await?;
                         if matches!(attempt.target, Target::Other(_)) {
                             new_layouts(&mut *db, written, &mut before, &mut after).await?;
@@ -54,7 +54,7 @@ impl Backend {
                             store::audit::append(&mut *db, &attempt, came, 1, now).await?;
                         }
                     }
-                    Ok((value, fate))
+                    Ok((value, transaction_end))
                 })
             })
             .await

@@ -10,7 +10,7 @@ use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
 use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
 use crate::store::{self, StoreError, Transaction};
 
 /// Most valid tokens: few enough to review by hand.
@@ -118,7 +118,7 @@ impl Service {
         let writing = backend.write(&permit, move |db| {
             Box::pin(async move {
                 let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
-                Ok((once(db, key.as_deref(), now, making).await?, fate(&options)))
+                Ok((once(db, key.as_deref(), now, making).await?, transaction_end(&options)))
             })
         });
         let made = writing.await?;
@@ -178,7 +178,7 @@ impl Service {
                         let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
                         store::events::append(db, &event, now).await?;
                     }
-                    Ok(((), fate(&options)))
+                    Ok(((), transaction_end(&options)))
                 })
             })
             .await?;

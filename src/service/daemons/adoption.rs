@@ -20,7 +20,8 @@ use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, not_found, refuse_with_tenants};
 use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
+    transaction_end,
 };
 use crate::store;
 use crate::supervisor::{ForeignDaemon, RememberedDaemon, token};
@@ -114,7 +115,7 @@ impl Service {
                             )));
                         }
                         store::daemons::delete(db, &name, clock.unix_ms()).await?;
-                        Ok::<_, ServiceError>((daemon.revision, fate(&options)))
+                        Ok::<_, ServiceError>((daemon.revision, transaction_end(&options)))
                     })
                 })
                 .await?;
@@ -192,7 +193,7 @@ impl Backend {
                     let incarnation = Incarnation { applied: daemon.generation, ..incarnation };
                     store::daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, desired, incarnation), fate(&options)))
+                    Ok(((daemon, desired, incarnation), transaction_end(&options)))
                 })
             })
             .await?;

@@ -26,7 +26,8 @@ use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance}
 use crate::service::layouts::{DesiredDaemon, fit_layout};
 use crate::service::page::{Page, Paged};
 use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
+    transaction_end,
 };
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
@@ -94,7 +95,7 @@ impl Service {
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
                     let released = daemon.spec.is_observed()
                         && before.as_ref().is_some_and(|before| !before.spec.is_observed());
-                    Ok(((daemon, desired, before.is_none(), released), fate(&options)))
+                    Ok(((daemon, desired, before.is_none(), released), transaction_end(&options)))
                 })
             })
             .await?;
@@ -140,7 +141,7 @@ impl Service {
                         })?;
                     }
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok::<_, ServiceError>(((daemon, desired), fate(&options)))
+                    Ok::<_, ServiceError>(((daemon, desired), transaction_end(&options)))
                 })
             })
             .await?;

@@ -13,7 +13,7 @@ use crate::service::daemons::adoption::refuse_while_operated;
 use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
-use crate::service::{Service, ServiceError, WriteOptions, check_precondition, fate};
+use crate::service::{Service, ServiceError, WriteOptions, check_precondition, transaction_end};
 use crate::store;
 
 /// The GPU that replaces the missing one.
@@ -87,7 +87,7 @@ impl Service {
                         store::events::append(&mut *db, &event.because(by.clone()), clock.unix_ms()).await?;
                     }
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, tenants, desired), fate(&options)))
+                    Ok(((daemon, tenants, desired), transaction_end(&options)))
                 })
             })
             .await?;

@@ -10,7 +10,7 @@ use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::redaction::Redact as _;
 use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
 use crate::store::{self, Transaction};
 
 impl Service {
@@ -68,7 +68,7 @@ impl Service {
                         return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
                     }
                     let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
-                    Ok((operation, fate(&options)))
+                    Ok((operation, transaction_end(&options)))
                 })
             })
             .await?;
@@ -118,7 +118,7 @@ impl Backend {
                         })
                     })
                     .await?;
-                    Ok::<_, ServiceError>((operation, fate(&options)))
+                    Ok::<_, ServiceError>((operation, transaction_end(&options)))
                 })
             })
             .await?;

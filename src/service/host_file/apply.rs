@@ -97,8 +97,8 @@ impl Backend {
                     let operation = store::operations::get(db, id).await?;
                     let operation = operation
                         .ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))?;
-                    let fate = if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit };
-                    Ok((WrittenHost { operation, desired, revoked }, fate))
+                    let transaction_end = if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit };
+                    Ok((WrittenHost { operation, desired, revoked }, transaction_end))
                 })
             })
             .await?;

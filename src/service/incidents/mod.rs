@@ -18,7 +18,7 @@ use crate::service::access::redaction::redact_incident;
 use crate::service::events::{NEVER, first_visible};
 use crate::service::idempotency::once;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError, WriteOptions, fate};
+use crate::service::{Service, ServiceError, WriteOptions, transaction_end};
 use crate::store;
 
 /// The longest note, in characters.
@@ -261,7 +261,7 @@ impl Service {
                         Ok(IncidentView::for_actor(StoredIncident { id, incident }, &actor))
                     })
                     .await?;
-                    Ok::<_, ServiceError>((view, fate(&options)))
+                    Ok::<_, ServiceError>((view, transaction_end(&options)))
                 })
             })
             .await

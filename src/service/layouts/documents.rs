@@ -17,7 +17,7 @@ use crate::host::process;
 use crate::operations::PolledDaemon;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::not_found as no_daemon;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, fate, unavailable};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end, unavailable};
 use crate::store::{self, layouts::NewVersion};
 
 /// Most layouts in one import.
@@ -46,7 +46,7 @@ impl Service {
         check_import(&layouts)?;
         let mut views = Vec::with_capacity(layouts.len());
         for part in parts(layouts) {
-            let (author, fate, clock) = (author.clone(), fate(&options), ctx.clock);
+            let (author, transaction_end, clock) = (author.clone(), transaction_end(&options), ctx.clock);
             let written = backend.write(&permit, move |db| {
                 Box::pin(async move {
                     let mut views = Vec::with_capacity(part.len());
@@ -54,7 +54,7 @@ impl Service {
                         let newest = take(&mut *db, &name, &entry, &author, clock).await?;
                         views.push(view(&mut *db, newest).await?);
                     }
-                    Ok::<_, ServiceError>((views, fate))
+                    Ok::<_, ServiceError>((views, transaction_end))
                 })
             });
             views.extend(written.await?);

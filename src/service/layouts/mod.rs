@@ -22,7 +22,8 @@ use crate::domain::{DaemonName, LayoutName};
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{
-    FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, fate, refuse_namesake,
+    FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
+    transaction_end,
 };
 use crate::store::layouts::NewVersion;
 use crate::store::{self, Transaction};
@@ -80,7 +81,7 @@ impl Service {
                     let view = view(db, newest).await?;
                     Ok::<_, ServiceError>((
                         Written { value: view, created: before.is_none() },
-                        fate(&options),
+                        transaction_end(&options),
                     ))
                 })
             })
@@ -171,7 +172,7 @@ impl Service {
                         )));
                     }
                     store::layouts::delete(db, &name).await?;
-                    Ok::<_, ServiceError>(((), fate(&options)))
+                    Ok::<_, ServiceError>(((), transaction_end(&options)))
                 })
             })
             .await

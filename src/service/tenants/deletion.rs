@@ -11,7 +11,9 @@ use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{TenantDirectory, TenantName};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::tenants::not_found;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag, fate};
+use crate::service::{
+    Backend, Service, ServiceError, WriteOptions, check_precondition, etag, transaction_end,
+};
 use crate::store;
 
 impl Service {
@@ -74,7 +76,7 @@ impl Backend {
                     } else {
                         store::plans::desired(db, &daemon, &gpus, manager_uid).await?
                     };
-                    Ok::<_, ServiceError>(((desired, tenant.directory), fate(&options)))
+                    Ok::<_, ServiceError>(((desired, tenant.directory), transaction_end(&options)))
                 })
             })
             .await?;
@@ -115,7 +117,7 @@ impl Backend {
                         store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
                     };
                     let deleted = (desired, revoked, tenant.directory, is_finished);
-                    Ok::<_, ServiceError>((deleted, fate(&options)))
+                    Ok::<_, ServiceError>((deleted, transaction_end(&options)))
                 })
             })
             .await?;

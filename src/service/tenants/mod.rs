@@ -43,7 +43,7 @@ use crate::service::tenants::conditions::{
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, transaction_end};
 use crate::store;
 use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
@@ -161,7 +161,10 @@ impl Service {
                     desired.insert(0, store::plans::desired(&mut *db, &daemon, &gpus, manager_uid).await?);
                     // As they would be, also in a dry run.
                     let of_daemon = store::tenants::of_daemon(db, &daemon).await?;
-                    Ok::<_, ServiceError>(((tenant, desired, before.is_none(), of_daemon), fate(&options)))
+                    Ok::<_, ServiceError>((
+                        (tenant, desired, before.is_none(), of_daemon),
+                        transaction_end(&options),
+                    ))
                 })
             })
             .await?;

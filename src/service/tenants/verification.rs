@@ -29,7 +29,7 @@ use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenanc
 use crate::service::idempotency::once;
 use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::not_found;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, fate};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, transaction_end};
 use crate::store::{self, StoreError};
 
 /// How long a client may wait for admission.
@@ -68,7 +68,7 @@ impl Service {
                         Ok(service.dated(written, &tenant, daemon.as_ref()))
                     })
                     .await?;
-                    Ok::<_, ServiceError>(((verification, begun), fate(&options)))
+                    Ok::<_, ServiceError>(((verification, begun), transaction_end(&options)))
                 })
             })
             .await?;

@@ -24,10 +24,7 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
     let mut subject = event.subject();
     let cause = match &event.cause {
         EventTrigger::Known(cause) => cause.clone(),
-        EventTrigger::Latest(kind) => match latest(&mut *db, *kind, &subject).await? {
-            Some(id) => EventCause::Event { id },
-            None => EventCause::Manager,
-        },
+        EventTrigger::Latest(kind) => latest_as_cause(&mut *db, *kind, &subject).await?,
     };
     if subject.tenant.is_none()
         && let Some(client) = subject.client
@@ -85,11 +82,19 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
 /// The start of an operation, as the cause of what it does.
 pub async fn start_of(db: &mut SqliteConnection, operation: Uuid) -> Result<EventCause, StoreError> {
     let subject = EventSubject { operation: Some(operation), ..EventSubject::default() };
-    let started = latest(db, EventType::OperationStarted, &subject).await?;
-    Ok(started.map_or(EventCause::Manager, |id| EventCause::Event { id }))
+    latest_as_cause(db, EventType::OperationStarted, &subject).await
 }
 
-/// The last event of a type about an operation, or else about a daemon.
+/// The last event of a type about an operation, or else about a daemon, as a cause; the manager where there is none.
+async fn latest_as_cause(
+    db: &mut SqliteConnection,
+    kind: EventType,
+    subject: &EventSubject,
+) -> Result<EventCause, StoreError> {
+    let latest = latest(db, kind, subject).await?;
+    Ok(latest.map_or(EventCause::Manager, |id| EventCause::Event { id }))
+}
+
 async fn latest(
     db: &mut SqliteConnection,
     kind: EventType,

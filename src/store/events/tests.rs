@@ -32,11 +32,12 @@ async fn open() -> (tempfile::TempDir, Store) {
 }
 
 /// Writes events in one transaction each; gives their numbers.
-async fn write(store: &Store, events: Vec<(NewEvent, i64)>, fate: TransactionEnd) -> Vec<i64> {
+async fn write(store: &Store, events: Vec<(NewEvent, i64)>, transaction_end: TransactionEnd) -> Vec<i64> {
     let mut ids = Vec::new();
     for (event, now) in events {
-        let written: Result<i64, StoreError> =
-            store.write(move |db| Box::pin(async move { Ok((append(db, &event, now).await?, fate)) })).await;
+        let written: Result<i64, StoreError> = store
+            .write(move |db| Box::pin(async move { Ok((append(db, &event, now).await?, transaction_end)) }))
+            .await;
         ids.push(written.expect("written"));
     }
     ids

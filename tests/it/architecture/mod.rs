@@ -137,12 +137,18 @@ fn used(text: &str) -> BTreeSet<String> {
 /// The longest that a file may be: past that a second idea lives in it.
 const LONGEST: usize = 600;
 
-#[test]
-fn no_source_file_is_too_long() {
+/// Each source file of the package.
+fn all_sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
     for folder in ["src", "tests", "benches"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut files);
     }
+    files
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    let files = all_sources();
     let lines = |file: &PathBuf| fs::read_to_string(file).expect("text").lines().count();
     let long: Vec<_> = files.iter().filter(|file| lines(file) > LONGEST).collect();
     assert!(long.is_empty(), "more than {LONGEST} lines: {long:?}");
@@ -170,11 +176,7 @@ fn long_test_names(text: &str) -> Vec<&str> {
 fn test_names_have_at_most_eight_words() {
     let text = "#[test]\n#[ignore]\nfn a_b_c_d_e_f_g_h() {}\n#[tokio::test]\nasync fn a_b_c_d_e_f_g_h_i() {}\nfn a_b_c_d_e_f_g_h_i_j() {}";
     assert_eq!(long_test_names(text), ["a_b_c_d_e_f_g_h_i"]);
-    let mut files = Vec::new();
-    for folder in ["src", "tests"] {
-        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut files);
-    }
-    for file in files {
+    for file in all_sources() {
         let text = fs::read_to_string(&file).expect("text");
         assert_eq!(long_test_names(&text), Vec::<&str>::new(), "{}", file.display());
     }
