@@ -258,36 +258,6 @@ fn signals_are_found_in_sources() {
     assert!(signalling("#[cfg(test)]\nmod tests {\n    child.start_kill();\n}\n").is_empty());
 }
 
-/// What a use case begins its parameters with.
-const CONTEXT_FIRST: &str = "&self,ctx:&RequestContext";
-
-/// Every `pub async fn` of a text's `impl Service` blocks, and every `pub fn` that takes a context first: its name, its parameters
-/// without blanks and its body.
-fn use_cases(text: &str) -> Vec<(String, String, String)> {
-    let mut found = Vec::new();
-    for block in text.split("\nimpl Service {").skip(1) {
-        let block = block.split("\n}\n").next().expect("a block");
-        for item in block.split("\n    pub ").skip(1) {
-            let (function, is_async) = match item.strip_prefix("async fn ") {
-                Some(function) => (function, true),
-                None => match item.strip_prefix("fn ") {
-                    Some(function) => (function, false),
-                    None => continue,
-                },
-            };
-            let (name, rest) = function.split_once('(').expect("parameters");
-            let name = name.split('<').next().expect("a name before its type parameters");
-            let (head, body) = rest.split_once("{\n").expect("a body");
-            let head: String = head.split_whitespace().collect();
-            let body = body.split("\n    }").next().expect("an end");
-            if is_async || head.starts_with(CONTEXT_FIRST) {
-                found.push((name.to_owned(), head, body.to_owned()));
-            }
-        }
-    }
-    found
-}
-
 /// What a use case reads and writes is behind a permit, unless it takes the way of the manager's own tasks.
 #[test]
 fn no_use_case_goes_without_a_permit() {
@@ -298,80 +268,6 @@ fn no_use_case_goes_without_a_permit() {
         .filter(|file| code(&fs::read_to_string(file).expect("text")).contains(".without_permit("))
         .collect();
     assert!(found.is_empty(), "{found:?}");
-}
-
-/// Use cases open to tenant users whose answer concerns only the tenant or the caller; every other one redacts its answer.
-fn of_ones_own() -> BTreeMap<&'static str, &'static str> {
-    BTreeMap::from([
-        ("whoami", "who the caller is"),
-        ("open_session", "the caller's session"),
-        ("session", "the caller's session"),
-        ("end_session", "no answer"),
-        ("end_sessions", "no answer"),
-        ("gpu_named", "the caller's filter"),
-        ("clients", "processes of the tenant"),
-        ("client", "a process of the tenant"),
-        ("tenant_environment", "the tenant's variables"),
-        ("tenant_history", "figures of the tenant's processes"),
-        ("tenant_history_since", "a time"),
-        ("lease", "the tenant's variables, and the process that was named"),
-        ("leases", "processes that hold leases of the tenant"),
-        ("held_lease", "a process that holds a lease of the tenant"),
-        ("revoke_lease", "no answer"),
-        ("is_client_stopped", "a process of the tenant"),
-        ("fault_holders", "nothing"),
-        ("first_event_of_tenant", "a number"),
-    ])
-}
-
-/// Code without its spaces and lines, as it is compared however it was formatted.
-fn joined(code: &str) -> String {
-    code.split_whitespace().collect()
-}
-
-#[test]
-fn answers_to_tenant_users_are_redacted() {
-    let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service"), &mut files);
-    let own = of_ones_own();
-    let (mut redacted, mut met) = (0, BTreeSet::new());
-    for file in files {
-        for (name, _, body) in use_cases(&code(&fs::read_to_string(&file).expect("text"))) {
-            let rights = ["Right::ViewOwn", "Right::ViewTenant", "Right::UseTenant"];
-            if !rights.iter().any(|right| body.contains(right)) {
-                continue;
-            }
-            if own.contains_key(name.as_str()) {
-                met.insert(name);
-                continue;
-            }
-            let shown = [
-                "redacted_for(&ctx.actor)",
-                "IncidentView::for_actor(",
-                "reader) = (backend.parts.store.clone(), Arc::clone(&ctx.actor)",
-                "tenant_view(ctx",
-                "view_with(&reads",
-            ];
-            let goes_on = body.contains("operate_now(&permit");
-            assert!(
-                goes_on || shown.iter().any(|words| joined(&body).contains(&joined(words))),
-                "{name} redacts nothing: {body}"
-            );
-            redacted += 1;
-        }
-    }
-    assert!(redacted >= 6, "only {redacted} use cases were found");
-    assert_eq!(met.len(), own.len(), "some are gone, or require another right: {met:?}");
-}
-
-#[test]
-fn use_cases_are_found() {
-    let text = "\nimpl Service {\n    pub async fn a(&self, ctx: &RequestContext) -> X {\n        one\n    }\n\n    async fn not(&self) {\n    }\n\n    \
-                pub async fn b<T>(\n        &self,\n    ) -> X\n    {\n        two\n    }\n\n    \
-                pub fn d(&self) {\n        no\n    }\n\n    pub fn e(\n        &self,\n        ctx: &RequestContext,\n    ) {\n        three\n    }\n}\n\nfn c() {}\n";
-    let found = use_cases(text);
-    let names: Vec<(&str, &str)> = found.iter().map(|(name, _, body)| (name.as_str(), body.trim())).collect();
-    assert_eq!(names, [("a", "one"), ("b", "two"), ("e", "three")]);
 }
 
 #[test]
