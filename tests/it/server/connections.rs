@@ -1,4 +1,4 @@
-//! The bounds of the wire, each with real sockets: what is slow, large or too much is turned away, and others are served.
+//! The bounds of connections, each with real sockets: what is slow, large or too much is turned away, and others are served.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
