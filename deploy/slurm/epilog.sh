@@ -38,9 +38,14 @@ has_record() {
     contains "$records/${rest%%_*}/run" "$1"
 }
 
+# names: the tenants that the manager has, one a line.
+names() {
+    timeout 10 mps-manager tenant list -o name 2>/dev/null
+}
+
 # is_gone TENANT: whether the manager says that it has no such tenant.
 is_gone() {
-    listed=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) && ! printf '%s\n' "$listed" | grep -qxF -- "$1"
+    listed=$(names) && ! printf '%s\n' "$listed" | grep -qxF -- "$1"
 }
 
 # finish RUN SECONDS: deletes the tenant of a run that has ended. Its processes were ended by Slurm, so that there is hardly anything to
@@ -92,16 +97,24 @@ find_lost() {
     if [ -r "$shares" ]; then
         candidates="$candidates $(awk '$1 == "layout" { for (n = 5; n <= NF; n++) print $n }' "$shares" | sort -u)"
     fi
+    unowned=''
     for tenant in $candidates; do
         case $tenant in
         *[!a-z0-9_-]*) continue ;;
         esac
-        # An earlier attempt may have taken it.
-        if ! contains "$taken/$tenant" "lost_$tenant"; then
+        if contains "$taken/$tenant" "lost_$tenant"; then
+            # By an earlier attempt, which may have ended since: the note alone deletes nothing.
+            note "$tenant" "$leftover/lost_$tenant"
+        elif [ ! -e "$taken/$tenant" ] && ! has_record "$tenant" && [ ! -e "$leftover/$tenant" ] && printf '%s\n' "$1" | grep -qxF -- "$tenant"; then
             # Of a job it is left over as soon as it is not in the record any more.
-            [ ! -e "$taken/$tenant" ] && ! has_record "$tenant" && [ ! -e "$leftover/$tenant" ] || continue
-            printf '%s\n' "$1" | grep -qxF -- "$tenant" || continue
+            unowned="$unowned $tenant"
         fi
+    done
+    [ -n "$unowned" ] || return 0
+    # An epilog deletes a tenant before it gives up its records, so what one has deleted since the list was made is not in this one.
+    listed=$(names) || return 0
+    for tenant in $unowned; do
+        printf '%s\n' "$listed" | grep -qxF -- "$tenant" || continue
         note "$tenant" "$leftover/lost_$tenant"
         note "lost_$tenant" "$taken/$tenant"
     done
@@ -130,8 +143,8 @@ fi
 set -- "$leftover"/*
 [ -z "$job" ] || [ -n "$had_record" ] || [ -e "$1" ] || exit 0
 give_back
-names=$(timeout 10 mps-manager tenant list -o name 2>/dev/null) || exit 0
-find_lost "$names"
+tenants=$(names) || exit 0
+find_lost "$tenants"
 count=0
 # What was lost comes last: a tenant that has processes after all stays, and must not hold up the others.
 for file in "$leftover"/slurm_* "$leftover"/lost_*; do

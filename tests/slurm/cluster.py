@@ -1,5 +1,6 @@
 """A Slurm cluster of one node on this machine, with munge and files of its own, for a simulated host."""
 
+import contextlib
 import os
 import pwd
 import re
@@ -181,6 +182,21 @@ class Cluster:
     def clean_up(self):
         """What mps-manager-slurm.service does."""
         self.run(self.home / "epilog.sh")
+
+    @contextlib.contextmanager
+    def one_late_list(self, seconds):
+        """The next `mps-manager tenant list` prints what it read only after so long, as on a busy node."""
+        program, itself = self.programs / "mps-manager", self.programs / "mps-manager-itself"
+        program.rename(itself)
+        program.write_text(f"""#!/bin/sh
+[ "$1 $2" = "tenant list" ] || exec {itself} "$@"
+listed=$({itself} "$@") || exit
+mkdir {self.programs}/listed 2>/dev/null && sleep {seconds}
+printf '%s\\n' "$listed"
+""")
+        program.chmod(0o755)
+        yield
+        itself.replace(program)
 
     def run(self, *command, user=None, check=True, timeout=60, **environment):
         """Runs a command of Slurm, as `user` or as root."""

@@ -367,15 +367,19 @@ def partitions(cluster, host, is_long):
     cluster.clean_up()
     assert kept in tenants(host), f"{kept} was deleted, and job {lost_job.id} has it"
     assert pid in connected(host), "its client was ended"
-    for job in jobs:
-        cluster.run("scancel", str(job.id))
-    until_ended(jobs, "jobs with partitions end")
+    # The epilog that lists the tenants first goes on when the others have deleted theirs.
+    with cluster.one_late_list(seconds=5):
+        for job in jobs:
+            cluster.run("scancel", str(job.id))
+        until_ended(jobs, "jobs with partitions end")
+        eventually("their epilogs end", lambda: cluster.node_state() == "idle", timeout=90)
+    assert (cluster.programs / "listed").exists(), "no epilog listed the tenants"
     for job in jobs:
         job.check()
-    others = set(held) - {kept}
     taken = cluster.records / "taken"
-    eventually("epilogs give the partitions of their jobs back",
-               lambda: not others & (set(tenants(host)) | {path.name for path in taken.iterdir()}), timeout=90)
+    left = (set(held) - {kept}) & (set(tenants(host)) | {path.name for path in taken.iterdir()})
+    assert not left, f"epilogs did not give back {left}"
+    others = set(held) - {kept}
     # As a Prolog leaves it that is killed once it has taken a partition.
     (taken / min(others)).write_text("slurm_999998_20200101000000_0\n")
     eventually("what jobs lost is deleted, and nothing else", lambda: cluster.clean_up() or set(tenants(host)) == {"mine"})
