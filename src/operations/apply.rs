@@ -28,15 +28,14 @@ pub(super) async fn run(
     undo: Option<Undo>,
 ) -> Result<(), Stop> {
     let change = DesiredLayoutChange { active, applied: None, recreate, from_empty: false };
-    let tried = match undo {
-        Some(Undo::Failed(why)) => Err(why),
-        Some(Undo::Cancelled) => return back(engine, operation, Stop::Cancelled).await,
-        None => apply(engine, operation, change).await.map(|_| ()).map_err(|(failed, _)| failed.why),
+    let stop = match undo {
+        Some(undo) => undo.into(),
+        None => match apply(engine, operation, change).await {
+            Ok(_) => return Ok(engine.complete(operation).await?),
+            Err((failed, _)) => Stop::Failed(failed.why.into()),
+        },
     };
-    match tried {
-        Ok(()) => Ok(engine.complete(operation).await?),
-        Err(why) => back(engine, operation, Stop::Failed(why.into())).await,
-    }
+    back(engine, operation, stop).await
 }
 
 /// Plans, writes the desired state, and waits for it; an operation that has written it before only waits.

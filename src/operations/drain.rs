@@ -49,10 +49,8 @@ pub(super) async fn run(
 ) -> Result<(), Stop> {
     let daemon = the_daemon(operation)?;
     let drained = async {
-        match undo {
-            Some(Undo::Cancelled) => return Err(Stop::Cancelled),
-            Some(Undo::Failed(why)) => return Err(Stop::Failed(why.into())),
-            None => {}
+        if let Some(undo) = undo {
+            return Err(undo.into());
         }
         engine.open_to_cancel(operation.id).await?;
         note(engine, operation, daemon).await?;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::failure::OperationFailure;
 use crate::clock::Clock;
 use crate::domain::gpu::Gpu;
-use crate::domain::operation::{Operation, OperationEnd};
+use crate::domain::operation::{Operation, OperationEnd, Undo};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::metrics::operations::Operations;
 use crate::store::{self, Store, StoreError};
@@ -42,6 +42,15 @@ pub(super) enum Stop {
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl From<Undo> for Stop {
+    fn from(undo: Undo) -> Self {
+        match undo {
+            Undo::Cancelled => Self::Cancelled,
+            Undo::Failed(why) => Self::Failed(why.into()),
+        }
+    }
 }
 
 impl Engine {

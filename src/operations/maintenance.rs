@@ -43,8 +43,7 @@ pub(super) async fn begin(
     undo: Option<Undo>,
 ) -> Result<(), Stop> {
     let begun = match undo {
-        Some(Undo::Cancelled) => Err(Stop::Cancelled),
-        Some(Undo::Failed(why)) => Err(Stop::Failed(why.into())),
+        Some(undo) => Err(undo.into()),
         None => take_down(engine, operation, gpus, limit).await,
     };
     let Err(stop) = begun else { return Ok(()) };

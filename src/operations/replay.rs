@@ -28,14 +28,15 @@ pub(super) async fn run(
     };
     let (replay, why) = match undo {
         // Judged once: what the daemon holds by now may be of a later run.
-        Some(Undo::Failed(why)) if is_judged => (replay, Some(Stop::Failed(why.into()))),
-        Some(Undo::Cancelled) if is_judged => (replay, Some(Stop::Cancelled)),
+        Some(undo) if is_judged => (replay, Some(undo.into())),
         None if is_judged => {
             let why = replay.error.clone().map(|why| Stop::Failed(why.into()));
             (replay, why)
         }
-        Some(Undo::Failed(why)) => (given_up(replay, why.clone()), Some(Stop::Failed(why.into()))),
-        Some(Undo::Cancelled) => (given_up(replay, "cancelled".to_owned()), Some(Stop::Cancelled)),
+        Some(undo) => {
+            let stop = Stop::from(undo);
+            (given_up(replay, stop.to_string()), Some(stop))
+        }
         None => tried(engine, operation, replay).await?,
     };
     let ended = match why {

@@ -367,7 +367,7 @@ def partitions(cluster, host, is_long):
     cluster.clean_up()
     assert kept in tenants(host), f"{kept} was deleted, and job {lost_job.id} has it"
     assert pid in connected(host), "its client was ended"
-    # The epilog that lists the tenants first goes on when the others have deleted theirs.
+    # The epilog that lists the tenants first continues once the others have deleted theirs.
     with cluster.one_late_list(seconds=5):
         for job in jobs:
             cluster.run("scancel", str(job.id))
@@ -377,9 +377,9 @@ def partitions(cluster, host, is_long):
     for job in jobs:
         job.check()
     taken = cluster.records / "taken"
-    left = (set(held) - {kept}) & (set(tenants(host)) | {path.name for path in taken.iterdir()})
-    assert not left, f"epilogs did not give back {left}"
     others = set(held) - {kept}
+    left = others & (set(tenants(host)) | {path.name for path in taken.iterdir()})
+    assert not left, f"epilogs did not give back {left}"
     # As a Prolog leaves it that is killed once it has taken a partition.
     (taken / min(others)).write_text("slurm_999998_20200101000000_0\n")
     eventually("what jobs lost is deleted, and nothing else", lambda: cluster.clean_up() or set(tenants(host)) == {"mine"})
