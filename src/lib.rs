@@ -9,7 +9,6 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
-pub mod domain;
 #[cfg(test)]
 mod fuzz;
 pub mod gpu;
@@ -21,7 +20,12 @@ pub mod metrics;
 pub mod mps;
 pub mod operations;
 pub mod service;
-pub mod sim;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
+#[cfg(test)]
+#[path = "domain/tests.rs"]
+mod testing;
+
+pub use mps_domain as domain;
+pub use simulated_host as sim;

@@ -283,7 +283,7 @@ fn clients_fit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::{h200, spec};
+    use crate::testing::{h200, spec};
 
     fn daemon(extra: &str) -> DaemonSpec {
         serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]{extra}}}", h200(0).uuid)).expect("daemon")

@@ -88,7 +88,7 @@ fn without_name<'m>(message: &'m str, tenant: &TenantName) -> &'m str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::condition::ConditionType;
+    use crate::condition::ConditionType;
 
     fn tenant(name: &str) -> TenantName {
         TenantName::parse(name).expect("a name")

@@ -304,7 +304,7 @@ pub struct WaitingClient {
     /// Its process ID.
     pub pid: u32,
     /// Since when, by the daemon's log.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub since: i64,
 }
@@ -465,7 +465,7 @@ impl DaemonSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     #[test]
     fn strategy_excludes_other_sources_of_shares() {

@@ -233,7 +233,7 @@ impl<G> utoipa::ToSchema for DeviceMemoryLimit<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     fn read(json: &str) -> Result<DeviceMemoryLimit, String> {
         let named: DeviceMemoryLimit<GpuRef> =

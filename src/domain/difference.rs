@@ -138,7 +138,7 @@ fn show<T: serde::Serialize>(value: Option<T>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{DaemonName, GpuUuid, Priority};
+    use crate::{DaemonName, GpuUuid, Priority};
 
     fn uuid() -> GpuUuid {
         GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
@@ -147,7 +147,7 @@ mod tests {
     fn desired_with(limit: Option<&str>) -> Desired {
         let daemon = serde_json::from_value(serde_json::json!({"gpus": [uuid()]})).expect("spec");
         let name = DaemonName::parse("gpu0").expect("name");
-        let mut desired = crate::domain::plan::desired(&name, 1, &daemon, &[], &[], 0, None).expect("plan");
+        let mut desired = crate::plan::desired(&name, 1, &daemon, &[], &[], 0, None).expect("plan");
         desired.memory_limits = vec![limit.map(|limit| MemoryLimit::parse(limit).expect("limit"))];
         desired
     }

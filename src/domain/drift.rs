@@ -30,7 +30,7 @@ pub struct DriftStatus {
     /// How many times settings were found changed.
     pub count: u64,
     /// When that was last.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_at: Option<i64>,
     /// What was found then.

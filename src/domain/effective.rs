@@ -10,7 +10,7 @@ use super::{GpuUuid, Priority, ThreadPercentage};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Effective {
     /// When it was read.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// Control processes that this poll took.

@@ -310,9 +310,9 @@ fn shown(bytes: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::daemon::Server;
-    use crate::domain::daemon::ServerStatus;
-    use crate::domain::tenant::tests::h200;
+    use crate::daemon::Server;
+    use crate::daemon::ServerStatus;
+    use crate::testing::h200;
 
     #[test]
     fn visible_devices_are_read_as_cuda_reads_them() {

@@ -11,10 +11,10 @@ use super::foreign::visible_gpus;
 use super::gpu::{ComputeCapability, GpuRef};
 use super::memory::MAX_MIB;
 use super::partitions::{PartitionRef, named};
-use super::tenant::tests::h200;
 use super::token::{PREFIX, Secret, TokenId};
 use super::*;
-use crate::fuzz::{Inputs, values};
+use crate::fuzz_inputs::{Inputs, values};
+use crate::testing::h200;
 
 /// The most words that a refusal of any value has, in bytes: it repeats 80 characters of it at most, escaped.
 const WORDS: usize = 1200;

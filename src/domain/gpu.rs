@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn people_name_gpus_in_several_ways() {
-        use crate::domain::tenant::tests::h200;
+        use crate::testing::h200;
         let present = [h200(0), h200(1)];
         let find = |text: &str| GpuRef(text.into()).resolve(&present).map(|gpu| gpu.index);
         assert_eq!(find("1"), Ok(1));
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn missing_gpu_is_known_by_uuid_only() {
-        use crate::domain::tenant::tests::h200;
+        use crate::testing::h200;
         let (here, gone) = (h200(0), h200(1));
         let held = BTreeMap::from([
             (here.uuid.clone(), Some(GpuFacts::of(&here))),

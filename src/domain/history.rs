@@ -113,7 +113,7 @@ fn push(points: &mut VecDeque<Point>, point: Point) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     fn name(text: &str) -> TenantName {
         TenantName::parse(text).expect("name")

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn only_its_own_scope_counts_as_isolation() {
-        let name = scope_name(&crate::domain::DaemonName::parse("gpu0").expect("name"), "0123456789abcdef");
+        let name = scope_name(&crate::DaemonName::parse("gpu0").expect("name"), "0123456789abcdef");
         assert_eq!(name, "mps-manager-gpu0-01234567.scope");
         let apart = judged(20, &format!("/system.slice/{name}"), None);
         assert_eq!((apart.scope, apart.reason, apart.own_session), (Some(name), None, true));

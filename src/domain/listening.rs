@@ -21,7 +21,7 @@ pub const RENEWAL_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TlsStatus {
     /// When it expires.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub not_after: i64,
     /// Why the files as they are now are not used, and the pair from before is still served.

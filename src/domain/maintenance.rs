@@ -195,7 +195,7 @@ pub fn is_ours(signs: &OwnershipSigns<'_>, ours: &OwnProcesses) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     #[test]
     fn maintenance_covers_daemons_spanning_its_gpu() {

@@ -50,8 +50,8 @@ pub fn check_management(current: Option<CurrentDaemon<'_>>, spec: &DaemonSpec) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::GpuUuid;
-    use crate::domain::daemon::Mode;
+    use crate::GpuUuid;
+    use crate::daemon::Mode;
 
     #[test]
     fn daemon_with_tenants_cannot_become_observed() {

@@ -27,6 +27,9 @@ pub mod exposure;
 pub mod foreign;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+#[path = "../fuzz.rs"]
+mod fuzz_inputs;
 pub mod gpu;
 pub mod health;
 pub mod history;
@@ -59,6 +62,9 @@ pub mod session;
 pub mod shares;
 pub mod tenant;
 mod tenant_directory;
+#[cfg(test)]
+#[path = "tests.rs"]
+mod testing;
 pub mod timings;
 pub mod token;
 mod token_id;
@@ -108,3 +114,7 @@ pub fn shortened_to(longest: usize, text: String) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidValue(pub String);
+
+/// The name that other packages have for this one, in the files that their tests share.
+#[cfg(test)]
+use crate as domain;

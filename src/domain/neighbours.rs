@@ -48,9 +48,9 @@ fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant], limited: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::daemon::DaemonSpec;
-    use crate::domain::tenant::tests::{h200, spec};
-    use crate::domain::{DaemonName, TenantDirectory};
+    use crate::daemon::DaemonSpec;
+    use crate::testing::{h200, spec};
+    use crate::{DaemonName, TenantDirectory};
 
     fn daemon(extra: &str) -> Daemon {
         let json = format!("{{\"gpus\":[\"{}\",\"{}\"]{extra}}}", h200(0).uuid, h200(1).uuid);

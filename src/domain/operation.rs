@@ -63,7 +63,7 @@ pub enum OperationRequest {
         version: u32,
         /// Which GPU plays which role.
         #[serde(with = "roles")]
-        #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
+        #[schema(schema_with = crate::layout::roles_by_uuid)]
         gpu_map: GpuMap,
         /// What to do about partitions that another program makes or removes.
         drift_policy: PartitionPolicy,
@@ -109,7 +109,7 @@ pub struct HostLayout {
     pub version: u32,
     /// Which GPU plays which role.
     #[serde(with = "roles")]
-    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
+    #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// What to do about partitions that another program makes or removes.
     pub drift_policy: PartitionPolicy,
@@ -246,11 +246,11 @@ pub struct Step {
     /// What is done.
     pub name: String,
     /// When it began.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub started_at: i64,
     /// When it ended; `null` while it runs, or when the manager died in it.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
     /// Its outcome; while it runs, what it waits for, if that is known.
@@ -271,21 +271,21 @@ pub struct Operation {
     /// Why it failed.
     pub error: Option<String>,
     /// When it was requested.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
     /// When it began.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<i64>,
     /// When it ended.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
     /// Whether it is running and can be stopped where it is.
     pub cancellable: bool,
     /// When its cancellation was requested while it ran.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<i64>,
     /// Its steps so far.

@@ -122,7 +122,7 @@ pub fn place(listed: &mut [GpuPartitions], clients: &[ClientFacts]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::client::MountedDirectories;
+    use crate::client::MountedDirectories;
 
     const GPU: &str = "GPU-514466a0-8e68-f857-9f73-e438010e48cb";
     const OTHER: &str = "GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc";

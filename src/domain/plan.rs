@@ -207,7 +207,7 @@ pub fn beside(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::{h200, spec};
+    use crate::testing::{h200, spec};
 
     fn plan(tenants: &[&str]) -> Desired {
         let daemon = serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon");

@@ -154,7 +154,7 @@ fn outlook(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::{h200, spec};
+    use crate::testing::{h200, spec};
 
     fn of(daemon: &str, tenant: &str, others: &[&str]) -> Prediction {
         let daemon: DaemonSpec =

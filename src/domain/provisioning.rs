@@ -464,7 +464,7 @@ mod tests {
     fn shares_below_eight_sms_are_known() {
         let share = |tenths| {
             let percentage = ThreadPercentage::from_tenths(tenths).expect("a percentage");
-            let share = SmShare::of(crate::domain::tenant::tests::h200(0).uuid, percentage, Some(132));
+            let share = SmShare::of(crate::testing::h200(0).uuid, percentage, Some(132));
             (share.predicted_sms, share.below_minimum)
         };
         assert_eq!((share(60), share(61)), ((Some(8), true), (Some(8), false)));

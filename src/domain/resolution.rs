@@ -187,7 +187,7 @@ pub fn effective(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::{h200, spec};
+    use crate::testing::{h200, spec};
 
     #[test]
     fn one_nearest_number_is_named_once() {

@@ -84,8 +84,8 @@ fn count_of<T>(items: &[T]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::provisioning::ClientCountSource;
-    use crate::domain::tenant::tests::{h200, spec};
+    use crate::provisioning::ClientCountSource;
+    use crate::testing::{h200, spec};
 
     fn shares(provisioning: &str, tenants: &[&str]) -> ProvisioningStatus {
         let json = format!(r#"{{"gpus":["{}"],"provisioning":{provisioning}}}"#, h200(0).uuid);

@@ -12,7 +12,7 @@ use super::{
     DaemonName, DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority,
     TenantDirectory, TenantName, ThreadPercentage, rfc3339,
 };
-use crate::domain::condition::Condition;
+use crate::condition::Condition;
 
 /// What an operator wants of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -57,7 +57,7 @@ pub struct TenantSpec<G = GpuUuid> {
     pub labels: BTreeMap<String, String>,
     /// When it expires: from then on it admits no process, and it is deleted once it has none. Left out, it stays until it is
     /// deleted.
-    #[serde(default, with = "crate::domain::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "crate::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<i64>,
 }
@@ -319,7 +319,7 @@ pub struct EffectivePriority {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantEffective {
     /// When its daemon was read.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// Its memory limit on each GPU that it sees, in the daemon's order.
@@ -389,36 +389,15 @@ pub struct WaitingProcess {
     /// Its user.
     pub uid: u32,
     /// Since when it waits.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub since: i64,
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::domain::gpu::{ComputeCapability, ComputeMode};
-
-    pub(crate) fn h200(index: u32) -> Gpu {
-        Gpu {
-            uuid: GpuUuid::parse(&format!("GPU-514466a0-8e68-f857-9f73-00000000000{index}")).expect("uuid"),
-            index,
-            pci_bus_id: format!("00000000:0{}:00.0", 6 + index),
-            name: "NVIDIA H200".into(),
-            sms: Some(132),
-            compute_capability: Some(ComputeCapability { major: 9, minor: 0 }),
-            memory_total: 150_109_880_320,
-            memory_used: 0,
-            compute_mode: ComputeMode::Default,
-            mig_enabled: false,
-            present: true,
-            device_file: None,
-        }
-    }
-
-    pub(crate) fn spec(json: &str) -> TenantSpec {
-        serde_json::from_str(json).expect("spec")
-    }
+    use crate::testing::spec;
 
     #[test]
     fn a_spec_that_contradicts_itself_names_the_field() {

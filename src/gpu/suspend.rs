@@ -233,7 +233,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     /// An inventory that counts how many of it are open.
     struct Counted(Arc<AtomicUsize>);

@@ -292,7 +292,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     /// Longest wait for what has to come.
     const TIMEOUT: Duration = Duration::from_secs(30);

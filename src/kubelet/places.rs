@@ -174,7 +174,7 @@ fn keeps_out(condition: &Condition) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     fn percentage(tenths: u16) -> ThreadPercentage {
         ThreadPercentage::from_tenths(tenths).expect("a percentage")

@@ -147,8 +147,8 @@ fn is_here(pid: u32, path: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
-    use crate::domain::tenant::tests::h200;
     use crate::gpu::GpuDriver;
+    use crate::testing::h200;
 
     /// A host of one GPU, whose device file is this.
     struct One(PathBuf);

@@ -197,7 +197,7 @@ fn id(pairs: &[(usize, usize)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::profile;
+    use crate::profile;
 
     fn h200(profile: &str) -> Partitions {
         let host = profile::host(profile, "seed").unwrap();

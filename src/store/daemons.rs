@@ -305,7 +305,7 @@ mod tests {
     use super::super::{Store, StoreError, TransactionEnd, events};
     use super::*;
     use crate::domain::event::DomainEvent;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     #[tokio::test]
     async fn recreated_daemon_begins_with_generation_one() {

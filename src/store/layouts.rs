@@ -364,8 +364,8 @@ mod tests {
     use crate::domain::layout::active::{PartitionIdSource, Previous};
     use crate::domain::layout::record::{PartitionRun, Record, RecordedStep};
     use crate::domain::operation::{OperationEnd, OperationRequest};
-    use crate::domain::tenant::tests::h200;
     use crate::domain::{PartitionId, PartitionName};
+    use crate::testing::h200;
 
     fn layout(chunks: u32) -> Layout {
         let step = format!("{{\"add\": {{\"gpu\": 0, \"partition\": \"web\", \"chunks\": {chunks}}}}}");

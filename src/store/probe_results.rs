@@ -90,7 +90,7 @@ mod tests {
     use crate::domain::ThreadPercentage;
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::percentage::proof::ProvenShare;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     #[tokio::test]
     async fn probe_results_are_stored_and_replaced() {

@@ -112,7 +112,7 @@ mod tests {
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::record::PartitionRun;
     use crate::domain::layout::status::{DriftSeen, LayoutState, LayoutStatus};
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     fn incarnation(token: &str, process: Option<(u32, u64)>) -> Incarnation {
         let (token, boot_id) = (token.to_owned(), "boot".to_owned());

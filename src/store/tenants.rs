@@ -256,7 +256,7 @@ mod tests {
     use super::super::{Store, daemons};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
-    use crate::domain::tenant::tests::{h200, spec};
+    use crate::testing::{h200, spec};
 
     #[tokio::test]
     async fn expiry_is_kept_found_and_removed() {

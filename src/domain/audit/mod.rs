@@ -134,7 +134,7 @@ pub struct AuditRecord {
     /// Its number: one more than that of the row before.
     pub id: i64,
     /// When.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: i64,
     /// Who.

@@ -6,10 +6,10 @@
 use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
-use crate::domain::client::ClientId;
-use crate::domain::gpu::GpuUuid;
-use crate::domain::token::{TokenId, without_secrets};
-use crate::domain::{DaemonName, LayoutName, TenantName};
+use crate::client::ClientId;
+use crate::gpu::GpuUuid;
+use crate::token::{TokenId, without_secrets};
+use crate::{DaemonName, LayoutName, TenantName};
 
 /// The target of an action.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,7 +120,7 @@ mod tests {
     use percent_encoding::NON_ALPHANUMERIC;
 
     use super::*;
-    use crate::domain::token::Secret;
+    use crate::token::Secret;
 
     fn shown(route: &str, part: &str) -> String {
         let route = format!("/api/v1/{route}");

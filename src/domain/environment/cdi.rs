@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::container::ContainerAccess;
 use super::formats::of_container;
-use crate::domain::TenantName;
+use crate::TenantName;
 
 /// The vendor and the class of every device.
 const KIND: &str = "mps-manager.dev/tenant";
@@ -94,7 +94,7 @@ pub fn as_options(device: &str, container: &ContainerAccess) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     fn container(host_ipc: bool) -> ContainerAccess {
         ContainerAccess {

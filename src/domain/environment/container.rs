@@ -72,8 +72,8 @@ mod tests {
     use super::super::super::daemon::Mode;
     use super::super::super::percentage::ThreadPercentage;
     use super::super::super::priority::Priority;
-    use super::super::super::tenant::tests::h200;
     use super::*;
+    use crate::testing::h200;
 
     fn access(gpu: &Gpu, set: &[(String, String)]) -> ContainerAccess {
         let resolved = Resolved {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::container::ContainerAccess;
 use super::quoted;
-use crate::domain::GpuUuid;
+use crate::GpuUuid;
 
 /// The variables, what is to be unset and what a container needs, as the API gives them.
 pub fn as_json(

@@ -173,8 +173,7 @@ mod tests {
 
     #[test]
     fn handed_out_memory_limits_are_read_back() {
-        let (gpu, limit) =
-            (crate::domain::tenant::tests::h200(0).uuid, MemoryLimit::parse("4G").expect("4G"));
+        let (gpu, limit) = (crate::testing::h200(0).uuid, MemoryLimit::parse("4G").expect("4G"));
         let value = format!("{gpu}={},0=1G,nonsense", limit.as_mps());
         assert_eq!(memory_limits(&value), BTreeMap::from([(gpu, limit)]), "ordinals are the client's own");
     }

@@ -5,21 +5,21 @@
 use uuid::Uuid;
 
 use super::{AffectedClient, EventTrigger, KnownFrom, Predecessor};
-use crate::domain::access::Grant;
-use crate::domain::attribution::{AttributedBy, Signs};
-use crate::domain::bypass::Bypass;
-use crate::domain::client::{ClientId, LeaseKind};
-use crate::domain::condition::ConditionReason;
-use crate::domain::drift::Drifted;
-use crate::domain::exposure::SocketExposure;
-use crate::domain::gpu::ComputeMode;
-use crate::domain::incident::IncidentKind;
-use crate::domain::layout::record::{Degraded, PartitionDrift};
-use crate::domain::maintenance::Maintenance;
-use crate::domain::token::{Token, TokenId};
-use crate::domain::verification::{BlockerCode, VerifiedSetting};
-use crate::domain::wedge::ReplacedProcess;
-use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
+use crate::access::Grant;
+use crate::attribution::{AttributedBy, Signs};
+use crate::bypass::Bypass;
+use crate::client::{ClientId, LeaseKind};
+use crate::condition::ConditionReason;
+use crate::drift::Drifted;
+use crate::exposure::SocketExposure;
+use crate::gpu::ComputeMode;
+use crate::incident::IncidentKind;
+use crate::layout::record::{Degraded, PartitionDrift};
+use crate::maintenance::Maintenance;
+use crate::token::{Token, TokenId};
+use crate::verification::{BlockerCode, VerifiedSetting};
+use crate::wedge::ReplacedProcess;
+use crate::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
 
 /// Something that happened: one variant per type, of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,14 +7,14 @@ use super::domain_event::{
     HostConfirmation, LostEvents, LostWork, MemoryBreach, NotReadyReason, ObservedClient, OperationFacts,
     ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
-use crate::domain::bypass::{Bypass, describe_bypasses};
-use crate::domain::client::LeaseKind;
-use crate::domain::count::counted;
-use crate::domain::exposure::describe_exposures;
-use crate::domain::maintenance::Maintenance;
-use crate::domain::memory::Bytes;
-use crate::domain::rfc3339;
-use crate::domain::verification::VerifiedSetting;
+use crate::bypass::{Bypass, describe_bypasses};
+use crate::client::LeaseKind;
+use crate::count::counted;
+use crate::exposure::describe_exposures;
+use crate::maintenance::Maintenance;
+use crate::memory::Bytes;
+use crate::rfc3339;
+use crate::verification::VerifiedSetting;
 
 impl DomainEvent {
     /// The event in one sentence.

@@ -241,7 +241,7 @@ pub enum Details {
         /// How it became known.
         known_from: KnownFrom,
         /// When the log reports it, where a log does.
-        #[serde(with = "crate::domain::rfc3339::option")]
+        #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
     },
@@ -273,7 +273,7 @@ pub enum Details {
         #[serde(default)]
         pid: Option<u32>,
         /// When, by the log.
-        #[serde(with = "crate::domain::rfc3339::option")]
+        #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
     },
@@ -308,7 +308,7 @@ pub enum Details {
         /// How it became known.
         known_from: KnownFrom,
         /// When it began, by server.log.
-        #[serde(default, with = "crate::domain::rfc3339::option")]
+        #[serde(default, with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
     },
@@ -365,11 +365,11 @@ pub enum Details {
         /// How many; `null` where that is not known.
         count: Option<u64>,
         /// When the first of them happened, where that is known.
-        #[serde(with = "crate::domain::rfc3339::option")]
+        #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         from: Option<i64>,
         /// When the last of them happened.
-        #[serde(with = "crate::domain::rfc3339::option")]
+        #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         until: Option<i64>,
         /// The first event from which on the journal is whole again.
@@ -435,7 +435,7 @@ pub struct Event {
     #[schema(minimum = 0, example = 4711)]
     pub id: i64,
     /// When it was written.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: i64,
     /// What happened.

@@ -1,15 +1,15 @@
 //! The events: their filters, and one example of each.
 
 use super::*;
-use crate::domain::access::Grant;
-use crate::domain::bypass::Bypass;
-use crate::domain::client::{ClientId, LeaseKind};
-use crate::domain::condition::ConditionReason;
-use crate::domain::exposure::SocketExposure;
-use crate::domain::maintenance::{Maintenance, MaintenanceState};
-use crate::domain::token::TokenId;
-use crate::domain::verification::VerifiedSetting;
-use crate::domain::wedge::ReplacedProcess;
+use crate::access::Grant;
+use crate::bypass::Bypass;
+use crate::client::{ClientId, LeaseKind};
+use crate::condition::ConditionReason;
+use crate::exposure::SocketExposure;
+use crate::maintenance::{Maintenance, MaintenanceState};
+use crate::token::TokenId;
+use crate::verification::VerifiedSetting;
+use crate::wedge::ReplacedProcess;
 
 #[test]
 fn types_are_filtered_by_name_or_prefix() {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::template::{faults_of, on_host, with_template};
 use super::{HostFile, HostSpec, LayoutBinding, StoredHost};
-use crate::domain::admission::on_gpus_of;
-use crate::domain::daemon::Management;
-use crate::domain::gpu::Gpu;
-use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::{
+use crate::admission::on_gpus_of;
+use crate::daemon::Management;
+use crate::gpu::Gpu;
+use crate::layout::active::ActiveLayout;
+use crate::layout::{
     GpuMap, Invalid, Layout, PartitionChange, ResolvedStep, VersionRef, check_note, map_roles,
 };
-use crate::domain::{DaemonName, GpuUuid, InvalidValue};
+use crate::{DaemonName, GpuUuid, InvalidValue};
 
 /// What is wrong in a host file, each with its place.
 #[derive(Debug, Clone, Default)]

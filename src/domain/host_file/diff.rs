@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use super::export::{binding, daemon_fields, tenant_fields};
 use super::{HostSpec, LayoutBinding, StoredHost};
-use crate::domain::daemon::DaemonSpec;
-use crate::domain::gpu::Gpu;
-use crate::domain::layout::Layout;
-use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
-use crate::domain::tenant::TenantSpec;
+use crate::daemon::DaemonSpec;
+use crate::gpu::Gpu;
+use crate::layout::Layout;
+use crate::layout::active::{ActiveLayout, PartitionPolicy};
+use crate::tenant::TenantSpec;
 
 /// One change of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

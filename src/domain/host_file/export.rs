@@ -6,14 +6,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{LayoutBinding, StoredHost, VERSION};
-use crate::domain::daemon::DaemonSpec;
-use crate::domain::gpu::{Gpu, GpuRef};
-use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::document::DocumentLayout;
-use crate::domain::layout::{GpuMap, Layout, map_roles};
-use crate::domain::memory::MIB;
-use crate::domain::tenant::TenantSpec;
-use crate::domain::{DaemonName, GpuUuid, LayoutName, TenantName};
+use crate::daemon::DaemonSpec;
+use crate::gpu::{Gpu, GpuRef};
+use crate::layout::active::ActiveLayout;
+use crate::layout::document::DocumentLayout;
+use crate::layout::{GpuMap, Layout, map_roles};
+use crate::memory::MIB;
+use crate::tenant::TenantSpec;
+use crate::{DaemonName, GpuUuid, LayoutName, TenantName};
 
 /// A host file as it is exported: the fields of [`super::HostFile`] that say something.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,8 +2,8 @@
 
 use super::HostFile;
 use super::text::read;
-use crate::domain::layout::text::LayoutFormat;
-use crate::fuzz::Inputs;
+use crate::fuzz_inputs::Inputs;
+use crate::layout::text::LayoutFormat;
 
 /// The most words of one refusal, in bytes.
 const WORDS: usize = 4 << 10;

@@ -75,7 +75,7 @@ pub struct LayoutBinding {
     pub version: Option<u32>,
     /// The GPU of each role of the layout; a role that is left out is the host's GPU of that index among those of the layout's SKU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
+    #[schema(schema_with = crate::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
     /// What to do about partitions that another program makes or removes.
     #[serde(default)]

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::count::{counted, enumerated};
-use crate::domain::daemon::DaemonSpec;
-use crate::domain::device_memory_limit::DeviceMemoryLimit;
-use crate::domain::gpu::Gpu;
-use crate::domain::memory::Bytes;
-use crate::domain::provisioning::{Provisioning, ProvisioningStrategy};
-use crate::domain::{DaemonName, InvalidValue, MemoryLimit, TemplateName};
+use crate::count::{counted, enumerated};
+use crate::daemon::DaemonSpec;
+use crate::device_memory_limit::DeviceMemoryLimit;
+use crate::gpu::Gpu;
+use crate::memory::Bytes;
+use crate::provisioning::{Provisioning, ProvisioningStrategy};
+use crate::{DaemonName, InvalidValue, MemoryLimit, TemplateName};
 
 /// How the GPUs of some daemons are divided.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]

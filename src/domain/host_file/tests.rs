@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::gpu::Gpu;
-use crate::domain::layout::text::LayoutFormat;
-use crate::domain::tenant::tests::h200;
+use crate::gpu::Gpu;
+use crate::layout::text::LayoutFormat;
+use crate::testing::h200;
 
 const FILE: &str = "
 version: v1

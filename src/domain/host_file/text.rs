@@ -1,10 +1,10 @@
 //! Host files as text: YAML and JSON.
 
 use super::{HostFile, VERSION};
-use crate::domain::InvalidValue;
-use crate::domain::layout::Invalid;
-use crate::domain::layout::format::DocumentKind;
-use crate::domain::layout::text::LayoutFormat;
+use crate::InvalidValue;
+use crate::layout::Invalid;
+use crate::layout::format::DocumentKind;
+use crate::layout::text::LayoutFormat;
 
 /// Host files.
 const KIND: DocumentKind = DocumentKind {

@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::client::ClientId;
-use crate::domain::event::{DomainEvent, MemoryBreach};
-use crate::domain::memory::MIB;
-use crate::domain::resolution::context_bytes;
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::client::ClientId;
+use crate::event::{DomainEvent, MemoryBreach};
+use crate::memory::MIB;
+use crate::resolution::context_bytes;
+use crate::{DaemonName, GpuUuid, TenantName};
 
 /// What a client may hold beyond its limit and its context, in bytes.
 pub const MARGIN: u64 = 64 * MIB;
@@ -145,7 +145,7 @@ impl BreachTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::EventType;
+    use crate::event::EventType;
 
     fn held(mib: u64) -> MemoryUse {
         MemoryUse {

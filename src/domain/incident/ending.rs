@@ -2,7 +2,7 @@
 
 use super::grouping::Grouping;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic};
-use crate::domain::event::{DomainEvent, MemoryBreach};
+use crate::event::{DomainEvent, MemoryBreach};
 
 impl Grouping<'_> {
     /// An event after which something is well again, or no longer there.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::DaemonName;
-use crate::domain::client::ClientId;
-use crate::domain::event::DomainEvent;
-use crate::domain::exposure::SocketExposure;
+use crate::DaemonName;
+use crate::client::ClientId;
+use crate::event::DomainEvent;
+use crate::exposure::SocketExposure;
 
 /// Who is reported, by daemon.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +55,7 @@ impl ExposureTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::event::EventType;
+    use crate::event::EventType;
 
     fn daemon(name: &str) -> DaemonName {
         DaemonName::parse(name).expect("a name")

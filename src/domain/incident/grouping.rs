@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 use super::report::IncidentReport;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, Suspect};
-use crate::domain::client::ClientId;
-use crate::domain::event::{
+use crate::client::ClientId;
+use crate::event::{
     AffectedClient, ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, MemoryBreach,
     NotReadyReason, ServerFault,
 };
-use crate::domain::memory::Bytes;
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::memory::Bytes;
+use crate::{DaemonName, GpuUuid, TenantName};
 
 /// For how long after its end an incident is considered: it may open again, and its clients are known to have lost their work.
 pub const MEMORY_MS: i64 = 5 * 60 * 1000;

@@ -86,15 +86,13 @@ impl IncidentKind {
 }
 
 impl std::str::FromStr for IncidentKind {
-    type Err = crate::domain::InvalidValue;
+    type Err = crate::InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.iter().find(|kind| kind.as_str() == text);
         found.copied().ok_or_else(|| {
             let shown: String = text.chars().take(80).collect();
-            crate::domain::InvalidValue(format!(
-                "{shown:?} is not a kind of incident: docs/incidents.md lists them"
-            ))
+            crate::InvalidValue(format!("{shown:?} is not a kind of incident: docs/incidents.md lists them"))
         })
     }
 }

@@ -124,7 +124,7 @@ impl Suspect {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Acknowledgement {
     /// When.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: i64,
     /// Who, as the audit log names them; `null` for callers that are bound to a tenant.

@@ -4,8 +4,8 @@
 use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition};
 use super::report::IncidentReport;
 use super::{Incident, IncidentKind, IncidentTopic, Suspect};
-use crate::domain::bypass::Bypass;
-use crate::domain::exposure::{SocketExposure, describe_exposures};
+use crate::bypass::Bypass;
+use crate::exposure::{SocketExposure, describe_exposures};
 
 impl Grouping<'_> {
     /// Processes appeared outside MPS; `present` are all that are there now.

@@ -1,8 +1,8 @@
 //! What an event says of an incident, before it is known which incident that is.
 
 use super::{IncidentKind, IncidentTopic, Suspect};
-use crate::domain::GpuUuid;
-use crate::domain::event::AffectedClient;
+use crate::GpuUuid;
+use crate::event::AffectedClient;
 
 /// What an event reports.
 pub(super) struct IncidentReport {

@@ -1,7 +1,7 @@
 //! An incident in one sentence, as people would say it.
 
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, Suspect};
-use crate::domain::count::{counted, enumerated};
+use crate::count::{counted, enumerated};
 
 /// The most names in a sentence that counts the others.
 const NAMED: usize = 3;
@@ -182,8 +182,7 @@ impl Incident {
             };
         }
         let tenants = self.affected.iter().filter_map(|client| client.tenant.as_ref());
-        let names: std::collections::BTreeSet<&str> =
-            tenants.map(crate::domain::TenantName::as_str).collect();
+        let names: std::collections::BTreeSet<&str> = tenants.map(crate::TenantName::as_str).collect();
         let of = if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) };
         let clients = counted(self.affected.len(), "client");
         let their = if self.affected.len() == 1 { "its" } else { "their" };
@@ -209,7 +208,7 @@ fn of_tenants<'s>(suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
     let names: std::collections::BTreeSet<&str> = suspects
         .into_iter()
         .filter_map(|suspect| suspect.tenant.as_ref())
-        .map(crate::domain::TenantName::as_str)
+        .map(crate::TenantName::as_str)
         .collect();
     if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) }
 }

@@ -8,10 +8,8 @@ use super::percentage::PlannedShare;
 use super::percentage::proof::ProvenShare;
 use super::record::{PartitionRun, Record};
 use super::{AddStep, Enforcement, GpuMap, Layout, ResolvedStep, VersionRef, document};
-use crate::domain::gpu::Gpu;
-use crate::domain::{
-    GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage,
-};
+use crate::gpu::Gpu;
+use crate::{GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What a daemon's spec says of its layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -24,7 +22,7 @@ pub struct ActiveLayout {
     pub version: u32,
     /// Which GPU plays which role; a role that is left out is the host's GPU of that index among those of the layout's SKU.
     #[serde(default)]
-    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
+    #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// What to do about partitions that another program makes or removes.
     #[serde(default)]

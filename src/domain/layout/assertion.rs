@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::active::ActiveLayout;
 use super::record::{DriftKind, PartitionDrift, PartitionRun, Record};
 use super::{PartitionChange, ResolvedStep};
-use crate::domain::count::counted;
-use crate::domain::daemon::DaemonStatus;
-use crate::domain::partitions::GpuPartitions;
-use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName};
+use crate::count::counted;
+use crate::daemon::DaemonStatus;
+use crate::partitions::GpuPartitions;
+use crate::{DaemonName, GpuUuid, PartitionId, PartitionName};
 
 /// The answer to whether a daemon holds a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -20,7 +20,7 @@ pub struct Assertion {
     /// In what it does not.
     pub differences: Vec<LayoutDifference>,
     /// When the daemon was polled.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
 }
@@ -239,8 +239,8 @@ mod tests {
     use super::super::record::RecordedStep;
     use super::DifferenceKind::{Missing, OtherId, OtherSize, OtherSteps, Spec, Unfinished, Unknown};
     use super::*;
-    use crate::domain::partitions::ListedPartition;
-    use crate::domain::tenant::tests::h200;
+    use crate::partitions::ListedPartition;
+    use crate::testing::h200;
 
     fn partition(name: &str) -> PartitionName {
         PartitionName::parse(name).expect("a name")

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::client::ClientId;
-use crate::domain::count::counted;
-use crate::domain::{GpuUuid, PartitionId, PartitionName, TenantName};
+use crate::client::ClientId;
+use crate::count::counted;
+use crate::{GpuUuid, PartitionId, PartitionName, TenantName};
 
 /// A tenant that is bound to a partition and says itself how many SMs it has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, utoipa::ToSchema)]

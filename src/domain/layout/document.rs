@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 use super::format::DocumentKind;
 use super::status::PartitionStatus;
 use super::{Enforcement, Invalid, Layout, LayoutStep, check_note};
-use crate::domain::count::counted;
-use crate::domain::{
+use crate::count::counted;
+use crate::{
     DaemonName, InvalidValue, LONGEST_WORDS, LayoutName, PartitionId, PartitionName, ThreadPercentage,
 };
 
@@ -143,7 +143,7 @@ pub struct Provenance {
     /// Who wrote that version.
     pub author: String,
     /// When this document was made.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub exported_at: i64,
     /// The version of the manager that made it.

@@ -20,9 +20,9 @@ use super::percentage::proof::ShareFailure;
 use super::plan::{Action, Plan, Reason, add_command, remove_command};
 use super::record::{Degraded, ExecutedStep, Record, RecordedStep};
 use super::{PartitionChange, ResolvedStep};
-use crate::domain::count::counted;
-use crate::domain::partitions::GpuPartitions;
-use crate::domain::{GpuUuid, PartitionId, PartitionName};
+use crate::count::counted;
+use crate::partitions::GpuPartitions;
+use crate::{GpuUuid, PartitionId, PartitionName};
 
 /// A move to come, or one that was made.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 
 use super::Invalid;
 use super::yaml_words::rendered;
-use crate::domain::json::{self, InvalidJsonValue, Unreadable};
-use crate::domain::{InvalidValue, shortened_to};
+use crate::json::{self, InvalidJsonValue, Unreadable};
+use crate::{InvalidValue, shortened_to};
 
 /// How a document is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

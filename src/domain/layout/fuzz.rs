@@ -3,7 +3,7 @@
 use super::MAX_STEPS;
 use super::document::Document;
 use super::text::{LayoutFormat, read, write};
-use crate::fuzz::Inputs;
+use crate::fuzz_inputs::Inputs;
 
 /// The most words of a refusal, in bytes.
 const WORDS: usize = 4 << 10;

@@ -5,8 +5,8 @@
 
 use super::ResolvedStep;
 use super::record::RecordedStep;
-use crate::domain::PartitionId;
-use crate::domain::partitions::{GpuPartitions, ListedPartition};
+use crate::PartitionId;
+use crate::partitions::{GpuPartitions, ListedPartition};
 
 /// What is known of a partition of a layout.
 #[derive(Debug, Clone, Copy)]

@@ -25,7 +25,7 @@ pub mod status;
 pub mod text;
 mod yaml_words;
 
-use crate::domain::count::counted;
+use crate::count::counted;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -487,7 +487,7 @@ pub struct Version {
     /// Why.
     pub note: Option<String>,
     /// When.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
 }

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::status::PartitionStatus;
-use crate::domain::client::ClientId;
-use crate::domain::partitions::PartitionRef;
-use crate::domain::{GpuUuid, PartitionId, PartitionName, TenantName};
+use crate::client::ClientId;
+use crate::partitions::PartitionRef;
+use crate::{GpuUuid, PartitionId, PartitionName, TenantName};
 
 /// What a tenant would see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

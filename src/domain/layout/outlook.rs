@@ -10,9 +10,9 @@ use super::blocked::Blocked;
 use super::moves::{TenantMove, TenantPartition, TenantPrediction};
 use super::plan::{Action, GpuTotals, Plan, PlannedStep, Reason};
 use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
-use crate::domain::count::counted;
-use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionName, TenantName};
+use crate::count::counted;
+use crate::tenant::Tenant;
+use crate::{DaemonName, GpuUuid, LayoutName, PartitionName, TenantName};
 
 /// What putting a layout on a daemon would come to, planned on a poll that was taken for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -26,7 +26,7 @@ pub struct LayoutPlan {
     /// What makes its partitions hold.
     pub enforcement: Enforcement,
     /// Which GPU plays which role.
-    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
+    #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// The steps, in the order in which they are done.
     pub steps: Vec<LayoutPlanStep>,
@@ -46,7 +46,7 @@ pub struct LayoutPlan {
     #[serde(default)]
     pub moves: Vec<TenantMove>,
     /// When the daemon was polled.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whichever clients are connected. An apply that gives it is refused

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::blocked::Blocked;
 use super::record::{Record, RecordedStep};
 use super::{Enforcement, PartitionChange, ResolvedStep};
-use crate::domain::client::ClientId;
-use crate::domain::partitions::{GpuPartitions, ListedPartition, PartitionRef};
-use crate::domain::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
+use crate::client::ClientId;
+use crate::partitions::{GpuPartitions, ListedPartition, PartitionRef};
+use crate::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
 /// What a plan is made of.
 #[derive(Debug, Clone, Copy)]

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{PartitionChange, ResolvedStep, VersionRef};
-use crate::domain::count::counted;
-use crate::domain::partitions::GpuPartitions;
-use crate::domain::{GpuUuid, PartitionId, PartitionName};
+use crate::count::counted;
+use crate::partitions::GpuPartitions;
+use crate::{GpuUuid, PartitionId, PartitionName};
 
 /// A step that was taken, with the ID that it gave or took away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -9,9 +9,9 @@ use super::percentage::proof::ShareFailure;
 use super::record::{ExecutedStep, Record, RecordedStep};
 use super::status::LayoutStatus;
 use super::{GpuMap, Layout, VersionRef};
-use crate::domain::count::counted;
-use crate::domain::daemon::DaemonSpec;
-use crate::domain::{DaemonName, InvalidValue, LayoutName, PartitionId};
+use crate::count::counted;
+use crate::daemon::DaemonSpec;
+use crate::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
 /// Why a replay was given up whose daemon is to hold another layout.
 pub const ANOTHER_LAYOUT: &str = "another layout was requested before this one was applied";
@@ -28,7 +28,7 @@ pub struct Replay {
     /// Its version here.
     pub version: u32,
     /// Which GPU played which role.
-    #[schema(schema_with = crate::domain::layout::roles_by_uuid)]
+    #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// What it came from.
     pub cause: ReplayCause,
@@ -54,11 +54,11 @@ pub struct Replay {
     /// was restarted before they ended, those of the run that was then taken from the beginning.
     pub steps: Vec<ExecutedStep>,
     /// When it was requested.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
     /// When it ended.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
     /// How long its commands took, in microseconds; `null` where that is not known.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
 use super::GpuMap;
-use crate::domain::GpuUuid;
+use crate::GpuUuid;
 
 /// Writes the roles as text.
 pub fn serialize<S: Serializer>(map: &GpuMap, serializer: S) -> Result<S::Ok, S::Error> {

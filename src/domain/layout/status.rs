@@ -6,8 +6,8 @@ use super::execution::LayoutFailureCause;
 use super::percentage::proof::ShareFailure;
 use super::record::{Degraded, ExecutedStep, PartitionDrift};
 use super::{Enforcement, VersionRef};
-use crate::domain::condition::ConditionReason;
-use crate::domain::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
+use crate::condition::ConditionReason;
+use crate::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
 /// What is seen of the layout of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -38,7 +38,7 @@ pub struct LayoutStatus {
     /// The commands of the run that applies it, or of the last that did; those of a repair are in `drift_seen`.
     pub executed_steps: Vec<ExecutedStep>,
     /// When that run began.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ran_at: Option<i64>,
     /// How long it took, in microseconds; `null` while it is under way.
@@ -67,7 +67,7 @@ pub struct DriftSeen {
     /// How many times partitions were found changed.
     pub count: u64,
     /// When that was last.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_at: Option<i64>,
     /// What was found then.
@@ -75,13 +75,13 @@ pub struct DriftSeen {
     /// How many times it was restored.
     pub repairs: u64,
     /// When that was last.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub repaired_at: Option<i64>,
     /// The commands of the repair under way, or of the last one.
     pub executed_steps: Vec<ExecutedStep>,
     /// When the next repair begins, where it is put off since others undo what is restored.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_repair_at: Option<i64>,
 }

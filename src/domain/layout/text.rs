@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::document::{Document, DocumentLayout, KIND};
 pub use super::format::LayoutFormat;
 use super::{Invalid, Layout};
-use crate::domain::LayoutName;
+use crate::LayoutName;
 
 /// Reads a layout document and checks it.
 pub fn read(text: &str, format: LayoutFormat) -> Result<Document, Invalid> {
@@ -36,7 +36,7 @@ mod tests {
     use super::super::Enforcement;
     use super::super::document::{Fingerprint, Provenance, Recorded};
     use super::*;
-    use crate::domain::{DaemonName, PartitionId};
+    use crate::{DaemonName, PartitionId};
 
     const BY_HAND: &str = "
 version: v1

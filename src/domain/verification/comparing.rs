@@ -1,9 +1,9 @@
 //! Setting by setting: what was configured beside what the client saw.
 
 use super::{ComparisonVerdict, SettingComparison, VerifiedSetting as Setting};
-use crate::domain::memory::{Bytes, MIB};
-use crate::domain::resolution::context_bytes;
-use crate::domain::{GpuUuid, Priority};
+use crate::memory::{Bytes, MIB};
+use crate::resolution::context_bytes;
+use crate::{GpuUuid, Priority};
 
 /// How far memory may be from what is expected of a client.
 ///
@@ -237,7 +237,7 @@ fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tenant::tests::h200;
+    use crate::testing::h200;
 
     const GIB: u64 = 1 << 30;
 

@@ -18,7 +18,7 @@ pub use comparing::{ClientSight, Expectation, ExpectedGpu, SeenGpu, TOLERANCE, c
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Verification {
     /// Since when a client is on its way; `null` while none is.
-    #[serde(with = "crate::domain::rfc3339::option")]
+    #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub running_since: Option<i64>,
     /// The result of the last one; `null` before the first.
@@ -31,11 +31,11 @@ pub struct VerificationResult {
     /// In a word.
     pub outcome: VerificationOutcome,
     /// When it was requested.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: i64,
     /// When the client had reported, or was given up.
-    #[serde(with = "crate::domain::rfc3339")]
+    #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
     /// The tenant's generation that was compared.

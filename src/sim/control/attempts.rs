@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sim::world::World;
+use crate::world::World;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 

@@ -13,7 +13,7 @@ use super::daemon::Daemon;
 use super::environment::STAGE;
 use super::instance::{Failure, Instance};
 use super::options::Mode;
-use crate::sim::world::{CONTROL, WORLD_VARIABLE, World};
+use crate::world::{CONTROL, WORLD_VARIABLE, World};
 
 pub(super) fn start(argv0: &OsStr, args: &[OsString], world: World, mode: Mode) -> ExitCode {
     let result = if mode.foreground {

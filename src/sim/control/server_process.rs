@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::environment::{SEVERAL_USERS, STAGE, USER, log_directory, pipe_directory};
 use super::options::Mode;
-use crate::sim::wire::Conn;
-use crate::sim::world::{SERVER, WORLD_VARIABLE, World};
+use crate::wire::Conn;
+use crate::world::{SERVER, WORLD_VARIABLE, World};
 
 /// Starts a server process, a child of this one, and calls it by a path if this one was (recordings 06 and 10).
 pub(super) fn spawn_server(world: &World, mode: Mode, uid: u32) -> io::Result<Child> {

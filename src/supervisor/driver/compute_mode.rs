@@ -271,12 +271,12 @@ pub(crate) mod tests {
     use super::super::owned_compute_modes::OwnedComputeModes;
     use super::*;
     use crate::domain::gpu::{Gpu, GpuProcess};
-    use crate::domain::tenant::tests::h200;
     use crate::domain::timings::Timings;
     use crate::gpu::{DeviceFile, GpuDriver, Inventory};
     use crate::host::systemd::Scopes;
     use crate::mps::{Capability, InstalledProgram};
     use crate::supervisor::{DurableWrite, ForeignDaemonScanner, GpuPresence};
+    use crate::testing::h200;
 
     /// Longest wait for what has to come, and the wait for what must not.
     const TIMEOUT: Duration = Duration::from_secs(30);

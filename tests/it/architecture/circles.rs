@@ -24,7 +24,7 @@ impl Resolver<'_> {
     /// What a path names that stands in a module.
     fn resolve(&mut self, from: &[String], path: &[String]) -> Option<Found> {
         let mut here = match path[0].as_str() {
-            "crate" => Found::Module(Vec::new()),
+            "crate" => Found::Module(self.tree.modules.get(from)?.root.clone()),
             "self" => Found::Module(from.to_vec()),
             "super" => Found::Module(from.split_last()?.1.to_vec()),
             name => self.member(from, name)?,
@@ -138,7 +138,7 @@ fn no_files_import_each_other() {
 /// The circles of a tree of these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let files = files.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect();
-    let imports = imports(&SourceTree::parse(&files));
+    let imports = imports(&SourceTree::parse(&files, &[]));
     circles(&imports).iter().map(|circle| described(circle, &imports)).collect()
 }
 
@@ -184,6 +184,22 @@ fn calls_into_child_modules_count() {
         circles_of(&[("lib.rs", "mod inner;"), ("inner/mod.rs", "mod a; pub struct Shared;"), child])
             .is_empty()
     );
+}
+
+#[test]
+fn packages_are_followed_by_their_own_paths() {
+    let files = [
+        ("lib.rs", "mod a; pub use the_package as package;"),
+        ("a.rs", "use crate::package::Two; pub struct One(Two);"),
+        ("package/mod.rs", "mod b; mod c; pub use b::Two;"),
+        ("package/b.rs", "use crate::c::Three; pub struct Two(Three);"),
+        ("package/c.rs", "pub struct Three(crate::Two);"),
+    ];
+    let files = files.map(|(file, text)| (file.to_owned(), text.to_owned())).into();
+    let imports = imports(&SourceTree::parse(&files, &["package"]));
+    assert_eq!(imports["a.rs"].keys().collect::<Vec<_>>(), ["package/b.rs"]);
+    let circles: Vec<Circle> = circles(&imports).into_iter().collect();
+    assert_eq!(circles, [["package/b.rs", "package/c.rs"].map(str::to_owned).into()]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Which folder may use which: the directions of `docs/architecture.md`, held.
 
 mod circles;
+mod code_lines;
 mod source_tree;
 mod type_names;
 
@@ -8,17 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The folders of `src` that are packages of their own: the domain is pure and at the bottom, and the simulated host imports nothing of the
+/// rest, so that it can disagree with it. The compiler holds both to it, as long as they depend on no other package of ours.
+const PACKAGES: [&str; 2] = ["domain", "sim"];
+
+/// Compiled for tests only, which every part has.
+const FOR_TESTS: [&str; 2] = ["fuzz", "testing"];
+
 /// What each part of `src` may use of the others. Not named: whatever may be used by the outer shell only.
 fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
     BTreeMap::from([
-        // Pure, and at the bottom.
-        ("domain", &[][..]),
-        ("host", &[]),
+        ("host", &[][..]),
         ("clock", &[]),
-        // Compiled for tests only, which every part has.
         ("fuzz", &[]),
-        // Imports nothing of the rest, so that it can disagree with it.
-        ("sim", &[]),
         ("store", &["domain", "host", "metrics"]),
         ("mps", &["domain", "host", "metrics"]),
         ("gpu", &["domain", "host"]),
@@ -183,6 +186,22 @@ fn test_names_have_at_most_eight_words() {
 }
 
 #[test]
+fn packages_depend_on_none_of_ours() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let folders = fs::read_dir(&root).expect("src").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<PathBuf> = folders.filter(|folder| folder.join("Cargo.toml").exists()).collect();
+    found.sort();
+    assert_eq!(found, PACKAGES.map(|name| root.join(name)));
+    for package in found {
+        let manifest = fs::read_to_string(package.join("Cargo.toml")).expect("text");
+        let manifest: toml::Table = manifest.parse().expect("TOML");
+        for (name, dependency) in manifest["dependencies"].as_table().expect("dependencies") {
+            assert!(dependency.get("path").is_none(), "{} depends on {name}", package.display());
+        }
+    }
+}
+
+#[test]
 fn parts_use_only_what_is_below_them() {
     let allowed = allowed();
     let mut files = Vec::new();
@@ -191,12 +210,12 @@ fn parts_use_only_what_is_below_them() {
     let mut wrong = Vec::new();
     for file in files {
         let part = part(&file);
-        if part == "lib" {
+        if part == "lib" || PACKAGES.contains(&part.as_str()) {
             continue;
         }
         let may = allowed.get(part.as_str()).unwrap_or_else(|| panic!("{part} has no place in the order"));
         for name in used(&code(&fs::read_to_string(&file).expect("text"))) {
-            if name != part && name != "fuzz" && !may.contains(&name.as_str()) {
+            if name != part && !FOR_TESTS.contains(&name.as_str()) && !may.contains(&name.as_str()) {
                 wrong.push(format!("{} uses {name}", file.display()));
             }
         }

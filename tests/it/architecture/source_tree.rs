@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree, token_stream::IntoIter};
 
-use super::sources;
+use super::{PACKAGES, sources};
 
 /// A path as code writes it, or the address of a module.
 pub(super) type Names = Vec<String>;
@@ -17,6 +17,8 @@ pub(super) type Names = Vec<String>;
 #[derive(Default)]
 pub(super) struct Module {
     pub(super) file: String,
+    /// What `crate` means in it: a package inside `src` is a module of this one to its users.
+    pub(super) root: Names,
     /// What it defines.
     pub(super) items: BTreeSet<String>,
     /// What its `use` declarations bring in, by the name that it has here.
@@ -51,20 +53,24 @@ impl SourceTree {
         sources(&root, &mut files);
         let name = |file: &Path| file.strip_prefix(&root).expect("a file of src").display().to_string();
         let texts = files.iter().map(|file| (name(file), fs::read_to_string(file).expect("text"))).collect();
-        Self::parse(&texts)
+        Self::parse(&texts, &PACKAGES)
     }
 
-    /// Files by their path inside `src`.
-    pub(super) fn parse(files: &BTreeMap<String, String>) -> Self {
+    /// Files by their path inside `src`, and the folders that are packages.
+    pub(super) fn parse(files: &BTreeMap<String, String>, packages: &[&str]) -> Self {
         let mut tree = Self::default();
-        tree.add_file(files, "lib.rs", Vec::new());
+        tree.add_file(files, "lib.rs", Vec::new(), &Vec::new());
+        for package in packages {
+            let root = vec![(*package).to_owned()];
+            tree.add_file(files, &format!("{package}/mod.rs"), root.clone(), &root);
+        }
         tree
     }
 
-    fn add_file(&mut self, files: &BTreeMap<String, String>, file: &str, address: Names) {
+    fn add_file(&mut self, files: &BTreeMap<String, String>, file: &str, address: Names, root: &Names) {
         let text = files.get(file).unwrap_or_else(|| panic!("{file} is missing"));
         let tokens: TokenStream = text.parse().unwrap_or_else(|why| panic!("{file}: {why}"));
-        self.add_module(files, file, address, tokens);
+        self.add_module(files, file, address, root, tokens);
     }
 
     fn add_module(
@@ -72,9 +78,10 @@ impl SourceTree {
         files: &BTreeMap<String, String>,
         file: &str,
         address: Names,
+        root: &Names,
         body: TokenStream,
     ) {
-        let mut module = Module { file: file.to_owned(), ..Module::default() };
+        let mut module = Module { file: file.to_owned(), root: root.clone(), ..Module::default() };
         let mut public = false;
         let mut tokens = body.into_iter().peekable();
         while let Some(token) = tokens.next() {
@@ -102,12 +109,14 @@ impl SourceTree {
                     let mut inner = address.clone();
                     inner.push(name);
                     match tokens.next() {
-                        Some(TokenTree::Group(group)) => self.add_module(files, file, inner, group.stream()),
+                        Some(TokenTree::Group(group)) => {
+                            self.add_module(files, file, inner, root, group.stream())
+                        }
                         _ => {
                             let path = inner.join("/");
                             let own = format!("{path}.rs");
                             let own = if files.contains_key(&own) { own } else { format!("{path}/mod.rs") };
-                            self.add_file(files, &own, inner);
+                            self.add_file(files, &own, inner, root);
                         }
                     }
                 }

@@ -34,7 +34,7 @@ fn types_of_one_name_are_found() {
         ("sim/mod.rs", "struct Three; struct Four; /* struct One; */ const S: &str = \"enum Four {}\";"),
     ];
     let files = files.map(|(file, text)| (file.to_owned(), text.to_owned())).into();
-    let tree = SourceTree::parse(&files);
+    let tree = SourceTree::parse(&files, &[]);
     assert_eq!(
         shared_names(&tree),
         BTreeMap::from([("One", vec!["lib.rs", "a.rs"]), ("Two", vec!["lib.rs", "a.rs"])])

@@ -8,15 +8,15 @@ use proptest::prelude::*;
 
 use super::grouping::CRASH_LOOP_MS;
 use super::*;
-use crate::domain::bypass::Bypass;
-use crate::domain::client::ClientId;
-use crate::domain::condition::ConditionReason;
-use crate::domain::drift::Drifted;
-use crate::domain::event::{
+use crate::bypass::Bypass;
+use crate::client::ClientId;
+use crate::condition::ConditionReason;
+use crate::drift::Drifted;
+use crate::event::{
     ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, NotReadyReason, ObservedClient,
     ServerFault,
 };
-use crate::domain::exposure::SocketExposure;
+use crate::exposure::SocketExposure;
 
 fn daemon(name: &str) -> DaemonName {
     DaemonName::parse(name).expect("a name")
@@ -102,7 +102,7 @@ fn left(pid: u32) -> ObservedClient {
         uid: None,
         program: None,
         tenant: Some(tenant("demo")),
-        attributed_by: crate::domain::attribution::AttributedBy::Lease,
+        attributed_by: crate::attribution::AttributedBy::Lease,
         logged_at: None,
     }
 }

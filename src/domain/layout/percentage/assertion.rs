@@ -1,10 +1,10 @@
 //! Whether a daemon holds a layout of thread percentages.
 
 use super::PlannedShare;
-use crate::domain::daemon::DaemonStatus;
-use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::assertion::{DifferenceKind, LayoutDifference, spec_difference};
-use crate::domain::layout::status::PartitionStatus;
+use crate::daemon::DaemonStatus;
+use crate::layout::active::ActiveLayout;
+use crate::layout::assertion::{DifferenceKind, LayoutDifference, spec_difference};
+use crate::layout::status::PartitionStatus;
 
 /// In what a daemon differs from a layout: its spec, what CUDA clients saw in its control process, and what its server
 /// holds now.

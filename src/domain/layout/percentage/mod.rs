@@ -3,7 +3,7 @@
 //! A partition of so many chunks becomes the percentage under which a client sees exactly the SMs of those chunks. Nothing
 //! is reserved: partitions are as large as the layout says, and their SMs may be the same ones. There are no IDs and no
 //! commands; a partition is proven by a CUDA client that sees its SMs. Where the formula of
-//! [`sms_for`](crate::domain::percentage::sms_for) was measured, it gives the percentage and a client that sees anything else
+//! [`sms_for`](crate::percentage::sms_for) was measured, it gives the percentage and a client that sees anything else
 //! is a failure; elsewhere it is a first guess, and clients probe until one sees what was planned.
 
 pub mod assertion;
@@ -14,9 +14,9 @@ pub mod proof;
 use serde::{Deserialize, Serialize};
 
 use super::{GpuMap, Layout, unmapped};
-use crate::domain::gpu::Gpu;
-use crate::domain::percentage::{is_measured, percentage_for};
-use crate::domain::{GpuUuid, InvalidValue, PartitionName, TenantName, ThreadPercentage};
+use crate::gpu::Gpu;
+use crate::percentage::{is_measured, percentage_for};
+use crate::{GpuUuid, InvalidValue, PartitionName, TenantName, ThreadPercentage};
 
 /// A partition that a percentage makes hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

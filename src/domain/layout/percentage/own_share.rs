@@ -1,9 +1,9 @@
 //! Tenants whose share of SMs would be said twice: by their spec and by their partition.
 
-use crate::domain::TenantName;
-use crate::domain::layout::Layout;
-use crate::domain::layout::blocked::OwnShare;
-use crate::domain::tenant::TenantSpec;
+use crate::TenantName;
+use crate::layout::Layout;
+use crate::layout::blocked::OwnShare;
+use crate::tenant::TenantSpec;
 
 /// The tenants that say themselves what their partition says.
 pub fn own_shares<'t>(

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PlannedShare;
-use crate::domain::GpuUuid;
-use crate::domain::gpu::ChunkCensus;
-use crate::domain::layout::Enforcement;
-use crate::domain::layout::blocked::Blocked;
-use crate::domain::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, Reason};
+use crate::GpuUuid;
+use crate::gpu::ChunkCensus;
+use crate::layout::Enforcement;
+use crate::layout::blocked::Blocked;
+use crate::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, Reason};
 
 /// What has to be done so that a daemon with the shares `before` has `desired`.
 ///

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::PlannedShare;
-use crate::domain::percentage::percentage_for;
-use crate::domain::{GpuUuid, ThreadPercentage};
+use crate::percentage::percentage_for;
+use crate::{GpuUuid, ThreadPercentage};
 
 /// What a CUDA client proved of all partitions of one size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -4,11 +4,11 @@ use super::own_share::own_shares;
 use super::plan::plan;
 use super::proof::{ProvenShare, Proving, ShareFailure};
 use super::*;
-use crate::domain::gpu::{ChunkCensus, ComputeCapability};
-use crate::domain::layout::blocked::Blocked;
-use crate::domain::layout::plan::{Action, Chunks, PlannedStep, Reason};
-use crate::domain::percentage::sms_for;
-use crate::domain::tenant::tests::{h200, spec};
+use crate::gpu::{ChunkCensus, ComputeCapability};
+use crate::layout::blocked::Blocked;
+use crate::layout::plan::{Action, Chunks, PlannedStep, Reason};
+use crate::percentage::sms_for;
+use crate::testing::{h200, spec};
 
 fn layout(json: &str) -> Layout {
     let layout: Layout = serde_json::from_str(json).expect("a layout");

@@ -11,10 +11,10 @@ use crate::domain::layout::percentage::shares;
 use crate::domain::layout::{GpuMap, Layout};
 use crate::domain::percentage::sms_for;
 use crate::domain::plan;
-use crate::domain::tenant::tests::h200;
 use crate::domain::{DaemonName, LayoutName};
 use crate::gpu::report::{CudaDevice, Failure, Priorities};
 use crate::supervisor::reconcile::layout::percentages::{RETRIES, RETRY_MS};
+use crate::testing::h200;
 
 /// A daemon whose clients see what the formula says, or half of the GPU.
 pub(super) struct Clients;

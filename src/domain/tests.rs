@@ -1,0 +1,28 @@
+//! Values that unit tests begin with, compiled for the tests of each package that names this file.
+
+use crate::domain::GpuUuid;
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu};
+use crate::domain::tenant::TenantSpec;
+
+/// An H200 with this index.
+pub(crate) fn h200(index: u32) -> Gpu {
+    Gpu {
+        uuid: GpuUuid::parse(&format!("GPU-514466a0-8e68-f857-9f73-00000000000{index}")).expect("uuid"),
+        index,
+        pci_bus_id: format!("00000000:0{}:00.0", 6 + index),
+        name: "NVIDIA H200".into(),
+        sms: Some(132),
+        compute_capability: Some(ComputeCapability { major: 9, minor: 0 }),
+        memory_total: 150_109_880_320,
+        memory_used: 0,
+        compute_mode: ComputeMode::Default,
+        mig_enabled: false,
+        present: true,
+        device_file: None,
+    }
+}
+
+/// The specification that a JSON text is.
+pub(crate) fn spec(json: &str) -> TenantSpec {
+    serde_json::from_str(json).expect("spec")
+}
