@@ -39,7 +39,7 @@ impl Calls {
     }
 
     /// A control process was spawned.
-    pub(in crate::mps) fn spawned(&self) {
+    pub(crate) fn spawned(&self) {
         self.processes.fetch_add(1, Ordering::Relaxed);
         self.set_unheard(true);
     }
@@ -50,7 +50,7 @@ impl Calls {
     }
 
     /// Whether the daemon has yet to show that it heard the last one.
-    pub(in crate::mps) fn set_unheard(&self, unheard: bool) {
+    pub(crate) fn set_unheard(&self, unheard: bool) {
         self.unheard.store(unheard, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,7 @@
 //! What a driver notices around its daemon: deaths, lost pipes, what runs out, and why a poll failed.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Driver;
@@ -17,7 +19,7 @@ use crate::mps::process::foreign::stranded;
 use crate::mps::process::{self as daemon, DaemonStartError};
 use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::gather;
-use crate::supervisor::observe::log_state::died_in_session;
+use crate::supervisor::observe::log_state::{died_in_session, opened_before};
 use crate::supervisor::observe::poll;
 use crate::supervisor::observe::poll_outcome::{PollOutcome, out_of_files};
 use crate::supervisor::reconcile::daemon::Blocker;
@@ -212,10 +214,13 @@ impl Driver {
         self.counts.deaths += 1;
         // A `quit` that was sent to it is in the lines that have not been read yet.
         self.logs.read(&desired.gpus);
-        let log = self.log_directory.join("control.log");
-        let records = log::read(log::tail(&log, LAST_SESSION).as_bytes());
+        let text = log::tail(&self.control_log(), LAST_SESSION);
+        let since = self.control_log_length().zip(self.logged_before_action);
+        let since = since.and_then(|(now, before)| usize::try_from(now.checked_sub(before)?).ok());
+        let may_be_ours =
+            self.control.calls().is_unheard() && !since.is_some_and(|since| opened_before(&text, since));
         let quit = self.logs.state().quit().filter(|_| !self.quit_sent);
-        let failure = death_notice(identity.pid, quit, &records, self.control.calls().is_unheard());
+        let failure = death_notice(identity.pid, quit, &log::read(text.as_bytes()), may_be_ours);
         self.event_detector.died(&desired.name, identity.pid, &failure, self.logs.server_log_events());
         self.clients.clear();
         if desired.is_observed() {
@@ -226,6 +231,21 @@ impl Driver {
         tracing::error!(daemon = %desired.name, process = %identity, "the control daemon died");
         self.end_orphaned_servers(desired).await;
         self.state.failed(failure, self.now());
+    }
+
+    fn control_log(&self) -> PathBuf {
+        self.log_directory.join("control.log")
+    }
+
+    fn control_log_length(&self) -> Option<u64> {
+        fs::metadata(self.control_log()).ok().map(|log| log.len())
+    }
+
+    /// Notes what control.log holds before an action, which may open a session; not while an earlier session may still be open there.
+    pub(super) fn note_action(&mut self) {
+        if !self.control.calls().is_unheard() {
+            self.logged_before_action = self.control_log_length();
+        }
     }
 
     /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its

@@ -100,6 +100,8 @@ pub(super) struct Driver {
     moves: Option<String>,
     /// Whether this manager sent the running process a quit: its log does not say who did.
     quit_sent: bool,
+    /// How long control.log was before the first session of this manager that may still be open.
+    logged_before_action: Option<u64>,
 }
 
 impl Driver {
@@ -176,6 +178,7 @@ impl Driver {
             foreign_daemons,
             moves: None,
             quit_sent: false,
+            logged_before_action: None,
         };
         driver.claim();
         (driver, watcher)
@@ -183,6 +186,7 @@ impl Driver {
 
     pub(super) async fn run(mut self, link: Arc<DriverLink>) {
         while !self.stop.is_cancelled() {
+            self.note_action();
             while let Ok(job) = self.jobs.try_recv() {
                 self.work(job).await;
             }
@@ -209,6 +213,7 @@ impl Driver {
                 }
             } else {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
+                self.note_action();
                 let stop = self.stop.clone();
                 tokio::select! {
                     () = self.perform(action, &desired, &link) => {}
@@ -274,7 +279,10 @@ impl Driver {
             _ = self.fresh.changed() => self.state.request_poll(),
             Ok(()) = self.foreign_daemons.changed() => {}
             Ok(()) = self.gpu_presence.changed() => {}
-            Some(job) = self.jobs.recv() => self.work(job).await,
+            Some(job) = self.jobs.recv() => {
+                self.note_action();
+                self.work(job).await;
+            }
             report = percentage_probe::report(&mut self.probe) => self.probed(report).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),

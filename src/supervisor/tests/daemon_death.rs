@@ -1,5 +1,6 @@
 //! Deaths of the control process and of its server.
 
+use super::script::SessionFault;
 use super::*;
 use crate::domain::condition::{ConditionReason, ConditionType};
 
@@ -82,4 +83,35 @@ async fn dead_server_is_replaced_at_once() {
     let sessions = host.script.sessions();
     let requests = sessions.iter().flat_map(|session| &session.commands);
     assert_eq!(requests.filter(|command| command.starts_with("start_server")).count(), 2);
+}
+
+/// What is said of a daemon that died while a session was open, which was opened before one of the manager's or after it.
+async fn blamed(before_ours: bool) -> Option<ConditionReason> {
+    let host = ScriptedHost::ready().await;
+    host.script.log_sessions(&host.log("control.log"));
+    host.script.trouble(Some(SessionFault::Silent));
+    let sessions = host.script.sessions().len();
+    let ours = |_: &Observed| host.script.sessions().len() > sessions;
+    if before_ours {
+        host.script.open_session();
+        host.wait_for("a session of the manager's", ours).await;
+    } else {
+        host.wait_for("a session of the manager's", ours).await;
+        host.script.open_session();
+    }
+    host.script.kill_daemon();
+    host.script.trouble(None);
+    host.wait_for("the death is noticed", |observed| observed.status.deaths == 1).await;
+    host.await_phase(Phase::Ready).await;
+    host.condition(ConditionType::LastFailure).map(|failure| failure.reason)
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_open_before_ours_is_blamed() {
+    assert_eq!(blamed(true).await, Some(ConditionReason::DiedInSession));
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_may_be_ours_accuses_nobody() {
+    assert_eq!(blamed(false).await, None);
 }

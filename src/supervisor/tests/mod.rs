@@ -26,9 +26,9 @@ use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::daemon::Phase;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 use crate::domain::plan::Desired;
-use crate::domain::tenant::tests::h200;
 use crate::domain::{GpuUuid, ThreadPercentage};
 use crate::gpu::{DeviceFile, GpuDriver, Inventory, InventoryError};
+use crate::testing::h200;
 
 /// How far a jump of the time goes at most.
 const TICK: Duration = Duration::from_millis(5);

@@ -146,6 +146,11 @@ impl Script {
         state.log(&["Accepting connection...", "NEW UI", &format!("Cmd:{command}"), "UI closed"]);
     }
 
+    /// A session is opened, of which control.log does not say whose it is.
+    pub(super) fn open_session(&self) {
+        self.state().log(&["Accepting connection...", "NEW UI"]);
+    }
+
     /// The control process dies, and its server with it.
     pub(super) fn kill_daemon(&self) {
         self.state().die();
@@ -273,6 +278,7 @@ impl ControlProgram for Script {
 impl ControlChannel for Script {
     fn session(&self, deadline: Instant) -> Result<Box<dyn ControlSession>, SessionError> {
         let at = self.elapsed();
+        self.0.calls.spawned();
         self.state().sessions.push(Transcript { at, commands: Vec::new() });
         Ok(Box::new(ScriptedSession { script: self.clone(), deadline }))
     }
@@ -338,6 +344,7 @@ impl ScriptedSession {
             }
             _ => {
                 tokio::time::sleep(pace).await;
+                self.script.0.calls.set_unheard(false);
                 Ok(self.script.answer(&line))
             }
         }

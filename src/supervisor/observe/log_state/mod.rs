@@ -11,7 +11,7 @@ use super::exact_limits::LoggedLimits;
 use super::external_writes::ExternalWrites;
 use crate::domain::gpu::GpuUuid;
 use crate::mps::log::own::is_own_delimiter;
-use crate::mps::log::{LogEvent, LogRecord};
+use crate::mps::log::{self, LogEvent, LogRecord};
 
 /// The most that is kept of each kind: the logs are anybody's to write, and memory is not.
 const KEPT: usize = 1024;
@@ -360,6 +360,15 @@ impl LogState {
     pub(crate) fn forget_quit(&mut self) {
         self.quit = None;
     }
+}
+
+/// Whether the last session in the text of a control.log was opened before its last `since` bytes were written.
+pub(crate) fn opened_before(text: &str, since: usize) -> bool {
+    let bytes = text.as_bytes();
+    let earlier = &bytes[..bytes.len().saturating_sub(since)];
+    let opened =
+        |part: &[u8]| log::read(part).iter().filter(|record| record.event == LogEvent::UiOpened).count();
+    opened(earlier) > 0 && opened(earlier) == opened(bytes)
 }
 
 /// Whether a control daemon ended while another program's session was open, in words; by its last messages.

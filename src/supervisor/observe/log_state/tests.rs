@@ -76,6 +76,22 @@ fn daemon_death_in_external_session_is_recognised() {
 }
 
 #[test]
+fn session_open_before_ours_is_anothers() {
+    let (earlier, later) = (
+        lines(&["NEW UI", "Cmd:ps", "UI closed", "NEW UI"]),
+        lines(&["NEW CLIENT 7 from user 0: Server already exists"]),
+    );
+    assert!(opened_before(&earlier, 0));
+    assert!(opened_before(&format!("{earlier}{later}"), later.len()));
+    let ours = lines(&["NEW UI"]);
+    assert!(!opened_before(&format!("{earlier}{ours}"), ours.len()), "the last one was opened later");
+    assert!(
+        !opened_before(&earlier, earlier.len()) && !opened_before(&ours, 10_000),
+        "none was opened before"
+    );
+}
+
+#[test]
 fn server_hang_is_detected_from_its_log() {
     let hung = |lines: &[&str]| {
         let mut state = LogState::default();
