@@ -27,7 +27,7 @@ fn as_browser(host: &Served, method: Method, path: &str, cookie: &str) -> Answer
 
 #[test]
 fn token_and_session_changes_are_audited() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (id, secret) = made(&host, &json!({"name": "ci", "grant": "viewer"}));
     let dry = host.api().post("/api/v1/tokens?dry_run=true", &json!({"name": "t", "grant": "viewer"}));
     assert_eq!(dry.status, 200);
@@ -126,7 +126,7 @@ fn refused_logins_are_counted_in_one_row() {
 
 #[test]
 fn tenant_sees_own_tokens_deletion_revokes_them() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     let (web, demo) =
@@ -165,7 +165,7 @@ fn await_end(stream: &mut EventStream) {
 
 #[test]
 fn stream_ends_with_its_session() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer"}));
     let begun = |cookie: &str| {
         let credential = format!("Cookie: {cookie}");

@@ -102,7 +102,7 @@ fn idempotency_keys_are_separate_per_caller() {
 
 #[test]
 fn tenant_stream_has_only_its_own_events() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let secret = create(&host, "t", "tenant:batch");
     let open = |query: &str| {
         EventStream::open(&host.url(), &secret, query, Some(0)).expect("sent").expect("a stream")
@@ -154,7 +154,7 @@ fn each_secret_works_only_for_its_purpose() {
 
 #[test]
 fn a_request_that_names_two_hosts_is_refused() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let send =
         |head: &str| Answer::to_bytes(&host.url(), format!("{head}\r\nConnection: close\r\n\r\n").as_bytes());
     for head in [
@@ -179,10 +179,10 @@ fn a_request_that_names_two_hosts_is_refused() {
 
 #[test]
 fn open_metrics_opens_only_metrics() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let nobody = host.api().with_token(None);
     nobody.get("/metrics").problem(401, "unauthorized");
-    let host = InProcess::configured("[access]\nopen_metrics = true");
+    let host = InProcess::stopped_with("[access]\nopen_metrics = true");
     let nobody = host.api().with_token(None);
     let scraped = nobody.get("/metrics");
     assert!(scraped.status == 200 && scraped.text.contains("mps_manager_daemon_up"), "{}", scraped.text);

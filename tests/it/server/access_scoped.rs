@@ -273,7 +273,7 @@ fn former_lease_owner_is_hidden_from_tenants() {
 
 #[test]
 fn one_tenant_cannot_exhaust_journals_or_streams() {
-    let host = InProcess::configured("[events]\nstreams = 8");
+    let host = InProcess::stopped_with("[events]\nstreams = 8");
     let (id, secret) = made(&host, &json!({"name": "t", "grant": "tenant:demo"}));
     let also = create(&host, "u", "tenant:demo");
     let log_in =

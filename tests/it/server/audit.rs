@@ -48,7 +48,7 @@ fn spec(sms: u32) -> Value {
 
 #[test]
 fn audit_row_shows_actor_before_and_after() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let api = host.api();
     let answer = api.tenant("web", &spec(8));
     let request = answer.header("x-request-id").expect("an ID").to_owned();
@@ -207,7 +207,7 @@ fn repeated_refusals_are_counted_without_secrets() {
 
 #[test]
 fn refusal_is_audited_after_caller_disconnects() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (address, token) = (host.url(), host.token());
     for number in 0..20 {
         let mut stream = TcpStream::connect(address.trim_start_matches("http://")).expect("it listens");
@@ -227,7 +227,7 @@ fn refusal_is_audited_after_caller_disconnects() {
 
 #[test]
 fn refused_cancellation_has_one_audit_row() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let stopped = host.api().post("/api/v1/daemons/gpu1/stop?grace_s=0", &json!({}));
     let ended = host.api().succeeds(&stopped)["id"].as_str().expect("an ID").to_owned();
     let unknown = mps_manager::clock::Clock::system().new_id().to_string();
@@ -248,7 +248,7 @@ fn refused_cancellation_has_one_audit_row() {
 
 #[test]
 fn unchanged_write_is_audited_without_diff() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     for _ in 0..2 {
         host.api().tenant("web", &spec(8)).ok();
         host.api().post("/api/v1/daemons/gpu1/cordon", &json!({})).ok();
@@ -264,7 +264,7 @@ fn unchanged_write_is_audited_without_diff() {
 
 #[test]
 fn bulk_request_is_audited_per_changed_resource() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let layouts = json!({ "version": "v1", "layouts": { "one": { "steps": [] }, "two": { "steps": [] } } });
     for _ in 0..2 {
         host.api().post("/api/v1/layouts/import", &layouts).ok();

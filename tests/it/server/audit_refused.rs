@@ -63,7 +63,7 @@ fn refusals_before_the_use_cases_are_audited() {
 
 #[test]
 fn oversized_streamed_body_is_audited_once() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let piece = format!("{:x}\r\n{}\r\n", 1 << 19, "x".repeat(1 << 19));
     let request = format!(
         "PUT /api/v1/tenants/web HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
@@ -93,7 +93,7 @@ fn unauthenticated_or_unknown_requests_are_not_audited() {
 
 #[test]
 fn refused_dry_run_is_audited_as_such() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (id, secret) = made(&host, &json!({"name": "ci", "grant": "viewer"}));
     let viewer = host.api().with_token(Some(&secret));
     viewer.delete("/api/v1/tenants/demo?dry_run=true").problem(403, "forbidden");
@@ -121,7 +121,7 @@ fn refused_dry_run_is_audited_as_such() {
 
 #[test]
 fn log_out_everywhere_is_audited_without_sessions() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     assert_eq!(host.api().delete("/api/v1/sessions").status, 204);
     assert_eq!(host.api().over(&host.runtime("api.sock")).delete("/api/v1/sessions").status, 204);
     let rows = host.api().get("/api/v1/audit?target=sessions").ok();

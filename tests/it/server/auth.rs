@@ -37,7 +37,7 @@ fn a_refused_caller_changes_nothing() {
 
 #[test]
 fn socket_owner_may_omit_but_not_forge_token() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let socket = host.api().over(&host.runtime("api.sock"));
     assert_eq!(socket.get("/api/v1/host").status, 200);
     let shown = socket.send(reqwest::Method::GET, "/api/v1/host", &[("authorization", "Bearer wrong")], None);
@@ -79,7 +79,7 @@ fn unroutable_requests_are_answered_as_problems() {
 
 #[test]
 fn oversized_body_is_refused_by_content_length() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let mut stream = std::net::TcpStream::connect(host.url().replace("http://", "")).unwrap();
     let head = format!(
         "PUT /api/v1/tenants/t HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
@@ -98,7 +98,7 @@ fn oversized_body_is_refused_by_content_length() {
 
 #[test]
 fn invalid_http_ends_only_its_connection() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let address = host.url().replace("http://", "");
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.write_all(b"\0\0\0 nonsense\r\n\r\n").unwrap();

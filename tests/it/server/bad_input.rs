@@ -38,7 +38,7 @@ pub(super) fn is_problem(answer: &str, kind: &str) {
 
 #[test]
 fn malformed_json_body_is_refused() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let specs = || {
         let listed = host.api().get("/api/v1/tenants").ok()["items"].clone();
         let tenants = listed.as_array().expect("a list").iter();
@@ -191,7 +191,7 @@ fn wrong_enum_values_name_the_accepted_ones() {
 
 #[test]
 fn malformed_paths_and_names_are_refused() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     for path in [
         "/api/v1/tenants/../tenants/demo",
         "/api/v1/tenants/%2e%2e/demo",
@@ -226,7 +226,7 @@ fn malformed_paths_and_names_are_refused() {
 
 #[test]
 fn malformed_header_is_refused() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let put = |header: &str| {
         format!("PUT /api/v1/tenants/demo HTTP/1.1\r\nContent-Type: application/json\r\n{header}")
     };

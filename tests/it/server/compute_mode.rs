@@ -313,7 +313,7 @@ fn failed_mode_change_blocks_the_start() {
 
 #[test]
 fn prohibited_mode_is_refused() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     for bad in ["prohibited", "exclusive_thread", ""] {
         let answer = host.api().put("/api/v1/daemons/gpu0", &json!({"gpus": ["0"], "compute_mode": bad}));
         let problem = answer.problem(422, "invalid-request");

@@ -230,7 +230,7 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
 
 #[test]
 fn a_prohibited_gpu_can_have_no_server() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     examine(&host).is("compute_mode", "ok", "default: GPU 0, GPU 1");
     let uuid = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
     fs::write(host.runtime("sim/gpus").join(uuid).join("compute_mode"), "prohibited\n").unwrap();
@@ -239,7 +239,7 @@ fn a_prohibited_gpu_can_have_no_server() {
 
 #[test]
 fn missing_old_or_unknown_programs_are_reported() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let programs = host.dir().join("programs");
     fs::create_dir(&programs).unwrap();
     let with =
@@ -375,7 +375,7 @@ fn public_address_and_certificate_are_examined() {
 
 #[test]
 fn unreachable_manager_and_invalid_config_are_reported() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     // The manager makes its socket again, unless something else has its name.
     eventually("the name is taken", || {
         let _ = fs::remove_file(host.runtime("api.sock"));

@@ -269,7 +269,7 @@ fn drain_and_its_timeout_survive_manager_death() {
 
 #[test]
 fn drain_is_idempotent_and_validates_its_query() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let post = |query: &str| {
         let path = format!("/api/v1/daemons/gpu0/drain?{query}");
         host.api().send(Method::POST, &path, &[("idempotency-key", "k")], None)

@@ -150,7 +150,7 @@ fn hosts_come_from_contexts_and_from_programs() {
 
 #[test]
 fn deletions_on_several_hosts_are_counted_together() {
-    let hosts = [InProcess::ready(), InProcess::ready()];
+    let hosts = [InProcess::stopped(), InProcess::stopped()];
     let file = written(hosts[0].dir(), "empty.yaml", "version: v1\n");
     let names = format!("{},{}", runtime(&hosts[0]), runtime(&hosts[1]));
     let shown = hosts[0].cli(&["diff", "-f", &file, "--prune", "--hosts", &names, "-o", "json"]);

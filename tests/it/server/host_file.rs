@@ -256,7 +256,7 @@ fn pruned_daemon_and_its_layout_go() {
 
 #[test]
 fn template_beyond_the_memory_warns_or_refuses() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let text = "
 version: v1
 templates:

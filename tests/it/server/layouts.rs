@@ -94,7 +94,7 @@ fn steps(operation: &Value) -> Vec<&str> {
 
 #[test]
 fn layout_versions_name_their_author() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let put = |chunks: u32| {
         let body = json!({"layout": {"steps": [add("web", chunks)]}, "note": "for the web"});
         host.api().put("/api/v1/layouts/prod", &body)

@@ -517,7 +517,7 @@ fn interrupted_maintenance_end_restores_everything() {
 
 #[test]
 fn nonsense_is_refused_and_changes_nothing() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     for (body, pointer) in [
         (json!({"gpus": []}), "/gpus"),
         (json!({"gpus": ["0", "7"]}), "/gpus/1"),

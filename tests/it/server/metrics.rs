@@ -221,7 +221,7 @@ fn silent_daemon_is_logged_until_it_changes() {
 
 #[test]
 fn requests_are_counted_by_known_route_only() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     for number in 0..20 {
         host.api().get(&format!("/api/v1/tenants/none_{number}"));
         host.api().get(&format!("/nowhere/{number}"));
@@ -247,7 +247,7 @@ fn requests_are_counted_by_known_route_only() {
 
 #[test]
 fn metrics_need_a_token_or_the_socket() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     host.api().with_token(None).get("/metrics").problem(401, "unauthorized");
     assert_eq!(host.api().over(&host.runtime("api.sock")).get("/metrics").status, 200);
 }
@@ -322,7 +322,7 @@ impl Drop for Prometheus {
 
 #[test]
 fn a_prometheus_scrapes_a_manager() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let directory = host.dir().join("prometheus");
     std::fs::create_dir(&directory).expect("a directory");
     let target = host.url().trim_start_matches("http://").to_owned();

@@ -35,7 +35,7 @@ fn served_printed_and_stored_documents_are_equal() {
 
     // What is served and printed was taken from the file when the program was built: after a change it takes another build.
     if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_none() {
-        let host = InProcess::ready();
+        let host = InProcess::stopped();
         assert_eq!(host.api().get("/openapi.json").json(), generated);
         assert_eq!(String::from_utf8(host.cli(&["openapi"]).stdout).expect("text"), text);
     }

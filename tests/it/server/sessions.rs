@@ -168,7 +168,7 @@ fn session_ends_when_idle_or_too_old() {
 
 #[test]
 fn a_page_of_another_site_changes_nothing() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let cookie = cookie(&host, &host.token());
     let cordon = "/api/v1/daemons/gpu1/cordon";
     let address = host.url();
@@ -408,7 +408,7 @@ fn stream_follows_a_tenant_created_later() {
 
 #[test]
 fn login_link_survives_rate_limiting() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let code = code_of(&host, rustix::process::geteuid().as_raw()).expect("an address");
     let admin = host.token();
     let nobody = host.api().with_token(None);
@@ -448,7 +448,7 @@ fn group_admin_logs_in_with_own_token() {
 
 #[test]
 fn login_page_accepts_token_and_escapes_output() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (_, secret) = token(&host, "viewer");
     let logged_in = submit_unfollowed(&host, &format!("token={secret}"));
     assert_eq!(whoami(&host, &cookie_of(&logged_in)).ok()["grant"], "viewer");

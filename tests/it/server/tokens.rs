@@ -163,7 +163,7 @@ fn invalid_tokens_get_the_same_answer() {
 
 #[test]
 fn malformed_authorization_headers_are_refused() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (_, secret) = made(&host, &json!({"name": "t", "grant": "viewer"}));
     let long = whoami(&host, &format!("{secret}{}", "0".repeat(4000))).problem(401, "unauthorized");
     assert!(long["detail"].as_str().unwrap().contains("too long"), "{long}");
@@ -245,7 +245,7 @@ fn tenant_terminates_its_own_client() {
 
 #[test]
 fn stream_ends_with_its_token() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (id, secret) = made(&host, &json!({"name": "reader", "grant": "viewer"}));
     let mut stream = EventStream::open(&host.url(), &secret, "", None).expect("sent").expect("a stream");
     assert_eq!(host.api().delete(&format!("/api/v1/tokens/{id}")).status, 204);
@@ -306,7 +306,7 @@ impl Drop for Stranger {
 
 #[test]
 fn failed_tokens_are_delayed_valid_ones_not() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let (_, secret) = made(&host, &json!({"name": "t", "grant": "viewer"}));
     let begun = std::time::Instant::now();
     for _ in 0..12 {
@@ -451,7 +451,7 @@ fn unknown_user_in_configuration_refuses_start() {
 
 #[test]
 fn the_command_line_makes_lists_and_revokes_tokens() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let made = host.cli(&["token", "create", "ci", "--grant", "operator", "--expires-in", "3600"]);
     let secret = String::from_utf8(made.stdout.clone()).unwrap().trim().to_owned();
     assert!(made.status.success() && secret.starts_with("mpsm_"), "{}", stderr_of(&made));

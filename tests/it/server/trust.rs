@@ -301,7 +301,7 @@ fn layouts(prefix: &str, count: usize, steps: usize) -> Value {
 
 #[test]
 fn import_does_not_block_other_writes() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let layouts = |count: usize| layouts("l", count, 1);
     let many = host.api().post("/api/v1/layouts/import", &layouts(501)).problem(422, "invalid-request");
     assert_eq!(many["errors"][0]["pointer"], "/layouts");

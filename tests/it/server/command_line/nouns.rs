@@ -168,7 +168,7 @@ fn maintenance_begins_and_ends() {
 
 #[test]
 fn layouts_are_imported_shown_and_deleted() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let file = host.dir().join("prod.yaml");
     let text =
         "version: v1\nlayouts:\n  prod:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 3}\n";
@@ -183,7 +183,7 @@ fn layouts_are_imported_shown_and_deleted() {
 
 #[test]
 fn other_nouns_are_listed() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let gpus = json_of(&host, &["gpu", "list"]);
     let uuid = gpus[0]["uuid"].as_str().expect("a UUID");
     assert!(ok(&host, &["gpu", "get", "0"]).contains(uuid));

@@ -73,7 +73,7 @@ fn completed(host: &InProcess, words: &[&str], runtime_dir: &str) -> Output {
 
 #[test]
 fn completions_name_what_the_server_has() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let directory = host.runtime("").display().to_string();
     for (words, expected) in [
         (&["tenant", "get", ""][..], &["batch", "demo"][..]),

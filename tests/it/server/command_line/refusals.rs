@@ -107,7 +107,7 @@ fn tenant_without_partition_is_not_ready() {
 
 #[test]
 fn full_disk_is_reported() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
     let output = host.command(&["status"]).stdout(full).output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
@@ -128,7 +128,7 @@ fn missing_database_is_named() {
 
 #[test]
 fn unreachable_servers_are_explained() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let nowhere = host.cli(&["status", "--runtime-dir", "/nowhere/at/all"]);
     assert_eq!(nowhere.status.code(), Some(2));
     for part in [
@@ -152,7 +152,7 @@ fn unreachable_servers_are_explained() {
 
 #[test]
 fn contexts_name_servers() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let token = host.state("admin.token").display().to_string();
     let home = host.dir().join("home");
     let run = |words: &[&str]| {

@@ -68,7 +68,7 @@ const LEAVE: &str = "\u{1b}[?1049l";
 
 #[test]
 fn top_draws_and_quits_on_a_terminal() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     for columns in [40, 120] {
         let mut top = on_terminal(&host, &["top", "--interval", "1s"], columns);
         top.shows("GPU 0");
@@ -85,7 +85,7 @@ fn top_draws_and_quits_on_a_terminal() {
 
 #[test]
 fn signal_gives_the_terminal_back() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let mut top = on_terminal(&host, &["top"], 80);
     top.shows("q quit");
     signal(top.child.id(), Signal::TERM);
@@ -96,7 +96,7 @@ fn signal_gives_the_terminal_back() {
 
 #[test]
 fn watched_status_leaves_the_scrollback() {
-    let host = InProcess::ready();
+    let host = InProcess::stopped();
     let mut watch = on_terminal(&host, &["status", "--watch", "1s"], 80);
     watch.shows("\u{1b}[?1049h");
     watch.shows("demo");
