@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::super::fetch::filtered;
 use super::super::output::{OutputFormat, line, remark};
@@ -22,9 +22,9 @@ const POLL: Duration = Duration::from_secs(1);
 pub(in crate::cli) struct DaemonLogArgs {
     #[command(flatten)]
     daemon: NamedDaemon,
-    /// The log
-    #[arg(value_enum, default_value_t = LogChoice::Server)]
-    log: LogChoice,
+    /// The log: what its servers write, or what the control daemon does
+    #[arg(value_parser = ["server", "control"], default_value = "server")]
+    log: String,
     /// Follow what is written
     #[arg(short, long)]
     follow: bool,
@@ -41,26 +41,13 @@ pub(in crate::cli) struct DaemonLogArgs {
     call: CallArgs,
 }
 
-/// One of the two logs.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogChoice {
-    /// What its servers write
-    Server,
-    /// What the control daemon writes
-    Control,
-}
-
 pub(super) async fn logs(args: &DaemonLogArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
-    let file = match args.log {
-        LogChoice::Server => "server",
-        LogChoice::Control => "control",
-    };
     let own = args.own.then(|| "true".to_owned());
     let path = |from: Option<u64>| {
         let from = from.map(|from| from.to_string());
         let filters = [
-            ("file", Some(file.to_owned())),
+            ("file", Some(args.log.clone())),
             ("contains", args.contains.clone()),
             ("own", own.clone()),
             ("from", from),

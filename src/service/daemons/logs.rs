@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::service::access::context::RequestContext;
@@ -11,9 +13,11 @@ pub use crate::supervisor::{Excerpt, OwnSessions, Part};
 use crate::supervisor::{excerpt, kept_name};
 
 /// One of the two logs that a daemon writes, or the saved text of one that was emptied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LogFile {
     /// What the control daemon writes.
+    #[default]
     Control,
     /// What its servers write.
     Server,

@@ -213,7 +213,6 @@ impl Driver {
                 }
             } else {
                 tracing::debug!(daemon = %desired.name, ?action, "acting");
-                self.note_action();
                 let stop = self.stop.clone();
                 tokio::select! {
                     () = self.perform(action, &desired, &link) => {}
@@ -279,10 +278,7 @@ impl Driver {
             _ = self.fresh.changed() => self.state.request_poll(),
             Ok(()) = self.foreign_daemons.changed() => {}
             Ok(()) = self.gpu_presence.changed() => {}
-            Some(job) = self.jobs.recv() => {
-                self.note_action();
-                self.work(job).await;
-            }
+            Some(job) = self.jobs.recv() => self.work(job).await,
             report = percentage_probe::report(&mut self.probe) => self.probed(report).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),

@@ -110,7 +110,7 @@ fn word(file: LogFile) -> &'static str {
 #[serde(deny_unknown_fields)]
 pub(super) struct LogQuery {
     #[serde(default)]
-    file: FileWord,
+    file: LogFile,
     #[serde(default)]
     q: String,
     before: Option<u64>,
@@ -120,28 +120,13 @@ pub(super) struct LogQuery {
     own: bool,
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum FileWord {
-    #[default]
-    Control,
-    Server,
-    ControlKept,
-    ServerKept,
-}
-
 pub(super) async fn show(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<DaemonName>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
-    let file = match query.file {
-        FileWord::Control => LogFile::Control,
-        FileWord::Server => LogFile::Server,
-        FileWord::ControlKept => LogFile::ControlKept,
-        FileWord::ServerKept => LogFile::ServerKept,
-    };
+    let file = query.file;
     let part = match (query.before, query.from) {
         (Some(before), _) => Part::Before(before),
         (None, Some(from)) => Part::From(from),
