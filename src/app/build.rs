@@ -255,16 +255,17 @@ impl App {
         &self.listening
     }
 
-    /// Answers what comes in on the sockets, until `stop`.
+    /// Answers what comes in on the sockets with its [`router`](Self::router), until `stop`.
     pub fn answer(
         &self,
+        router: Router,
         listeners: Listeners,
         limits: Limits,
         certificates: Option<Arc<Certificates>>,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (wire, health) = (self.state.metrics.wire.clone(), self.health.clone());
-        listeners.serve(self.router(), limits, certificates, wire, health, stop)
+        listeners.serve(router, limits, certificates, wire, health, stop)
     }
 
     /// An address at which the operator logs in once, if this is the first start.

@@ -78,7 +78,7 @@ pub async fn serve(
     lifecycle::ready(&format!("serving on {}", welcome::url(&app.listening().borrow())));
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, app.listening().clone()));
     let releasing = tokio::spawn(release_freed_memory());
-    app.answer(listeners, config.limits, tls, stop).await;
+    app.answer(app.router(), listeners, config.limits, tls, stop).await;
     releasing.abort();
     following.abort();
     app.shutdown().await;

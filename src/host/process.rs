@@ -323,21 +323,22 @@ pub fn started_at(id: Identity, boot_time: i64) -> i64 {
 /// Children inherit an environment, so the caller still has to check the command line.
 pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
     let wanted = format!("{key}={value}");
-    all()
-        .filter_map(|pid| {
-            // The identity comes first and last: in between, the PID could have changed hands.
-            let id = identify(pid)?;
-            let environ = environ_bytes(pid)?;
-            let found = environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes());
-            (found && is_alive(id)).then_some(id)
-        })
-        .collect()
+    let is_marked = |pid: &u32| {
+        let environ = environ_bytes(*pid).unwrap_or_default();
+        environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes())
+    };
+    let identified = |pid| {
+        // The identity comes first and last: in between, the PID could have changed hands. Nearly all processes are not even read for it.
+        let id = identify(pid)?;
+        (is_marked(&pid) && is_alive(id)).then_some(id)
+    };
+    all().filter(is_marked).filter_map(identified).collect()
 }
 
 /// Every process that lives and was started with a value of `key` in its environment, with that value.
 pub fn having(key: &str) -> Vec<(Identity, OsString)> {
     let with_value = |pid| {
-        // As above.
+        // As above, first and last.
         let id = identify(pid)?;
         let value = variable(pid, key)?;
         is_alive(id).then_some((id, value))

@@ -14,13 +14,15 @@ pub(crate) fn raw(pid: u32) -> Pid {
 }
 
 /// A process, if it lives and has this directory in its environment. The identity is taken before and compared after:
-/// in between, the PID could have changed hands.
+/// in between, the PID could have changed hands. Most have not, which a first look at the environment shows.
 pub(crate) fn of_directory(pid: u32, directory: &Path) -> Option<Identity> {
-    let id = process::identify(pid)?;
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let needle = directory.as_os_str().as_encoded_bytes();
-    let marked = environment.windows(needle.len()).any(|part| part == needle);
-    (marked && process::is_alive(id)).then_some(id)
+    let is_marked = || {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(needle.len()).any(|part| part == needle)
+    };
+    let id = is_marked().then(|| process::identify(pid))??;
+    (is_marked() && process::is_alive(id)).then_some(id)
 }
 
 /// Sends a signal to that very process; false when it is gone. The program's own function would refuse most of these.
@@ -61,14 +63,19 @@ pub(crate) fn end_all(directory: &Path) {
         for id in &mine {
             send(*id, Signal::KILL);
         }
+        // To look through all processes takes longer than most need to end. Those that are no children of this process are reaped by their
+        // parents, or come to us next time.
         for id in &mine {
-            // Those that are no children of this process are reaped by their parents, or come to us next time.
-            let _ = waitpid(Some(raw(id.pid)), WaitOptions::NOHANG);
+            while waitpid(Some(raw(id.pid)), WaitOptions::NOHANG) == Ok(None)
+                && process::is_alive(*id)
+                && Instant::now() < deadline
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         if mine.is_empty() || Instant::now() > deadline {
             break;
         }
-        std::thread::sleep(Duration::from_millis(2));
     }
     reap_orphans();
 }

@@ -94,6 +94,23 @@ fn used_paths(module: &Module) -> impl Iterator<Item = &Names> {
 /// Files that reach each other by their imports.
 type Circle = BTreeSet<String>;
 
+/// The files that are left when those are taken away that import none of the rest, or that none of the rest imports: each circle is among
+/// them, and most often nothing is.
+fn tied(imports: &Imports) -> BTreeSet<&String> {
+    let mut left: BTreeSet<&String> = imports.keys().collect();
+    loop {
+        let imported: BTreeSet<&String> = left.iter().flat_map(|file| imports[*file].keys()).collect();
+        let stays = |file: &&&String| {
+            imported.contains(**file) && imports[**file].keys().any(|other| left.contains(other))
+        };
+        let rest: BTreeSet<&String> = left.iter().filter(stays).copied().collect();
+        if rest.len() == left.len() {
+            return rest;
+        }
+        left = rest;
+    }
+}
+
 fn circles(imports: &Imports) -> BTreeSet<Circle> {
     let reached = |from: &String| {
         let (mut found, mut next) = (BTreeSet::new(), vec![from]);
@@ -107,7 +124,7 @@ fn circles(imports: &Imports) -> BTreeSet<Circle> {
         found
     };
     let reach: BTreeMap<&String, BTreeSet<String>> =
-        imports.keys().map(|file| (file, reached(file))).collect();
+        tied(imports).into_iter().map(|file| (file, reached(file))).collect();
     let back = |other: &String, file: &String| reach.get(other).is_some_and(|found| found.contains(file));
     let circle = |(file, found): (&&String, &BTreeSet<String>)| -> Circle {
         found.iter().filter(|other| back(other, file)).cloned().collect()

@@ -110,7 +110,7 @@ impl SourceTree {
                     inner.push(name);
                     match tokens.next() {
                         Some(TokenTree::Group(group)) => {
-                            self.add_module(files, file, inner, root, group.stream())
+                            self.add_module(files, file, inner, root, group.stream());
                         }
                         _ => {
                             let path = inner.join("/");

@@ -47,7 +47,7 @@ impl Manager for ThisProcess {
         let text = fs::read_to_string(host.dir().join("config.toml")).expect("a configuration");
         let config: Config = toml::from_str(&text).expect("a configuration");
         let config = config.check().expect("a configuration");
-        let (running, address) = self.runtime.block_on(async {
+        let (running, address, router) = self.runtime.block_on(async {
             let prepared = Prepared::new(&config, false).await.expect("a host").with_probe(MANAGER.into());
             let prepared = if self.stopped { prepared.stopped() } else { prepared };
             let listeners = Listeners::bind(config.listen, &config.socket()).await.expect("sockets");
@@ -56,10 +56,11 @@ impl Manager for ThisProcess {
             let stop = CancellationToken::new();
             let app = App::build(&config, prepared, address, listening, stop.clone()).await;
             let app = app.expect("a manager");
-            let sockets = tokio::spawn(app.answer(listeners, config.limits, None, stop.clone()));
-            (Running { app, sockets, stop }, address)
+            let router = app.router();
+            let sockets =
+                tokio::spawn(app.answer(router.clone(), listeners, config.limits, None, stop.clone()));
+            (Running { app, sockets, stop }, address, router)
         });
-        let router = running.app.router();
         self.running = Some(running);
         host.api().aim(&format!("http://{address}"), &admin_token(host.dir()), Some(router));
     }
