@@ -1,6 +1,6 @@
 //! No file of `src` imports a file that imports it, directly or through others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use super::source_tree::{Module, Names, SourceTree};
@@ -8,9 +8,12 @@ use super::source_tree::{Module, Names, SourceTree};
 /// What each file takes from which other: the names, by the two files.
 type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
+/// The modules by their address: each of some 100 000 names in the code is looked for in several.
+type Modules<'tree> = HashMap<&'tree [String], &'tree Module>;
+
 /// Follows a path to the file that defines what it names. A path to a module names nothing.
 struct Resolver<'tree> {
-    tree: &'tree SourceTree,
+    modules: &'tree Modules<'tree>,
     /// Imports on the way, which may go round in a circle themselves.
     open: Vec<(Names, String)>,
 }
@@ -24,7 +27,7 @@ impl Resolver<'_> {
     /// What a path names that stands in a module.
     fn resolve(&mut self, from: &[String], path: &[String]) -> Option<Found> {
         let mut here = match path[0].as_str() {
-            "crate" => Found::Module(self.tree.modules.get(from)?.root.clone()),
+            "crate" => Found::Module(self.modules.get(from)?.root.clone()),
             "self" => Found::Module(from.to_vec()),
             "super" => Found::Module(from.split_last()?.1.to_vec()),
             name => self.member(from, name)?,
@@ -42,13 +45,13 @@ impl Resolver<'_> {
 
     /// What a name means in a module.
     fn member(&mut self, address: &[String], name: &str) -> Option<Found> {
-        let tree = self.tree;
-        let module = tree.modules.get(address)?;
+        let modules = self.modules;
+        let module = modules.get(address)?;
         if module.items.contains(name) {
             return Some(Found::Item { file: module.file.clone(), name: name.to_owned() });
         }
         let child: Names = address.iter().cloned().chain([name.to_owned()]).collect();
-        if tree.modules.contains_key(&child) {
+        if modules.contains_key(child.as_slice()) {
             return Some(Found::Module(child));
         }
         let step = (address.to_vec(), name.to_owned());
@@ -70,9 +73,11 @@ impl Resolver<'_> {
 
 fn imports(tree: &SourceTree) -> Imports {
     let mut found = Imports::new();
+    let modules: Modules<'_> =
+        tree.modules.iter().map(|(address, module)| (address.as_slice(), module)).collect();
     for (address, module) in &tree.modules {
         for path in used_paths(module) {
-            let mut resolver = Resolver { tree, open: Vec::new() };
+            let mut resolver = Resolver { modules: &modules, open: Vec::new() };
             if let Some(Found::Item { file, name }) = resolver.resolve(address, path)
                 && file != module.file
             {
@@ -201,6 +206,19 @@ fn calls_into_child_modules_count() {
         circles_of(&[("lib.rs", "mod inner;"), ("inner/mod.rs", "mod a; pub struct Shared;"), child])
             .is_empty()
     );
+}
+
+#[test]
+fn captured_lifetimes_are_no_imports() {
+    let found = circles_of(&[
+        ("lib.rs", "mod a; mod b;"),
+        (
+            "a.rs",
+            "pub fn f<'s>(s: &'s str) -> impl Iterator + use<'s> { s.split(*) } pub struct One(crate::b::Two);",
+        ),
+        ("b.rs", "pub struct Two; use crate::a::One;"),
+    ]);
+    assert_eq!(found, ["  a.rs takes Two from b.rs\n  b.rs takes One from a.rs\n"]);
 }
 
 #[test]

@@ -103,7 +103,10 @@ impl SourceTree {
                     tokens.next_if(|next| matches!(next, TokenTree::Group(_)));
                     continue;
                 }
-                "use" => read_use(&mut tokens, public, &mut module),
+                // The other `use` is of what a returned type captures: `impl Iterator + use<'s>`.
+                "use" if !matches!(tokens.peek(), Some(TokenTree::Punct(_))) => {
+                    read_use(&mut tokens, public, &mut module);
+                }
                 "mod" => {
                     let name = ident(&mut tokens).expect("the name of a module");
                     let mut inner = address.clone();
