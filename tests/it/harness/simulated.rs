@@ -71,7 +71,7 @@ impl<M: Manager> Simulated<M> {
     /// The same on a simulated host of another kind.
     pub(crate) fn of(profile: &str, lines: &str) -> Self {
         let dir = simulated_directory();
-        host::write_config(dir.path(), profile, &format!("{TIMINGS}\npoll_interval_s = 1\n{lines}"));
+        host::write_config(dir.path(), profile, &format!("{TIMINGS}\npoll_interval_s = 2\n{lines}"));
         let (manager, api) = M::new();
         Self { manager, served: Served { api, dir } }
     }
@@ -92,9 +92,9 @@ impl<M: Manager> Simulated<M> {
         host
     }
 
-    /// Polls daemons every so many seconds instead of every second.
+    /// Polls daemons every so many seconds instead of every two seconds.
     pub(crate) fn poll_every(&self, seconds: u32) {
-        self.change_config("poll_interval_s = 1\n", &format!("poll_interval_s = {seconds}\n"));
+        self.change_config("poll_interval_s = 2\n", &format!("poll_interval_s = {seconds}\n"));
     }
 
     /// Has the host pause as long as a real one.
