@@ -31,8 +31,10 @@ fn becomes_ready_slowly(delay: &str, deadline: u32) {
     install_script(&slow.join("nvidia-cuda-mps-control"), &script);
     let config = host.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
-    let further =
-        format!("mps_dir = {slow:?}\ncontrol_deadline_s = {deadline}\nfresh_timeout_s = {deadline}\n");
+    let further = format!(
+        "mps_dir = \"{}\"\ncontrol_deadline_s = {deadline}\nfresh_timeout_s = {deadline}\n",
+        slow.display()
+    );
     fs::write(config, text + &further).unwrap();
     host.serve();
     host.await_ready();
