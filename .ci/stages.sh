@@ -38,6 +38,7 @@ side_by_side() {
 # Prints how it ended; for a trap on EXIT.
 report() {
     local status=$?
+    set +e
     if [ -s "$scratch/seconds" ]; then
         echo "ci: seconds of each stage"
         cat -- "$scratch/seconds"

@@ -66,12 +66,10 @@ pub(crate) fn end_all(directory: &Path) {
         // To look through all processes takes longer than most need to end. Those that are no children of this process are reaped by their
         // parents, or come to us next time.
         for id in &mine {
-            while matches!(waitpid(Some(raw(id.pid)), WaitOptions::NOHANG), Ok(None))
-                && process::is_alive(*id)
-                && Instant::now() < deadline
-            {
+            while process::is_alive(*id) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            let _ = waitpid(Some(raw(id.pid)), WaitOptions::NOHANG);
         }
         if mine.is_empty() || Instant::now() > deadline {
             break;

@@ -1,7 +1,6 @@
 //! What a driver notices around its daemon: deaths, lost pipes, what runs out, and why a poll failed.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Driver;
@@ -214,7 +213,7 @@ impl Driver {
         self.counts.deaths += 1;
         // A `quit` that was sent to it is in the lines that have not been read yet.
         self.logs.read(&desired.gpus);
-        let text = log::tail(&self.control_log(), LAST_SESSION);
+        let text = log::tail(&self.log_directory.join("control.log"), LAST_SESSION);
         let since = self.control_log_length().zip(self.logged_before_action);
         let since = since.and_then(|(now, before)| usize::try_from(now.checked_sub(before)?).ok());
         let may_be_ours =
@@ -233,12 +232,8 @@ impl Driver {
         self.state.failed(failure, self.now());
     }
 
-    fn control_log(&self) -> PathBuf {
-        self.log_directory.join("control.log")
-    }
-
     fn control_log_length(&self) -> Option<u64> {
-        fs::metadata(self.control_log()).ok().map(|log| log.len())
+        fs::metadata(self.log_directory.join("control.log")).ok().map(|log| log.len())
     }
 
     /// Notes what control.log holds before an action, which may open a session; not while an earlier session may still be open there.

@@ -21,6 +21,7 @@ impl Driver {
     }
 
     pub(super) async fn work(&mut self, job: DriverRequest) {
+        self.note_action();
         match job {
             DriverRequest::Restart => {
                 self.state.restart = self.state.process.is_some() && !self.desired.borrow().is_observed();

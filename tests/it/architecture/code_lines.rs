@@ -15,8 +15,9 @@ const CEILINGS: &str = ".ci/ceilings.toml";
 /// The simulator's folder.
 const SIMULATOR: &str = "sim";
 
-/// How a line's braces move the depth, with those in strings, characters and comments left out.
-fn braces(line: &str) -> (i32, bool) {
+/// How a line's braces move the depth, with those in strings, characters and comments left out, whether one opens, and whether the code of the
+/// line ends with a semicolon.
+fn braces(line: &str) -> (i32, bool, bool) {
     let (mut depth, mut opened) = (0, false);
     let mut rest = line;
     while let Some(letter) = rest.chars().next() {
@@ -33,7 +34,8 @@ fn braces(line: &str) -> (i32, bool) {
         }
         rest = &rest[length..];
     }
-    (depth, opened)
+    let code = line[..line.len() - rest.len()].trim_end();
+    (depth, opened, code.ends_with(';'))
 }
 
 /// The length of a string or a character at the beginning of a text; `None` for a quote that is none, as a lifetime's.
@@ -70,10 +72,10 @@ fn product_lines(text: &str) -> Vec<&str> {
         while lines.next_if(is_prefix).is_some() {}
         let (mut depth, mut opened) = (0, false);
         for line in lines.by_ref() {
-            let (change, opens) = braces(line);
+            let (change, opens, ends) = braces(line);
             depth += change;
             opened |= opens;
-            let ended = if opened { depth <= 0 } else { line.trim_end().ends_with(';') };
+            let ended = if opened { depth <= 0 } else { ends };
             if ended {
                 break;
             }
@@ -180,6 +182,7 @@ fn only_code_outside_tests_counts() {
         ),
         1
     );
+    assert_eq!(code_lines("#[cfg(test)]\nmod tests; // Why.\nstruct S;\n"), 1);
     // An attribute of another kind stays.
     assert_eq!(code_lines("#[cfg(unix)]\nmod unix;\n"), 2);
 }

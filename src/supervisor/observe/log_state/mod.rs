@@ -362,13 +362,14 @@ impl LogState {
     }
 }
 
-/// Whether the last session in the text of a control.log was opened before its last `since` bytes were written.
+/// Whether the last session in the text of a control.log was opened before its last `since` bytes were written; false where the text is not
+/// what stands in the file byte by byte.
 pub(crate) fn opened_before(text: &str, since: usize) -> bool {
     let bytes = text.as_bytes();
     let earlier = &bytes[..bytes.len().saturating_sub(since)];
     let opened =
         |part: &[u8]| log::read(part).iter().filter(|record| record.event == LogEvent::UiOpened).count();
-    opened(earlier) > 0 && opened(earlier) == opened(bytes)
+    !text.contains('\u{FFFD}') && opened(earlier) > 0 && opened(earlier) == opened(bytes)
 }
 
 /// Whether a control daemon ended while another program's session was open, in words; by its last messages.

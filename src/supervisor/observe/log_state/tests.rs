@@ -81,6 +81,7 @@ fn session_open_before_ours_is_anothers() {
         lines(&["NEW UI", "Cmd:ps", "UI closed", "NEW UI"]),
         lines(&["NEW CLIENT 7 from user 0: Server already exists"]),
     );
+    assert!(!opened_before(&format!("\u{FFFD}{earlier}"), 0), "what was written is longer or shorter");
     assert!(opened_before(&earlier, 0));
     assert!(opened_before(&format!("{earlier}{later}"), later.len()));
     let ours = lines(&["NEW UI"]);
