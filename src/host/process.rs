@@ -328,7 +328,7 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
         environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes())
     };
     let identified = |pid| {
-        // The identity comes first and last: in between, the PID could have changed hands. Nearly all processes are not even read for it.
+        // The identity comes first and last: in between, the PID could have changed hands. Most are not marked, and need no identity.
         let id = identify(pid)?;
         (is_marked(&pid) && is_alive(id)).then_some(id)
     };

@@ -100,7 +100,7 @@ pub(super) struct Driver {
     moves: Option<String>,
     /// Whether this manager sent the running process a quit: its log does not say who did.
     quit_sent: bool,
-    /// How long control.log was before the first session of this manager that may still be open.
+    /// The length of control.log before the first session of this manager that may still be open.
     logged_before_action: Option<u64>,
 }
 

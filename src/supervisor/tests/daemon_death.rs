@@ -85,7 +85,7 @@ async fn dead_server_is_replaced_at_once() {
     assert_eq!(requests.filter(|command| command.starts_with("start_server")).count(), 2);
 }
 
-/// What is said of a daemon that died while a session was open, which was opened before one of the manager's or after it.
+/// Kills a daemon while a session is open, which was opened before one of the manager's or after it; returns the reason that is given.
 async fn blamed(before_ours: bool) -> Option<ConditionReason> {
     let host = ScriptedHost::ready().await;
     host.script.log_sessions(&host.log("control.log"));

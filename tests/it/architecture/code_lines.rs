@@ -15,8 +15,8 @@ const CEILINGS: &str = ".ci/ceilings.toml";
 /// The simulator's folder.
 const SIMULATOR: &str = "sim";
 
-/// How a line's braces move the depth, with those in strings, characters and comments left out, whether one opens, and whether the code of the
-/// line ends with a semicolon.
+/// Returns how a line's braces move the depth, with those in strings, characters and comments left out, whether one opens, and whether the code
+/// of the line ends with a semicolon.
 fn braces(line: &str) -> (i32, bool, bool) {
     let (mut depth, mut opened) = (0, false);
     let mut rest = line;
@@ -84,7 +84,7 @@ fn product_lines(text: &str) -> Vec<&str> {
     kept
 }
 
-/// Whether a trimmed line begins a `use`, with any visibility.
+/// Returns whether a trimmed line begins a `use`, with any visibility.
 fn begins_use(line: &str) -> bool {
     let item = match line.strip_prefix("pub") {
         Some(rest) => {
@@ -110,7 +110,7 @@ fn code_lines(text: &str) -> usize {
     count
 }
 
-/// Whether a file of `src` holds nothing but tests.
+/// Returns whether a file of `src` holds nothing but tests.
 fn is_of_tests(inside: &Path) -> bool {
     let folders = inside.parent().expect("a folder");
     inside.ends_with("tests.rs")

@@ -362,7 +362,7 @@ impl LogState {
     }
 }
 
-/// Whether the last session in the text of a control.log was opened before its last `since` bytes were written; false where the text is not
+/// Returns whether the last session in the text of a control.log was opened before its last `since` bytes were written; false where the text is not
 /// what stands in the file byte by byte.
 pub(crate) fn opened_before(text: &str, since: usize) -> bool {
     let bytes = text.as_bytes();
