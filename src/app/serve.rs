@@ -10,13 +10,11 @@ use crate::clock::Clock;
 use crate::config::{Config, Limits};
 use crate::domain::host_file::HostFile;
 use crate::domain::listening::HostListening;
+use crate::domain::timings::Timings;
 use crate::domain::token::Secret;
 use crate::host;
 use crate::http::server::{Listeners, check_address};
 use crate::lifecycle::{self, StopSignals};
-
-/// Pause between two times that freed memory is given back.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Files that the manager itself may have open beside its connections.
 const OWN_FILES: u64 = 256;
@@ -77,7 +75,8 @@ pub async fn serve(
     welcome::print(&config, &app.listening().borrow(), login.as_ref(), options.remove_at_exit);
     lifecycle::ready(&format!("serving on {}", welcome::url(&app.listening().borrow())));
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, app.listening().clone()));
-    let releasing = tokio::spawn(release_freed_memory());
+    let pause = Timings::duration(config.timings.release_memory_ms);
+    let releasing = tokio::spawn(release_freed_memory(pause));
     app.answer(app.router(), listeners, config.limits, tls, stop).await;
     releasing.abort();
     following.abort();
@@ -99,8 +98,8 @@ async fn prepare(app: &App, host_file: Option<HostFile>) -> Result<Option<Secret
 }
 
 /// Gives back what a start or a burst of requests needed and nobody needs now.
-async fn release_freed_memory() {
-    let mut timer = interval(RELEASE_INTERVAL);
+async fn release_freed_memory(pause: Duration) {
+    let mut timer = interval(pause);
     loop {
         timer.tick().await;
         // It takes milliseconds where there is much.

@@ -27,6 +27,8 @@ pub struct Timings {
     pub driver_call_ms: u32,
     /// Pause after which a stream in which nothing happened says that it is still there.
     pub stream_heartbeat_ms: u32,
+    /// Pause between two times that freed memory is given back.
+    pub release_memory_ms: u32,
 }
 
 impl Default for Timings {
@@ -40,6 +42,7 @@ impl Default for Timings {
             drain_poll_ms: 2_000,
             driver_call_ms: 5_000,
             stream_heartbeat_ms: 15_000,
+            release_memory_ms: 10_000,
         }
     }
 }

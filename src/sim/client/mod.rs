@@ -7,6 +7,7 @@ mod cuda;
 mod link;
 pub mod probe;
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,6 +73,21 @@ struct SeenDevice {
     sms: u32,
     memory_free: u64,
     memory_total: u64,
+}
+
+/// The client alone, as a program of its own has it.
+#[derive(Debug, clap::Parser)]
+#[command(name = "sim client")]
+struct Alone {
+    #[command(flatten)]
+    args: ClientArgs,
+}
+
+/// Runs the client where the words are a program's name, `sim client` and its options.
+pub fn dispatch(words: &[OsString]) -> Option<ExitCode> {
+    let [_, sim, client, ..] = words else { return None };
+    let alone = || <Alone as clap::Parser>::parse_from(&words[2..]);
+    (sim == "sim" && client == "client").then(|| run(&alone().args))
 }
 
 /// Runs the client.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{MANAGER, Served, eventually, signal};
+use super::{SIMULATED, Served, eventually, signal};
 use crate::host;
 
 /// A running program, ended and reaped with this value.
@@ -64,7 +64,7 @@ impl Served {
 
     /// A program that nobody was asked for, in partitions of its own choice; it works until it is ended.
     pub(crate) fn stranger_command(&self, daemon: &str, partitions: &str) -> Command {
-        let mut command = Command::new(MANAGER);
+        let mut command = Command::new(SIMULATED);
         command
             .args(["sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "64"])
             .env_clear()
@@ -115,7 +115,7 @@ impl Served {
     pub(crate) fn run_client(&self, tenant: &str) -> Client {
         let client = Client::start(self.run_command(
             tenant,
-            &[MANAGER, "sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "256"],
+            &[SIMULATED, "sim", "client", "--json", "--spin", FOR_EVER, "--alloc", "256"],
         ));
         assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
         client

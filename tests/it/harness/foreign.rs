@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Client, MANAGER, Served, command_line, eventually, processes_with, signal};
+use super::{Client, SIMULATED, Served, command_line, eventually, processes_with, signal};
 
 /// A foreign control daemon.
 pub(crate) struct Foreign {
@@ -135,7 +135,7 @@ impl Foreign {
 
     /// A CUDA program on it, connected.
     pub(crate) fn client(&self) -> Client {
-        let mut command = Command::new(MANAGER);
+        let mut command = Command::new(SIMULATED);
         command
             .args(["sim", "client", "--json", "--spin", "36000", "--alloc", "256"])
             .env_clear()

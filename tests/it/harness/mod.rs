@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 use crate::host;
 pub(crate) use crate::host::process::{reap_orphans, send};
-pub(crate) use crate::host::{Answer, MANAGER};
+pub(crate) use crate::host::{Answer, MANAGER, SIMULATED};
 pub(crate) use api::Api;
 pub(crate) use client::{Client, stderr_of};
 pub(crate) use foreign::Foreign;
@@ -41,7 +41,7 @@ pub(crate) use trap::{Spring, Trap};
 
 /// Pauses of a test's host: long enough to be seen, and no longer.
 const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, backoff_first_ms = 300, backoff_longest_ms = 5000, \
-                       drain_poll_ms = 300, stream_heartbeat_ms = 500 }";
+                       drain_poll_ms = 300, stream_heartbeat_ms = 500, release_memory_ms = 1000 }";
 
 /// The longest pause between two questions.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(50);

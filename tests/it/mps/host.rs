@@ -18,7 +18,6 @@ use crate::harness::scratch;
 /// How long anything may take before a test says that it never will.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) const MANAGER: &str = env!("CARGO_BIN_EXE_mps-manager");
 const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
 
 const WORLD: &str = "MPS_SIM_WORLD";
@@ -92,7 +91,7 @@ impl Host {
 
     /// A CUDA program on one of the daemons, in MPS's way found by its pipe directory.
     pub(crate) fn client(&self, pipe_directory: &Path, arguments: &[&str]) -> Client {
-        let child = Command::new(MANAGER)
+        let child = Command::new(PROGRAMS)
             .args(["sim", "client"])
             .args(arguments)
             .env_clear()

@@ -41,6 +41,7 @@ mod holders;
 mod host_file;
 mod host_file_kills;
 mod host_file_scale;
+mod idle;
 mod incident_histories;
 mod incidents;
 mod interrupted;

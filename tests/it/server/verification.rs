@@ -223,7 +223,7 @@ fn probe_does_not_wait_behind_another_user() {
     if !crate::harness::is_root() {
         return;
     }
-    let host = Host::ready();
+    let host = Host::configured("fresh_timeout_s = 5");
     let spec = json!({"daemon": "gpu1", "uid": 65_534, "device_memory_limit": "1G"});
     host.api().tenant("other", &spec).ok();
     host.await_ready();
@@ -238,7 +238,7 @@ fn probe_does_not_wait_behind_another_user() {
 
 #[test]
 fn only_operators_and_own_tenant_may_verify() {
-    let host = InProcess::ready();
+    let host = InProcess::configured("fresh_timeout_s = 5");
     let caller = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
     ask(&caller("v", "viewer"), "demo").problem(403, "forbidden");
     ask(&caller("b", "tenant:batch"), "demo").problem(404, "not-found");

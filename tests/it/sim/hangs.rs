@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -28,6 +29,16 @@ fn hung() -> (Host, Pid) {
     (host, server)
 }
 
+/// What mostly waits, for all of these at once.
+fn all_at_once<T: Send>(all: impl IntoIterator<Item = T>, each: impl Fn(T) + Sync) {
+    let each = &each;
+    thread::scope(|scope| {
+        for one in all {
+            scope.spawn(move || each(one));
+        }
+    });
+}
+
 fn assert_unanswered(host: &Host, line: &str) {
     let done = finish(&mut host.control_program(), format!("{line}\n").as_bytes(), SILENCE);
     assert_eq!(done, Done { stdout: String::new(), stderr: String::new(), rc: 124 }, "{line}");
@@ -44,7 +55,7 @@ fn on_gpu(host: &Host, pid: Pid) -> bool {
 
 #[test]
 fn client_killed_during_server_start_hangs_it() {
-    for (first, command) in ["ps", "get_server_status", "quit -t 1"].into_iter().enumerate() {
+    let hangs_and_heals = |command: &str| {
         let (host, server) = hung();
         let name = server.as_raw_nonzero();
         // The list is the daemon's own knowledge, until another command waits for the server.
@@ -54,14 +65,15 @@ fn client_killed_during_server_start_hangs_it() {
         assert_unanswered(&host, &command);
         assert_unanswered(&host, "get_server_list");
         host.signal(server, Signal::KILL);
-        if first == 2 {
+        if command.starts_with("quit") {
             eventually("the daemon quits", || host.control("ps").stderr.starts_with("Cannot find"));
-            continue;
+            return;
         }
         eventually("the daemon is back", || host.ask("get_server_list").is_empty());
         assert_eq!(host.client(&[], &[]).rc, 0);
         assert_ne!(host.ready(), server);
-    }
+    };
+    all_at_once(["ps", "get_server_status", "quit -t 1"], hangs_and_heals);
 }
 
 #[test]
@@ -127,7 +139,7 @@ fn client_killed_while_connecting_hangs_server() {
         .map(|(ask, _)| ask)
         .collect();
     assert_eq!(unanswered.len(), 8);
-    for connection in ["0", "1"] {
+    all_at_once(["0", "1"], |connection| {
         let host = Host::new("h200x1@13.0");
         host.start(&["-d"], &[]);
         let server = host.server();
@@ -145,9 +157,9 @@ fn client_killed_while_connecting_hangs_server() {
         let waits = Busy::spawn(&mut host.client_command(&["--json"], &[]));
         let accepted = format!("NEW CLIENT {} from user", waits.pid().as_raw_nonzero());
         eventually("the daemon hands it over", || host.log("control.log").contains(&accepted));
-        for line in &unanswered {
+        all_at_once(unanswered.iter().copied(), |line| {
             assert_unanswered(&host, &line.replace(server_there, &name.to_string()));
-        }
+        });
         assert!(busy.running(), "a connected client continues");
 
         host.signal(server, Signal::KILL);
@@ -157,7 +169,7 @@ fn client_killed_while_connecting_hangs_server() {
         let ended = busy.finish(DEADLINE);
         assert!(ended.rc == 4 && ended.stderr.contains("cudaErrorMpsRpcFailure"), "{ended:?}");
         assert_eq!(host.client(&[], &[]).rc, 0);
-    }
+    });
 }
 
 #[test]
@@ -202,15 +214,11 @@ fn connecting_hang_heals_with_the_server() {
     eventually("its last words", || host.log("control.log").trim_end().ends_with(&accepted));
     let status = format!("get_server_status {}", server.as_raw_nonzero());
     let commands = ["get_server_list", status.as_str(), "ps"];
-    for command in commands {
-        assert_unanswered(&host, command);
-    }
+    all_at_once(commands, |command| assert_unanswered(&host, command));
     let another = Busy::spawn(&mut host.client_command(&["--json"], &[]));
     waits.signal(Signal::KILL);
     waits.finish(DEADLINE);
-    for command in commands {
-        assert_unanswered(&host, command);
-    }
+    all_at_once(commands, |command| assert_unanswered(&host, command));
     host.signal(server, Signal::KILL);
     eventually("the daemon answers", || host.ask("get_server_list").is_empty());
     another.finish(DEADLINE);

@@ -133,7 +133,7 @@ impl Host {
     }
 
     pub(super) fn client_command(&self, args: &[&str], env: &[(&str, &str)]) -> Command {
-        let mut command = self.command(BINARY);
+        let mut command = self.command(PROGRAMS);
         command.args(["sim", "client"]).args(args).envs(env.iter().copied());
         command
     }
