@@ -19,18 +19,24 @@ stage() {
 # left_out NAME WHY: a stage that this run does without.
 left_out() { echo "  $1: $2" >>"$scratch/left-out"; }
 
+# What runs side by side, each a process group of its own.
+lanes=()
+
 # side_by_side FUNCTION...: functions of stages, each after another's, all at once; what each prints comes in one piece, and who failed comes last.
 side_by_side() {
-    local lane lanes=() failed=()
+    local lane failed=()
+    set -m
     for lane in "$@"; do
-        (set -e; "$lane") >"$scratch/$lane.log" 2>&1 &
+        (set -e; "$lane") >"$scratch/$lane.log" 2>&1 </dev/null &
         lanes+=("$!")
     done
+    set +m
     local number
     for number in "${!lanes[@]}"; do
         lane=${@:number+1:1}
         if wait "${lanes[number]}"; then cat -- "$scratch/$lane.log"; else failed+=("$lane"); fi
     done
+    lanes=()
     for lane in "${failed[@]}"; do cat -- "$scratch/$lane.log"; done
     [ "${#failed[@]}" -eq 0 ]
 }
@@ -39,6 +45,7 @@ side_by_side() {
 report() {
     local status=$?
     set +e
+    for lane in "${lanes[@]}"; do kill -- "-$lane" 2>/dev/null; done
     if [ -s "$scratch/seconds" ]; then
         echo "ci: seconds of each stage"
         cat -- "$scratch/seconds"

@@ -2,15 +2,16 @@
 # The console in headless Chromium, with and without script: `tests/browser/run.sh [PYTEST OPTION...]`, and with
 # `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, wide and narrow, with their weight. With
 # `--picture docs/pictures/console.png` it makes the picture of the README.
-# Needs a debug build or MPS_MANAGER_BINARY, Debian's chromium or MPS_MANAGER_CHROMIUM, Python 3.11 with venv, and Node with npm;
+# Needs a debug build or MPS_MANAGER_BINARY, Debian's chromium-headless-shell (a third faster) or chromium, or MPS_MANAGER_CHROMIUM, Python
+# 3.11 with venv, and Node with npm;
 # what it installs stays below the build directory.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/clients/installed.sh
 target=$(realpath "${CARGO_TARGET_DIR:-target}")
 MPS_MANAGER_BINARY=$(realpath "${MPS_MANAGER_BINARY:-$target/debug/mps-manager}")
-MPS_MANAGER_CHROMIUM=${MPS_MANAGER_CHROMIUM:-$(command -v chromium)} || {
-    echo "there is no chromium: install Debian's package, or name one in MPS_MANAGER_CHROMIUM" >&2
+MPS_MANAGER_CHROMIUM=${MPS_MANAGER_CHROMIUM:-$(command -v chromium-headless-shell || command -v chromium)} || {
+    echo "there is no chromium: install Debian's chromium-headless-shell, or name one in MPS_MANAGER_CHROMIUM" >&2
     exit 2
 }
 AXE=$(node_with tests/browser)/node_modules/axe-core/axe.min.js
