@@ -16,6 +16,8 @@ fn reads() -> usize {
 /// Sixteen readers of a daemon at once, which all get right answers.
 fn read_at_once(host: &Served) {
     let right = AtomicUsize::new(0);
+    // A log that has grown past its bound is emptied, and the defaults are written again, since a command in it may have been missed.
+    let was_emptied = || host.runtime("daemons/gpu0/log/control.log.kept").exists();
     std::thread::scope(|scope| {
         for _ in 0..READERS {
             scope.spawn(|| {
@@ -24,7 +26,8 @@ fn read_at_once(host: &Served) {
                     assert_eq!(answer.status, 200, "{}", answer.text);
                     let daemon = answer.json();
                     let seen = &daemon["status"]["effective"];
-                    assert_eq!(daemon["status"]["phase"], "ready", "{daemon}");
+                    let phase = &daemon["status"]["phase"];
+                    assert!(phase == "ready" || phase == "applying" && was_emptied(), "{daemon}");
                     assert_eq!(seen["default_active_thread_percentage"], 50.0, "{daemon}");
                     assert_eq!(seen["default_memory_limits"][0]["bytes"], 8_u64 << 30, "{daemon}");
                     assert_eq!(seen["servers"].as_array().expect("servers").len(), 1, "{daemon}");
@@ -62,7 +65,7 @@ fn readers_beside_noisy_callers_get_right_answers() {
         let calls: usize = noise.into_iter().map(|caller| caller.join().expect("a caller")).sum();
         assert!(calls > 0);
     });
-    assert_eq!(host.api().get("/readyz").status, 200);
+    host.await_ready();
 }
 
 #[test]
