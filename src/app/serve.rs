@@ -75,8 +75,7 @@ pub async fn serve(
     welcome::print(&config, &app.listening().borrow(), login.as_ref(), options.remove_at_exit);
     lifecycle::ready(&format!("serving on {}", welcome::url(&app.listening().borrow())));
     let following = tokio::spawn(certificates::follow(tls.clone(), hangups, app.listening().clone()));
-    let pause = Timings::duration(config.timings.release_memory_ms);
-    let releasing = tokio::spawn(release_freed_memory(pause));
+    let releasing = tokio::spawn(release_freed_memory(Timings::duration(config.timings.release_memory_ms)));
     app.answer(app.router(), listeners, config.limits, tls, stop).await;
     releasing.abort();
     following.abort();

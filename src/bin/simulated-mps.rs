@@ -10,9 +10,7 @@ use mps_manager::sim;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     sim::dispatch(&arguments).or_else(|| sim::client::dispatch(&arguments)).unwrap_or_else(|| {
-        eprintln!(
-            "simulated-mps: run it under the name nvidia-cuda-mps-control or nvidia-cuda-mps-server, or with `sim client`"
-        );
+        eprintln!("simulated-mps: run it as nvidia-cuda-mps-control or -server, or with `sim client`");
         ExitCode::from(2)
     })
 }

@@ -190,14 +190,9 @@ pub fn runs_what_is_there(pid: u32) -> Option<bool> {
 
 /// How many files a process has open, and how many it may have; `None` when that may not be read.
 pub fn open_files(pid: u32) -> Option<(u64, u64)> {
-    let directory = path(pid, "fd");
-    // Linux 6.2 and later give the number as the directory's size.
-    let open = match fs::metadata(&directory).ok()?.len() {
-        0 => u64::try_from(fs::read_dir(&directory).ok()?.count()).ok()?,
-        open => open,
-    };
+    let open = fs::read_dir(path(pid, "fd")).ok()?.count();
     let limit = open_files_limit(&fs::read_to_string(path(pid, "limits")).ok()?)?;
-    Some((open, limit))
+    Some((u64::try_from(open).ok()?, limit))
 }
 
 /// The soft limit on open files in `/proc/PID/limits`; a word, `unlimited`, is the largest number.
@@ -313,8 +308,7 @@ fn environ_bytes(pid: u32) -> Option<Vec<u8>> {
 
 /// One variable of the environment that a process was started with.
 pub fn variable(pid: u32, key: &str) -> Option<OsString> {
-    let value_of = |entry: &[u8]| entry.strip_prefix(key.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
-    environ_bytes(pid)?.split(|b| *b == 0).find_map(value_of).map(OsString::from_vec)
+    environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 
 /// When a process started, in milliseconds of Unix time, given when the boot began ([`super::boot_time`]).
@@ -328,14 +322,23 @@ pub fn started_at(id: Identity, boot_time: i64) -> i64 {
 ///
 /// Children inherit an environment, so the caller still has to check the command line.
 pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
-    having(key).into_iter().filter_map(|(id, found)| (found == value).then_some(id)).collect()
+    let wanted = format!("{key}={value}");
+    let is_marked = |pid: &u32| {
+        let environ = environ_bytes(*pid).unwrap_or_default();
+        environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes())
+    };
+    let identified = |pid| {
+        // The identity comes first and last: in between, the PID could have changed hands. Most are not marked, and need no identity.
+        let id = identify(pid)?;
+        (is_marked(&pid) && is_alive(id)).then_some(id)
+    };
+    all().filter(is_marked).filter_map(identified).collect()
 }
 
 /// Every process that lives and was started with a value of `key` in its environment, with that value.
 pub fn having(key: &str) -> Vec<(Identity, OsString)> {
     let with_value = |pid| {
-        // Most have none, and need no identity. It comes first and last: in between, the PID could have changed hands.
-        variable(pid, key)?;
+        // As above, first and last.
         let id = identify(pid)?;
         let value = variable(pid, key)?;
         is_alive(id).then_some((id, value))
