@@ -3,8 +3,7 @@
 # `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, wide and narrow, with their weight. With
 # `--picture docs/pictures/console.png` it makes the picture of the README.
 # Needs a debug build or MPS_MANAGER_BINARY, Debian's chromium-headless-shell (a third faster) or chromium, or MPS_MANAGER_CHROMIUM, Python
-# 3.11 with venv, and Node with npm;
-# what it installs stays below the build directory.
+# 3.11 with venv, and Node with npm; what it installs stays below the build directory.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/clients/installed.sh

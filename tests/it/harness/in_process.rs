@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::simulated::{InProcess, Manager};
-use super::{Api, MANAGER, Served};
+use super::{Api, MANAGER, SIMULATED, Served};
 use crate::host::admin_token;
 
 /// A manager in the test's own process.
@@ -94,7 +94,7 @@ impl InProcess {
 fn put_simulated_programs_beside_the_tests() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let built = Path::new(env!("CARGO_BIN_EXE_simulated-mps"));
+        let built = Path::new(SIMULATED);
         let tests = std::env::current_exe().expect("the tests' binary");
         let beside = tests.with_file_name("simulated-mps");
         let inode = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));

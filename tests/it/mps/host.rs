@@ -13,12 +13,10 @@ use mps_manager::mps::{self, Binaries, Control, InstalledProgram, parse};
 use mps_manager::sim::world::create_for;
 use tokio::time::Instant;
 
-use crate::harness::scratch;
+use crate::harness::{SIMULATED, scratch};
 
 /// How long anything may take before a test says that it never will.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
-
-const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
 
 const WORLD: &str = "MPS_SIM_WORLD";
 
@@ -39,7 +37,7 @@ impl Host {
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .expect("mode");
         let world = dir.path().join("w");
-        create_for(&world, profile, Path::new(PROGRAMS)).expect("a world");
+        create_for(&world, profile, Path::new(SIMULATED)).expect("a world");
         let binaries = Binaries::locate(Some(&world.join("bin"))).expect("the simulated programs");
         let described = std::fs::read(world.join("world.json")).expect("the host");
         let described: serde_json::Value = serde_json::from_slice(&described).expect("JSON");
@@ -91,7 +89,7 @@ impl Host {
 
     /// A CUDA program on one of the daemons, in MPS's way found by its pipe directory.
     pub(crate) fn client(&self, pipe_directory: &Path, arguments: &[&str]) -> Client {
-        let child = Command::new(PROGRAMS)
+        let child = Command::new(SIMULATED)
             .args(["sim", "client"])
             .args(arguments)
             .env_clear()

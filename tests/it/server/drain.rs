@@ -7,6 +7,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::handout::{directory, is_linked};
 use crate::harness::{
     Answer, Client, Host, InProcess, Served, SmallDisk, environment, eventually, is_alive, stderr_of, unix_ms,
 };
@@ -229,19 +230,6 @@ fn uncordon_fails_a_running_drain() {
     drop(client);
 }
 
-/// Waits until a tenant's directory leads to its daemon, a moment after the daemon takes clients again: until then they are refused.
-fn await_open(host: &Host, tenant: &str, daemon: &str) {
-    let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
-    let handed = environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap().to_owned();
-    let socket = |directory: &Path| {
-        std::fs::metadata(directory.join("control")).ok().map(|file| (file.dev(), file.ino()))
-    };
-    eventually("the directory is open", || {
-        let own = socket(&host.home(daemon).join("pipe"));
-        (own.is_some() && socket(Path::new(&handed)) == own).then_some(())
-    });
-}
-
 #[test]
 fn drain_and_its_timeout_survive_manager_death() {
     let mut host = Host::ready();
@@ -263,7 +251,8 @@ fn drain_and_its_timeout_survive_manager_death() {
     // The limit counts from the first waiting: a later manager does not restart it.
     host.api().post("/api/v1/daemons/gpu0/uncordon", &json!({})).ok();
     host.await_ready();
-    await_open(&host, "demo", "gpu0");
+    let demo = directory(&host, "demo");
+    eventually("the socket is back", || is_linked(&host, &demo).then_some(()));
     let client = host.client("demo");
     let short = drain(&host, "timeout_s=2");
     let began = await_step(&host, &place(&short), "wait for clients")["steps"][2]["started_at"].clone();

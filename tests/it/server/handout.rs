@@ -12,12 +12,12 @@ use crate::harness::{Client, Host, InProcess, Served, eventually, signal};
 
 const REFUSED: &str = "CUDA_ERROR_MPS_CONNECTION_FAILED";
 
-fn directory(host: &Served, tenant: &str) -> PathBuf {
+pub(super) fn directory(host: &Served, tenant: &str) -> PathBuf {
     let environment = host.api().get(&format!("/api/v1/tenants/{tenant}/environment")).ok();
     environment["variables"]["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap().into()
 }
 
-fn is_linked(host: &Served, directory: &std::path::Path) -> bool {
+pub(super) fn is_linked(host: &Served, directory: &std::path::Path) -> bool {
     let inode = |path: PathBuf| fs::metadata(path).map(|it| it.ino()).ok();
     let daemon = inode(host.home("gpu0").join("pipe/control"));
     daemon.is_some() && daemon == inode(directory.join("control"))

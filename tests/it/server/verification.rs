@@ -238,7 +238,7 @@ fn probe_does_not_wait_behind_another_user() {
 
 #[test]
 fn only_operators_and_own_tenant_may_verify() {
-    let host = InProcess::configured("fresh_timeout_s = 5");
+    let host = InProcess::ready();
     let caller = |name: &str, grant: &str| host.api().with_token(Some(&create(&host, name, grant)));
     ask(&caller("v", "viewer"), "demo").problem(403, "forbidden");
     ask(&caller("b", "tenant:batch"), "demo").problem(404, "not-found");

@@ -15,11 +15,9 @@ use mps_manager::sim::world::{World, create_for};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use tempfile::TempDir;
 
-use crate::harness::scratch;
+use crate::harness::{SIMULATED, scratch};
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
-/// The simulated MPS programs.
-pub(super) const PROGRAMS: &str = env!("CARGO_BIN_EXE_simulated-mps");
 /// How long a test waits for anything.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// The user `nobody` of the recordings.
@@ -46,7 +44,7 @@ impl Host {
         set_child_subreaper(Some(getpid())).unwrap();
         let dir = scratch::directory("ms");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        let world = create_for(&dir.path().join("w"), profile, Path::new(PROGRAMS)).unwrap();
+        let world = create_for(&dir.path().join("w"), profile, Path::new(SIMULATED)).unwrap();
         Self { dir, world, place: Mutex::new("a".to_owned()) }
     }
 
@@ -133,7 +131,7 @@ impl Host {
     }
 
     pub(super) fn client_command(&self, args: &[&str], env: &[(&str, &str)]) -> Command {
-        let mut command = self.command(PROGRAMS);
+        let mut command = self.command(SIMULATED);
         command.args(["sim", "client"]).args(args).envs(env.iter().copied());
         command
     }
@@ -315,7 +313,7 @@ pub(super) fn uid() -> u32 {
 
 /// Whether a test can act as another user: it needs root, and a binary that everybody can reach.
 pub(super) fn can_become_nobody() -> bool {
-    let reachable = Path::new(PROGRAMS)
+    let reachable = Path::new(SIMULATED)
         .ancestors()
         .skip(1)
         .all(|dir| fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0));

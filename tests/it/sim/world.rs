@@ -4,7 +4,8 @@ use std::path::Path;
 
 use mps_manager::sim::world::{WorldError, create_for};
 
-use super::host::{Host, PROGRAMS};
+use super::host::Host;
+use crate::harness::SIMULATED;
 use crate::harness::scratch;
 
 #[test]
@@ -12,10 +13,10 @@ fn a_world_is_made_once_and_opened_again() {
     let host = Host::new("h200x2");
     let before = host.uuids();
     assert_eq!(host.world.profile(), "h200x2@13.1");
-    create_for(host.world.dir(), "h200x2@13.1", Path::new(PROGRAMS)).unwrap();
+    create_for(host.world.dir(), "h200x2@13.1", Path::new(SIMULATED)).unwrap();
     assert_eq!(host.uuids(), before);
     assert_eq!(before.len(), 2);
-    let error = create_for(host.world.dir(), "a100x4", Path::new(PROGRAMS)).unwrap_err();
+    let error = create_for(host.world.dir(), "a100x4", Path::new(SIMULATED)).unwrap_err();
     assert!(matches!(error, WorldError::Different { .. }), "{error}");
     assert!(error.to_string().contains("h200x2@13.1, not a100x4@13.1"), "{error}");
 }
@@ -29,7 +30,7 @@ fn two_worlds_of_one_profile_have_different_gpus() {
 fn unknown_profile_is_refused_with_known_ones() {
     let dir = scratch::directory("w");
     for profile in ["h200", "h300x1", "h200x0", "h200x1@12.0", "h200x1:gpcs=9.9", "h200x1:x=1"] {
-        let error = create_for(&dir.path().join("w"), profile, Path::new(PROGRAMS)).unwrap_err();
+        let error = create_for(&dir.path().join("w"), profile, Path::new(SIMULATED)).unwrap_err();
         assert!(error.to_string().contains("l40sx1@12.8"), "{profile}: {error}");
         assert!(!dir.path().join("w").exists(), "{profile}");
     }
