@@ -9,13 +9,14 @@ pub(super) fn admits(desired: &Desired) -> bool {
     desired.running && desired.schedulable && desired.maintenance.is_none()
 }
 
-/// What the processes of a daemon's tenants get, by the daemon's phase; `control` is its control process.
+/// What the processes of a daemon's tenants get while it takes clients, by its phase; `control` is its control process.
 ///
-/// A daemon whose settings are being changed stays as it was: it serves by those it had, and no client is held up. One that was
+/// Whether it takes any is decided by what was committed last ([`admits`]): so a daemon that is uncordoned is open before the caller
+/// has the answer, and not only once its driver has read it. A daemon whose settings are being changed stays as it was: it serves by those it had, and no client is held up. One that was
 /// started holds nothing before it was read back, and is closed until it is ready for the first time.
 pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option<ControlSocket>) -> Handout {
     match (phase, control) {
-        _ if !admits(desired) => Handout::Refuse,
+        _ if !desired.running => Handout::Refuse,
         (Phase::Ready, Some(control)) => Handout::Open(control),
         (Phase::Applying | Phase::Wedged | Phase::Unknown, _) => Handout::Unchanged,
         // It is back in a moment.
@@ -51,12 +52,13 @@ mod tests {
         for phase in [Phase::Stopped, Phase::Blocked, Phase::CrashLoop, Phase::Observed, Phase::Absent] {
             assert_eq!(with(phase, &running), Handout::Refuse, "{phase:?}");
         }
+        for phase in [Phase::Ready, Phase::Applying, Phase::Stopping, Phase::Unknown] {
+            assert_eq!(with(phase, &stopped), Handout::Refuse, "{phase:?}");
+        }
         let cordoned = Desired { schedulable: false, ..desired() };
         let maintained = Desired { maintenance: Some(MaintenanceState::Draining), ..desired() };
-        for phase in [Phase::Ready, Phase::Applying, Phase::Stopping, Phase::Unknown] {
-            for desired in [&stopped, &cordoned, &maintained] {
-                assert_eq!(with(phase, desired), Handout::Refuse, "{phase:?}");
-            }
+        for desired in [&stopped, &cordoned, &maintained] {
+            assert!(!admits(desired) && admits(&running));
         }
     }
 }

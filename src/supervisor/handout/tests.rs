@@ -146,8 +146,10 @@ async fn commit_closes_before_the_driver_reads_it() {
         host.drive(&host.daemon, 1, stale);
         assert!(host.shown(A) == Some(Handout::Refuse) && host.has_placeholder(A));
     }
+    // It is uncordoned: open at once, as the driver left it.
+    host.drive(&host.daemon, 3, Handout::Open(control.clone()));
+    assert!(host.has_placeholder(A));
     host.announce(&host.daemon, 4, &[A]);
-    host.drive(&host.daemon, 4, Handout::Open(control.clone()));
     assert!(host.is_open(A, &control) && host.has_placeholder(B));
 }
 
