@@ -1,15 +1,15 @@
-//! Static SM partitions: a model of how chunks are chosen and what an ID says. Synthetic throughout.
+//! Static SM partitions: the IDs that were recorded, and for all else a model of how chunks are chosen and what an ID says.
 //!
-//! A chunk is a few SM pairs of one GPC. Partitions take GPCs in turn, one chunk from each, lowest free pairs
-//! first. An ID is the set of its pairs as a bitmap, 9 bits a GPC from the least significant bit on, in 27
-//! bytes, in 36 characters of base64: this gives the ID that was reported from a real H200 but for one bit of it.
+//! A chunk is a few SM pairs of one GPC, that of which the fewest are taken, its lowest free pairs first. An ID is the set of its pairs as a
+//! bitmap from the least significant bit on, in 27 bytes, in 36 characters of base64; which bit a pair has depends on the GPU
+//! ([`IdModel`]). This gives every ID that was recorded but those of an L20, whose order is not known and which are kept as a table, and one
+//! bit of an H200's: bits beyond its number of pairs are lost there, which would leave its fifteenth chunk without any.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::profile::Gpu;
+use super::profile::{Gpu, IdModel, RECORDED_IDS};
 
-const BITS_PER_GPC: usize = 9;
 const BYTES: usize = 27;
 
 /// The partitions of all the daemon's GPUs.
@@ -19,6 +19,8 @@ pub struct Partitions(Vec<Die>);
 #[derive(Debug)]
 struct Die {
     uuid: String,
+    name: String,
+    ids: IdModel,
     sms: u32,
     chunk: usize,
     /// For each GPC, which of its SM pairs are taken.
@@ -82,6 +84,8 @@ impl Partitions {
         Self(
             gpus.map(|gpu| Die {
                 uuid: gpu.uuid.clone(),
+                name: gpu.name.clone(),
+                ids: gpu.ids,
                 sms: gpu.sms,
                 chunk: gpu.chunk_pairs() as usize,
                 gpcs: gpu.gpcs.iter().map(|&pairs| vec![false; pairs as usize]).collect(),
@@ -98,7 +102,7 @@ impl Partitions {
             return Err(AddError::DoesNotFit);
         }
         let pairs = die.take(chunks as usize);
-        let id = id(&pairs);
+        let id = die.recorded_id(chunks).unwrap_or_else(|| die.id(&pairs));
         let name = format!("{}/{id}", die.uuid);
         let sms = u32::try_from(pairs.len() * 2).expect("a die has few SMs");
         die.partitions.push(Partition { name: name.clone(), id, chunks, sms, pairs });
@@ -165,33 +169,47 @@ impl Die {
     /// Takes chunks that are known to be free.
     fn take(&mut self, chunks: usize) -> Vec<(usize, usize)> {
         let mut taken = Vec::new();
-        while taken.len() < chunks * self.chunk {
-            for (number, gpc) in self.gpcs.iter_mut().enumerate() {
-                let free: Vec<usize> = (0..gpc.len()).filter(|&pair| !gpc[pair]).take(self.chunk).collect();
-                if free.len() == self.chunk && taken.len() < chunks * self.chunk {
-                    for pair in free {
-                        gpc[pair] = true;
-                        taken.push((number, pair));
-                    }
-                }
+        let count = |gpc: &[bool], what: bool| gpc.iter().filter(|taken| **taken == what).count();
+        for _ in 0..chunks {
+            let with_room = (0..self.gpcs.len()).filter(|&gpc| count(&self.gpcs[gpc], false) >= self.chunk);
+            let number =
+                with_room.min_by_key(|&gpc| count(&self.gpcs[gpc], true)).expect("there are as many chunks");
+            for _ in 0..self.chunk {
+                let gpc = &mut self.gpcs[number];
+                let pair = gpc.iter().position(|taken| !taken).expect("a chunk of it is free");
+                gpc[pair] = true;
+                taken.push((number, pair));
             }
         }
         taken
+    }
+
+    /// The ID of a partition of so many chunks beside those that there are, where that was recorded.
+    fn recorded_id(&self, chunks: u32) -> Option<String> {
+        let made: Vec<u32> =
+            self.partitions.iter().map(|partition| partition.chunks).chain([chunks]).collect();
+        let (_, _, ids) = RECORDED_IDS
+            .iter()
+            .find(|(gpu, sequence, _)| *gpu == self.name && sequence.starts_with(&made))?;
+        ids.get(made.len() - 1).map(|id| (*id).to_owned())
+    }
+
+    fn id(&self, pairs: &[(usize, usize)]) -> String {
+        let mut bytes = [0_u8; BYTES];
+        for &(gpc, pair) in pairs {
+            let bit = match self.ids {
+                IdModel::Strided(stride) => gpc * stride as usize + pair,
+                IdModel::Running => self.gpcs[..gpc].iter().map(Vec::len).sum::<usize>() + pair,
+            };
+            bytes[bit / 8] |= 1 << (bit % 8);
+        }
+        STANDARD.encode(bytes)
     }
 }
 
 /// The partitions that a client's variable names, one a device.
 pub(crate) fn names(variable: &str) -> impl Iterator<Item = &str> {
     variable.split(',').map(str::trim)
-}
-
-fn id(pairs: &[(usize, usize)]) -> String {
-    let mut bytes = [0_u8; BYTES];
-    for (gpc, pair) in pairs {
-        let bit = gpc * BITS_PER_GPC + pair;
-        bytes[bit / 8] |= 1 << (bit % 8);
-    }
-    STANDARD.encode(bytes)
 }
 
 #[cfg(test)]
@@ -213,6 +231,37 @@ mod tests {
         let ours = STANDARD.decode(id).unwrap();
         let differing: u32 = recorded.iter().zip(&ours).map(|(a, b)| (a ^ b).count_ones()).sum();
         assert_eq!((id.len(), differing), (36, 1));
+    }
+
+    #[test]
+    fn model_gives_the_recorded_ids() {
+        let made = |profile: &str, chunks: &[u32]| -> Vec<String> {
+            let mut partitions = h200(profile);
+            let names = chunks.iter().map(|chunks| partitions.add(0, *chunks).unwrap());
+            names.map(|name| name.split_once('/').unwrap().1.to_owned()).collect()
+        };
+        let a10 = made("a10x1@13.2", &[9, 9]);
+        assert!(a10[0].starts_with("z/MMww") && a10[1].starts_with("MAzzPA8"), "{a10:?}");
+        for (gpu, sequence, ids) in RECORDED_IDS {
+            let profile = format!("{}x1@13.3", gpu.trim_start_matches("NVIDIA ").to_lowercase());
+            assert_eq!(made(&profile, sequence), *ids, "{gpu}");
+        }
+        // By the model alone, as after a partition that is no part of what was recorded.
+        let mut l40s = h200("l40sx1@13.3");
+        let first = l40s.add(0, 1).unwrap();
+        l40s.add(0, 3).unwrap();
+        l40s.remove(&first, false).unwrap();
+        assert!(l40s.add(0, 1).unwrap().ends_with("/AwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"));
+        for (profile, chunks, remainder) in
+            [("l40sx1@13.3", 35, 2), ("l20x1@13.3", 23, 0), ("a10x1@13.2", 18, 0)]
+        {
+            let summary = &h200(profile).summaries()[0];
+            assert_eq!(
+                (summary.free_chunks, summary.free_sms),
+                (chunks, chunks * 4 + remainder),
+                "{profile}"
+            );
+        }
     }
 
     #[test]

@@ -15,7 +15,33 @@ struct Model {
     compute_capability: [u32; 2],
     /// SM pairs of each GPC, in the die's order.
     gpcs: &'static [u32],
+    ids: IdModel,
 }
+
+/// Which bit of a partition's ID an SM pair has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum IdModel {
+    /// Its number in its GPC, and so many bits a GPC: gives the IDs that were recorded from an A10, an H200 and an RTX PRO 6000.
+    Strided(u32),
+    /// Its number on the die: gives those of an L40S.
+    Running,
+}
+
+/// IDs that were recorded (27), by GPU and by the chunks of the partitions that were made one after the other on an empty one. They win
+/// over the model.
+pub(crate) const RECORDED_IDS: &[(&str, &[u32], &[&str])] = &[
+    (
+        "NVIDIA L40S",
+        &[1, 2],
+        &["AwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "YBgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"],
+    ),
+    (
+        "NVIDIA L20",
+        &[20, 3],
+        &["////vm0fAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "AAAAQZIgAAAAAAAAAAAAAAAAAAAAAAAAAAAA"],
+    ),
+];
 
 const MODELS: &[Model] = &[
     Model {
@@ -25,6 +51,7 @@ const MODELS: &[Model] = &[
         memory_total: 150_109_880_320,
         compute_capability: [9, 0],
         gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
+        ids: IdModel::Strided(9),
     },
     Model {
         word: "h100",
@@ -33,6 +60,7 @@ const MODELS: &[Model] = &[
         memory_total: 85_021_163_520,
         compute_capability: [9, 0],
         gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
+        ids: IdModel::Strided(9),
     },
     Model {
         word: "a100",
@@ -41,6 +69,7 @@ const MODELS: &[Model] = &[
         memory_total: 85_094_825_984,
         compute_capability: [8, 0],
         gpcs: &[8, 8, 8, 8, 8, 7, 7],
+        ids: IdModel::Strided(9),
     },
     Model {
         word: "l40s",
@@ -48,7 +77,26 @@ const MODELS: &[Model] = &[
         sms: 142,
         memory_total: 47_697_362_944,
         compute_capability: [8, 9],
-        gpcs: &[6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5],
+        gpcs: &[5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
+        ids: IdModel::Running,
+    },
+    Model {
+        word: "l20",
+        name: "NVIDIA L20",
+        sms: 92,
+        memory_total: 48_305_799_168,
+        compute_capability: [8, 9],
+        gpcs: &[4, 6, 6, 6, 6, 6, 6, 6],
+        ids: IdModel::Running,
+    },
+    Model {
+        word: "a10",
+        name: "NVIDIA A10",
+        sms: 72,
+        memory_total: 24_146_608_128,
+        compute_capability: [8, 6],
+        gpcs: &[6, 6, 6, 6, 6, 6],
+        ids: IdModel::Strided(6),
     },
     Model {
         word: "p100",
@@ -57,17 +105,31 @@ const MODELS: &[Model] = &[
         memory_total: 17_071_734_784,
         compute_capability: [6, 0],
         gpcs: &[5, 5, 5, 5, 4, 4],
+        ids: IdModel::Strided(9),
     },
 ];
 
 /// The versions of MPS that can be simulated: word, binary version, driver, default when none is named.
 const VERSIONS: &[(&str, u32, &str)] = &[
+    ("11.4", 11_040, "470.256.02"),
+    ("12.2", 12_020, "535.261.03"),
+    ("12.4", 12_040, "550.163.01"),
+    ("12.5", 12_050, "555.58.02"),
     ("12.8", 12_080, "570.211.01"),
     ("13.0", 13_000, "580.159.04"),
     ("13.1", 13_010, "590.44.01"),
     ("13.2", 13_020, "595.45.04"),
+    ("13.3", 13_030, "610.43.02"),
 ];
 
+/// The first version with memory limits, priorities, `ps` and `terminate_client`: 12.2 has them and 11.4 not, recorded (22).
+pub(crate) const LIMITS_SINCE: u32 = 12_000;
+/// The first version with `get_server_status` and a PID file that lets only its user and root set: 12.4, recorded (22).
+pub(crate) const GUARDED_SINCE: u32 = 12_040;
+/// The first version that takes an unknown option for a call for help: 12.5, recorded (22).
+pub(crate) const HELPING_SINCE: u32 = 12_050;
+/// The first version whose `-v` and `--help` say what it is, that has `device_query`, and that a long line kills: 13.0, recorded (22).
+pub(crate) const SPEAKING_SINCE: u32 = 13_000;
 /// The first binary version that knows static partitions and takes 60 clients a device.
 pub(crate) const STATIC_PARTITIONS_SINCE: u32 = 13_010;
 /// The first binary version whose `lspart` has the narrow form.
@@ -97,6 +159,7 @@ pub(crate) struct Gpu {
     pub(crate) memory_total: u64,
     pub(crate) compute_capability: [u32; 2],
     pub(crate) gpcs: Vec<u32>,
+    pub(crate) ids: IdModel,
     pub(crate) mig_enabled: bool,
 }
 
@@ -159,6 +222,7 @@ pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
             memory_total: model.memory_total,
             compute_capability: model.compute_capability,
             gpcs: die.clone(),
+            ids: model.ids,
             mig_enabled: false,
         })
         .collect();

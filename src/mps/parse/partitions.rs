@@ -1,7 +1,7 @@
 //! Static SM partitions (13.1 and later).
 //!
-//! Nothing here was recorded: the shapes are those of NVIDIA's documentation and of reports (FACTS.md, "Static SM
-//! partitions"). So the parser takes exactly those and calls everything else an error, never a zero.
+//! The shapes are those of NVIDIA's documentation and of what others recorded on an L40S, L20s and an A10 (recording 27); nothing was run
+//! here. So the parser takes exactly those and calls everything else an error, never a zero.
 
 use super::{ParseError, not_understood, shown, text};
 use crate::domain::PartitionId;
@@ -120,6 +120,9 @@ fn partition_row(fields: &[&str]) -> Option<Partition> {
 /// ```text
 /// Failed to fulfill the requested SM partition of 20 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
 /// ```
+/// ```text
+/// Failed to create partition
+/// ```
 pub fn sm_partition_add(reply: &[u8]) -> Result<PartitionRef, ParseError> {
     let text = text(reply)?;
     let refused = ["Failed", "Invalid", "Error"].iter().any(|word| text.trim_start().starts_with(word));
@@ -131,8 +134,11 @@ pub fn sm_partition_add(reply: &[u8]) -> Result<PartitionRef, ParseError> {
         .ok_or_else(|| not_understood("a partition as GPU-…/…", reply))
 }
 
-/// Reads `sm_partition rm`. No words of success are known, so it is `lspart` that decides; this detects a refusal.
+/// Reads `sm_partition rm`. It is `lspart` that decides; this detects a refusal.
 ///
+/// ```text
+/// Partition Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA removed
+/// ```
 /// ```text
 /// … in use. Terminate all clients before removing.
 /// ```
@@ -192,6 +198,91 @@ mod tests {
         ] {
             assert!(lspart(bad.as_bytes()).is_err(), "{bad:?}");
         }
+    }
+
+    /// The commands and replies of recording 27.
+    fn recorded() -> Vec<(String, String)> {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/fixtures/recordings/27-static-partitions-recorded-by-others.txt"
+        );
+        let text = std::fs::read_to_string(path).expect("recording 27");
+        let mut exchanges: Vec<(String, String)> = Vec::new();
+        for line in text.lines() {
+            if let Some(command) = line.strip_prefix("$ ") {
+                exchanges.push((command.to_owned(), String::new()));
+            } else if line.starts_with('#') {
+                // Listings of other hosts follow without their command.
+                exchanges.push(("lspart".to_owned(), String::new()));
+            } else if let Some((_, reply)) = exchanges.last_mut() {
+                reply.push_str(line);
+                reply.push('\n');
+            }
+        }
+        exchanges.retain(|(_, reply)| !reply.is_empty());
+        exchanges
+    }
+
+    #[test]
+    fn everything_that_others_recorded_is_read() {
+        let mut listings = Vec::new();
+        for (command, reply) in recorded() {
+            let (bytes, what) = (reply.as_bytes(), format!("{command}: {reply:?}"));
+            if command.starts_with("lspart") {
+                listings.push(lspart(bytes).expect(&what));
+            } else if command.ends_with(" 1000") {
+                assert!(matches!(sm_partition_add(bytes), Err(ParseError::Refused { .. })), "{what}");
+            } else if command.starts_with("sm_partition add") {
+                let made = sm_partition_add(bytes).expect(&what);
+                assert!(reply.contains(&format!("Partition {}/{} created", made.gpu, made.id)), "{what}");
+            } else {
+                assert!(command.starts_with("sm_partition rm"), "{what}");
+                sm_partition_remove(bytes).expect(&what);
+            }
+        }
+        let numbers = |listing: &Partitions| {
+            let [device] = &listing.devices[..] else { panic!("{listing:?}") };
+            (
+                device.device_prefix.clone(),
+                device.free_chunks,
+                device.used_chunks,
+                device.free_sms,
+                device.used_sms,
+            )
+        };
+        let seen: Vec<_> = listings.iter().map(numbers).collect();
+        assert_eq!(
+            seen[..4],
+            [
+                ("GPU-20".into(), 35, 0, 142, 0),
+                ("GPU-20".into(), 34, 1, 138, 4),
+                ("GPU-20".into(), 32, 3, 130, 12),
+                ("GPU-59".into(), 0, 23, 0, 92),
+            ]
+        );
+        let ids: Vec<_> = listings[2..]
+            .iter()
+            .flat_map(|listing| &listing.partitions)
+            .map(|it| (it.id.as_str(), it.chunks, it.in_use))
+            .collect();
+        assert_eq!(
+            ids,
+            [
+                ("YBgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", 2, Some(true)),
+                ("AwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", 1, Some(true)),
+                ("AAAAQZIgAAAAAAAAAAAAAAAAAAAAAAAAAAAA", 3, Some(false)),
+                ("////vm0fAAAAAAAAAAAAAAAAAAAAAAAAAAAA", 20, Some(false)),
+            ]
+        );
+    }
+
+    #[test]
+    fn id_may_begin_with_slashes() {
+        let gpu = "GPU-74d43ed3-9e17-6f2c-86d2-aa0d5fbdb2c3";
+        let id = "////vm0fAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+        let made = sm_partition_add(format!("Partition {gpu}/{id} created\n").as_bytes()).expect("made");
+        assert_eq!((made.gpu.as_str(), made.id.as_str()), (gpu, id));
+        assert_eq!(made.to_string(), format!("{gpu}/{id}"));
     }
 
     #[test]

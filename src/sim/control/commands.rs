@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::envvar;
-use super::super::profile::{Gpu, STATIC_PARTITIONS_SINCE};
+use super::super::profile::{GUARDED_SINCE, Gpu, LIMITS_SINCE, SPEAKING_SINCE, STATIC_PARTITIONS_SINCE};
 use super::super::protocol::{Answer, Order, ui};
 use super::attempts::{Attempts, Quit};
 use super::daemon::{Daemon, Session};
@@ -15,23 +15,22 @@ use super::server_process::Server;
 
 /// A line that does not fit here kills the daemon, as recorded with 4100 bytes; 3000 are safe.
 const LINE_BUFFER: usize = 4096;
-
-const NO_PRIVILEGE: &str =
-    "Control deamon settings can only be modified by the user who started it or by the root user.";
+/// The longest message that versions before 13.0 write to their log, recorded.
+const OLD_LOG_LINE: usize = 4048;
 
 impl Daemon {
     pub(super) fn execute(&mut self, session: &Session, line: &[u8]) {
         // C strings end at the first NUL.
         let text = line.split(|&byte| byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(text);
-        if line.len() > LINE_BUFFER {
+        if line.len() > LINE_BUFFER && self.world.host().binary_version >= SPEAKING_SINCE {
             let mut reply = format!("Unknown command \"{text}").into_bytes();
             reply.truncate(LINE_BUFFER);
             reply.push(b'\n');
             session.send(ui::TEXT, &reply);
             std::process::exit(139);
         }
-        self.say_log(&format!("Cmd:{text}"));
+        self.say_log(self.cut(&format!("Cmd:{text}"), OLD_LOG_LINE));
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         self.dispatch(session, words.first().copied().unwrap_or(""), words.get(1..).unwrap_or_default());
         session.end();
@@ -39,7 +38,28 @@ impl Daemon {
 
     fn dispatch(&mut self, session: &Session, command: &str, args: &[&str]) {
         let arg = |index: usize| args.get(index).copied();
-        let static_partitions = self.world.host().binary_version >= STATIC_PARTITIONS_SINCE;
+        let version = self.world.host().binary_version;
+        let static_partitions = version >= STATIC_PARTITIONS_SINCE;
+        if !is_known(command, version) {
+            return self.unknown(session, command);
+        }
+        if self.is_old()
+            && (command.starts_with("set_active_")
+                || command.starts_with("set_device_")
+                || command == "shutdown_server"
+                || command == "terminate_client")
+        {
+            // Before they look whether the caller may, recorded.
+            let server = args.first().map_or(0, |word| number(word));
+            if !self.is_server(server) {
+                self.say(session, &format!("Server {server} not found"));
+                if command == "terminate_client" {
+                    self.say(session, &format!("Server {server} not found!"));
+                    self.say(session, "1");
+                }
+                return;
+            }
+        }
         match command {
             "get_server_list" => {
                 if let Some(pid) = self.server.as_ref().map(Server::pid) {
@@ -87,8 +107,24 @@ impl Daemon {
             | "set_device_pinned_mem_limit"
             | "set_default_client_priority" => self.refuse(session),
             "sm_partition" if static_partitions => self.refuse(session),
-            _ => self.say(session, &format!("Unknown command \"{command}\"")),
+            _ => self.unknown(session, command),
         }
+    }
+
+    fn unknown(&self, session: &Session, command: &str) {
+        let text = format!("Unknown command \"{command}\"");
+        self.say_log(self.cut(&text, OLD_LOG_LINE));
+        session.send(ui::TEXT, format!("{}\n", self.cut(&text, LINE_BUFFER)).as_bytes());
+    }
+
+    /// Text as far as a buffer of a version before 13.0 has room for it.
+    fn cut<'t>(&self, text: &'t str, most: usize) -> &'t str {
+        if self.is_old() { text.get(..most).unwrap_or(text) } else { text }
+    }
+
+    /// Whether this version says nothing about itself.
+    pub(super) fn is_old(&self) -> bool {
+        self.world.host().binary_version < SPEAKING_SINCE
     }
 
     /// Sends a line to the caller and logs it.
@@ -97,14 +133,21 @@ impl Daemon {
         session.send(ui::TEXT, format!("{text}\n").as_bytes());
     }
 
-    /// Privilege is a property of the socket that the caller could write to.
-    #[allow(clippy::unused_self, reason = "reads as the daemon's decision at the call")]
+    /// Privilege is a property of the socket that the caller could write to; before 12.4 anybody may set, recorded (22).
     fn allowed(&self, session: &Session) -> bool {
-        session.privileged
+        session.privileged || self.world.host().binary_version < GUARDED_SINCE
     }
 
     fn refuse(&self, session: &Session) {
-        self.say(session, &format!("Insufficient privileges for UID {}. {NO_PRIVILEGE}", session.uid));
+        let who = if self.world.host().binary_version >= SPEAKING_SINCE { "user who" } else { "user" };
+        self.say(
+            session,
+            &format!(
+                "Insufficient privileges for UID {}. Control deamon settings can only be modified by the {who} started it or by the \
+                 root user.",
+                session.uid
+            ),
+        );
     }
 
     /// Whether the named server is there; a caller who named another one gets an error.
@@ -196,10 +239,16 @@ impl Daemon {
 
     fn set_default_limit(&mut self, args: &[&str]) {
         let [device, value, ..] = args else {
-            self.say_log("Invalid command format.");
+            if !self.is_old() {
+                self.say_log("Invalid command format.");
+            }
             return;
         };
-        self.say_log(&format!("set_default_device_pinned_mem_limit {device} {value}."));
+        if !self.is_old() {
+            self.say_log(&format!("set_default_device_pinned_mem_limit {device} {value}."));
+        } else if !self.names_device(device) {
+            return;
+        }
         self.defaults.limits.retain(|(known, _)| known != device);
         let bytes = limits::parse(value);
         if bytes > 0 {
@@ -207,7 +256,19 @@ impl Daemon {
         }
     }
 
+    /// Whether a word is an ordinal or the UUID of one of the daemon's GPUs.
+    fn names_device(&self, word: &str) -> bool {
+        word.starts_with(|first: char| first.is_ascii_digit())
+            || self.devices().iter().any(|gpu| gpu.uuid == word)
+    }
+
     fn default_limit(&self, session: &Session, device: Option<&str>) {
+        // Before 13.0 what names no device, and nothing at all, is read as a number: 0, recorded.
+        let device = match device {
+            Some(word) if !self.is_old() || self.names_device(word) => Some(word),
+            _ if self.is_old() => Some("0"),
+            none => none,
+        };
         match self.defaults.limits.iter().find(|(known, _)| Some(known.as_str()) == device) {
             Some((_, bytes)) => self.say(session, &limits::show(*bytes)),
             None => self.say_log("No default pinned memory limit set for the device!"),
@@ -236,9 +297,11 @@ impl Daemon {
     }
 
     fn set_priority(&mut self, session: &Session, value: Option<&str>) {
-        match value {
-            Some("0" | "1") => {
-                self.defaults.priority = u8::from(value == Some("1"));
+        // Before 13.0 a word is a number, recorded.
+        let old = value.map_or(0, number).to_string();
+        match value.filter(|_| !self.is_old()).or_else(|| self.is_old().then_some(&old)) {
+            Some(value @ ("0" | "1")) => {
+                self.defaults.priority = u8::from(value == "1");
                 // A running server is named at once, recorded.
                 if self.ready_server().is_some() {
                     let _ = self.order(&Order::Priority(self.defaults.priority));
@@ -274,6 +337,20 @@ impl Daemon {
     pub(super) fn devices(&self) -> Vec<&Gpu> {
         (0..self.gpus.len()).filter_map(|ordinal| self.gpu(ordinal)).collect()
     }
+}
+
+/// Whether a version has this command, if any has.
+fn is_known(command: &str, version: u32) -> bool {
+    let since = match command {
+        "get_server_status" => GUARDED_SINCE,
+        "device_query" => SPEAKING_SINCE,
+        "ps" | "terminate_client" => LIMITS_SINCE,
+        command if command.ends_with("_device_pinned_mem_limit") || command.ends_with("_client_priority") => {
+            LIMITS_SINCE
+        }
+        _ => 0,
+    };
+    version >= since
 }
 
 /// A number as C's `atoi` reads it: what is none is 0.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, flock, mkfifoat};
 
 use super::super::log::{Log, Voice};
+use super::super::profile::{GUARDED_SINCE, SPEAKING_SINCE};
 use super::super::wire::Listener;
 use super::super::world::World;
 use super::environment::{log_directory, pipe_directory};
@@ -46,12 +47,15 @@ fn lock(pipe: &Path, logs: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// The FIFO and the PID file, with the modes recorded.
-fn prepare(pipe: &Path) -> io::Result<()> {
+/// The FIFO and the PID file, which versions before 12.4 have not, with the modes recorded.
+fn prepare(pipe: &Path, version: u32) -> io::Result<()> {
     let fifo = pipe.join("log");
     let _ = fs::remove_file(&fifo);
     mkfifoat(CWD, &fifo, FileMode::from_raw_mode(0o777))?;
     fs::set_permissions(&fifo, Permissions::from_mode(0o777))?;
+    if version < GUARDED_SINCE {
+        return Ok(());
+    }
     let file = pid_file(pipe);
     fs::write(&file, std::process::id().to_string())?;
     fs::set_permissions(&file, Permissions::from_mode(0o666))
@@ -82,10 +86,10 @@ impl Instance {
                 pipe.display()
             ),
         );
-        log.line(
-            Voice::Control,
-            &format!("CUDA MPS Control binary version: {}", world.host().binary_version),
-        );
+        let version = world.host().binary_version;
+        if version >= SPEAKING_SINCE {
+            log.line(Voice::Control, &format!("CUDA MPS Control binary version: {version}"));
+        }
         let instance = Self {
             privileged: Listener::bind(&pipe.join("control_privileged"), 0o755)
                 .map_err(Failure::io(&pipe))?,
@@ -94,7 +98,7 @@ impl Instance {
             _lock: lock,
             pipe,
         };
-        prepare(&instance.pipe).map_err(Failure::io(&instance.pipe))?;
+        prepare(&instance.pipe, version).map_err(Failure::io(&instance.pipe))?;
         Ok(instance)
     }
 

@@ -13,9 +13,15 @@ use super::daemon::Daemon;
 use super::environment::STAGE;
 use super::instance::{Failure, Instance};
 use super::options::Mode;
+use crate::profile::SPEAKING_SINCE;
 use crate::world::{CONTROL, WORLD_VARIABLE, World};
 
+/// What the background process says once it listens.
+const LISTENS: &[u8; 1] = b"R";
+
 pub(super) fn start(argv0: &OsStr, args: &[OsString], world: World, mode: Mode) -> ExitCode {
+    // Before 13.0 that another one runs is said on standard output, recorded (22).
+    let old = world.host().binary_version < SPEAKING_SINCE;
     let result = if mode.foreground {
         serve(world, mode, || {})
     } else if std::env::var_os(STAGE).is_some() {
@@ -26,7 +32,11 @@ pub(super) fn start(argv0: &OsStr, args: &[OsString], world: World, mode: Mode) 
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{error}");
+            if old && matches!(error, Failure::AlreadyRunning) {
+                println!("{error}");
+            } else {
+                eprintln!("{error}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -53,7 +63,12 @@ fn launch(argv0: &OsStr, args: &[OsString], world: &World) -> ExitCode {
     let mut listens = [0];
     let mut stdout = child.stdout.take().expect("its stdout is a pipe");
     if stdout.read_exact(&mut listens).is_ok() {
-        return ExitCode::SUCCESS;
+        if listens == *LISTENS {
+            return ExitCode::SUCCESS;
+        }
+        // Why it does not.
+        let mut out = io::stdout();
+        let _ = out.write_all(&listens).and_then(|()| io::copy(&mut stdout, &mut out));
     }
     let _ = child.wait();
     ExitCode::FAILURE
@@ -63,7 +78,7 @@ fn background(world: World, mode: Mode) -> Result<ExitCode, Failure> {
     rustix::process::setsid().map_err(Failure::errno("setsid"))?;
     serve(world, mode, || {
         let mut stdout = io::stdout();
-        let _ = stdout.write_all(b"R").and_then(|()| stdout.flush());
+        let _ = stdout.write_all(LISTENS).and_then(|()| stdout.flush());
         if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
             let _ = rustix::stdio::dup2_stdout(&null);
             let _ = rustix::stdio::dup2_stderr(&null);

@@ -1,7 +1,8 @@
 //! The commands that list clients and devices, in the columns recorded.
 
 use super::super::profile::Gpu;
-use super::super::protocol::{Answer, ClientRow, Order};
+use super::super::protocol::{Answer, ClientRow, Order, ui};
+use super::commands::number;
 use super::daemon::{Daemon, Session};
 
 impl Daemon {
@@ -13,14 +14,18 @@ impl Daemon {
     }
 
     pub(super) fn ps(&mut self, session: &Session, args: &[&str]) {
-        if let ["-p", pid, ..] = args
-            && !self.is_server(super::commands::number(pid))
-        {
+        let named =
+            args.first().is_some_and(|word| *word == "-p").then(|| args.get(1).map_or(0, |pid| number(pid)));
+        if let Some(pid) = named.filter(|pid| !self.is_server(*pid)) {
             // Twice and an empty line, as recorded.
-            let text = format!("Server {} not found", super::commands::number(pid));
+            let text = format!("Server {pid} not found");
             self.say(session, &text);
             self.say(session, &text);
-            self.say(session, "");
+            if self.is_old() {
+                session.send(ui::TEXT, b"\n");
+            } else {
+                self.say(session, "");
+            }
             return;
         }
         let Some(server) = self.ready_server() else {
@@ -45,7 +50,7 @@ impl Daemon {
     }
 
     pub(super) fn client_list(&mut self, session: &Session, pid: Option<&str>) {
-        if pid.is_none() {
+        if pid.is_none() && !self.is_old() {
             self.say(session, "A server PID is required");
         } else if self.found(session, pid) {
             for row in self.clients().iter().filter(|row| !row.contexts.is_empty()) {

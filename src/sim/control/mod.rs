@@ -20,6 +20,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use super::profile::SPEAKING_SINCE;
 use super::world;
 pub(crate) use environment::{echoes, log_directory, multiuser, pipe_directory, user};
 use options::Call;
@@ -35,11 +36,16 @@ pub(crate) fn run(argv0: &OsStr, args: &[OsString]) -> ExitCode {
     };
     let version = world.host().binary_version;
     match options::parse(args, version) {
+        Call::Help if version < SPEAKING_SINCE => print(&options::old_help(version)),
         Call::Help => print(&options::usage(version)),
         Call::Version => print(&options::banner(Some(version))),
         Call::Unknown => print(&format!("Unrecognized option \0\n{}", options::usage(version))),
+        Call::OldUnknown => {
+            print(&options::old_help(version));
+            ExitCode::FAILURE
+        }
         Call::Nothing => ExitCode::SUCCESS,
-        Call::Session => session::run(&pipe_directory()),
+        Call::Session => session::run(&pipe_directory(), version),
         Call::Daemon(mode) => launch::start(argv0, args, world, mode),
     }
 }

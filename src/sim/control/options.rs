@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::super::profile::STATIC_PARTITIONS_SINCE;
+use super::super::profile::{HELPING_SINCE, LIMITS_SINCE, SPEAKING_SINCE, STATIC_PARTITIONS_SINCE};
 
 /// What one call of the control program is to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub(super) enum Call {
     Version,
     /// An option that this version does not know: usage, and no failure.
     Unknown,
+    /// The same before 13.0, where that is a failure.
+    OldUnknown,
     Daemon(Mode),
     /// Commands from stdin.
     Session,
@@ -32,20 +34,23 @@ pub(super) fn parse(args: &[OsString], version: u32) -> Call {
     for arg in args {
         match arg.to_str().unwrap_or("") {
             "-h" | "--help" => return Call::Help,
-            "-v" | "--version" => return Call::Version,
+            "-v" | "--version" if version >= SPEAKING_SINCE => return Call::Version,
             "-d" | "--daemon" => daemon = true,
             "-f" | "--forground" => {
                 daemon = true;
                 mode.foreground = true;
             }
-            "-M" | "--multiuser-server" => mode.multiuser = true,
-            "-q" | "--ready-devices" => {}
+            "-M" | "--multiuser-server" | "-multiuser-server" => mode.multiuser = true,
+            "-q" | "--ready-devices" if version >= SPEAKING_SINCE => {}
             "-S" | "--static-partitioning" if version >= STATIC_PARTITIONS_SINCE => {
                 // Documented as a way to start the daemon in itself.
                 daemon = true;
                 mode.partitioned = true;
             }
-            option if option.starts_with('-') => return Call::Unknown,
+            option if option.starts_with('-') && version >= SPEAKING_SINCE => return Call::Unknown,
+            option if option.starts_with('-') && version >= HELPING_SINCE => return Call::OldUnknown,
+            // Older ones overlook the whole line.
+            option if option.starts_with('-') => return Call::Session,
             _ => return Call::Nothing,
         }
     }
@@ -58,6 +63,16 @@ pub(super) fn banner(version: Option<u32>) -> String {
     format!(
         "CUDA MPS Control for Linux/Unix/QNX.{version}\nCopyright (C) 2003 - 2025 NVIDIA Corporation.\n\n"
     )
+}
+
+/// The help of a version that says nothing about itself; NVIDIA's sentence in it is not copied.
+pub(super) fn old_help(version: u32) -> String {
+    let year = match version {
+        HELPING_SINCE.. => 2024,
+        LIMITS_SINCE.. => 2023,
+        _ => 2017,
+    };
+    format!("CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - {year} NVIDIA Corporation.\n\n\n")
 }
 
 /// The usage, by its option and command words only: NVIDIA's sentences are not copied.

@@ -1,5 +1,5 @@
-//! `sm_partition` and `lspart`. Nothing here is recorded: the words are NVIDIA's documentation's for 13.1 and as
-//! documented by others for 13.2, and where neither says anything they are made up.
+//! `sm_partition` and `lspart`: for 13.1 in the words of NVIDIA's documentation, from 13.2 on as others recorded them (27), to the blank. Where
+//! neither says anything the words are made up.
 
 use std::fmt::Write as _;
 
@@ -39,6 +39,7 @@ impl Daemon {
         match self.partitions.add(ordinal, chunks) {
             Ok(name) if self.narrow() => self.say(session, &format!("Partition {name} created")),
             Ok(name) => self.say(session, &name),
+            Err(AddError::DoesNotFit) if self.narrow() => self.say(session, "Failed to create partition "),
             Err(AddError::DoesNotFit) => self.say(
                 session,
                 &format!(
@@ -52,7 +53,10 @@ impl Daemon {
     fn remove_partition(&mut self, session: &Session, name: &str) {
         let used = self.users(name) > 0;
         match self.partitions.remove(name, used) {
-            Ok(()) if self.narrow() => self.say(session, &format!("Partition {name} removed")),
+            Ok(()) if self.narrow() => {
+                let id = name.split_once('/').map_or(name, |(_, id)| id);
+                self.say(session, &format!("Partition {id} removed"));
+            }
             Ok(()) => {}
             Err(RemoveError::Unknown) => self.say(session, &format!("Partition {name} not found")),
             Err(RemoveError::InUse) => {
@@ -84,10 +88,18 @@ impl Daemon {
             return;
         }
         let narrow = self.narrow();
-        let mut lines = vec![head(narrow)];
-        lines.push("-".repeat(lines[0].len()));
-        for summary in self.partitions.summaries() {
-            let short = &summary.uuid[..12];
+        let mut lines = if narrow {
+            NARROW_HEADS.map(|cells| line(narrow, cells)).to_vec()
+        } else {
+            let head = line(narrow, HEAD);
+            vec![head.clone(), "-".repeat(head.len())]
+        };
+        for mut summary in self.partitions.summaries() {
+            let short = &summary.uuid[..if narrow { 6 } else { 12 }];
+            if narrow {
+                // The newest first.
+                summary.partitions.reverse();
+            }
             let [free, used] = [summary.free_chunks, summary.used_chunks].map(|n| n.to_string());
             let [free_sms, used_sms] = [summary.free_sms, summary.used_sms].map(|n| n.to_string());
             lines.push(line(narrow, [short, "-", &free, &used, &free_sms, &used_sms, "-"]));
@@ -108,18 +120,18 @@ impl Daemon {
 }
 
 const HEAD: [&str; 7] = ["GPU", "Partition", "Free Chunk", "Used Chunk", "Free SM", "Used SM", "Clients"];
+const NARROW_HEADS: [[&str; 7]; 2] = [
+    ["GPU", "Partition", "free", "used", "free", "used", "clients"],
+    ["", "", "chunks", "chunks", "SM", "SM", ""],
+];
 
-fn head(narrow: bool) -> String {
-    line(narrow, HEAD)
-}
-
-/// One row: 7 columns with `-` for what does not apply, or the same columns with blanks.
+/// One row: 7 columns with `-` for what does not apply, or the same columns with blanks to their ends.
 fn line(narrow: bool, cells: [&str; 7]) -> String {
-    let widths = [14, 38, 12, 12, 10, 10, 0];
+    let widths = if narrow { [21, 37, 9, 9, 7, 7, 6] } else { [14, 38, 12, 12, 10, 10, 0] };
     let mut text = String::new();
     for (cell, width) in cells.into_iter().zip(widths) {
         let cell = if narrow && cell == "-" { "" } else { cell };
         let _ = write!(text, "{cell:<width$}");
     }
-    text.trim_end().to_owned()
+    if narrow { text } else { text.trim_end().to_owned() }
 }

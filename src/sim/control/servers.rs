@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::super::kernel::RELEASE;
+use super::super::profile::SPEAKING_SINCE;
 use super::super::protocol::{Answer, Grant, Order, Orders, Report};
 use super::super::wire::Conn;
 use super::daemon::{Daemon, Pending};
@@ -173,6 +174,9 @@ impl Daemon {
             // A signal is no status: 0 is recorded for SIGKILL.
             let status = status.code().unwrap_or(0);
             self.say_log(&format!("Server {} exited with status {status}", server.pid()));
+            if self.world.host().binary_version < SPEAKING_SINCE {
+                self.say_log("Removed Shm file at ");
+            }
         }
         if !server.ready {
             self.start_failed(server.uid);

@@ -4,17 +4,20 @@
 //! at once on a terminal, else kept until it fills a block or the input ends, so that a command that hangs
 //! takes every earlier reply with it.
 
-use std::io::{self, BufRead as _, Write as _};
+use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use super::super::profile::SPEAKING_SINCE;
 use super::super::protocol::{Hello, ui};
 use super::super::wire::Conn;
 
 /// What the C library buffers before it writes to a pipe.
 const BLOCK: usize = 4096;
+/// The longest part of a line that versions before 13.0 read at once.
+const OLD_LINE: u64 = 4095;
 
-pub(super) fn run(pipe: &Path) -> ExitCode {
+pub(super) fn run(pipe: &Path, version: u32) -> ExitCode {
     let mut output = Output::new();
     let mut session: Option<Conn> = None;
     let mut quitting = false;
@@ -23,7 +26,9 @@ pub(super) fn run(pipe: &Path) -> ExitCode {
     let mut line = Vec::new();
     loop {
         line.clear();
-        match input.read_until(b'\n', &mut line) {
+        // Before 13.0 a longer line is two, recorded (22).
+        let most = if version < SPEAKING_SINCE { OLD_LINE } else { u64::MAX };
+        match input.by_ref().take(most).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
@@ -58,6 +63,9 @@ pub(super) fn run(pipe: &Path) -> ExitCode {
         }
         answered = true;
         session = Some(conn);
+    }
+    if !answered && version < SPEAKING_SINCE && open(pipe).is_none() {
+        return output.fail("Cannot find MPS control daemon process");
     }
     if let Some(conn) = session.filter(|_| quitting) {
         while let Ok(Some(_)) = conn.recv() {}

@@ -54,6 +54,10 @@ fn start(world: &World) -> Option<()> {
     Log::open(&logs.join("control.log"), echoes())
         .ok()?
         .line(Voice::Control, &format!("Starting new server {pid} for user {uid}"));
+    // Without the driver's library it ends without a word, recorded (22).
+    if world.dir().join("no_cuda").exists() {
+        return None;
+    }
     log.line(Voice::Other, "Startup");
     log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
     // It runs as its clients' user, who has to reach the socket; one that cannot ends without a word, recorded (19).

@@ -54,7 +54,8 @@ fn failed_apply_leaves_a_blocked_daemon_blocked() {
     let mut host: Host = host();
     let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("tt", &spec).status, 201);
-    let mut bound = add("b", 2);
+    // More chunks than there are GPCs, since the first of each are the same on every die.
+    let mut bound = add("b", 7);
     bound["add"]["tenants"] = json!(["tt"]);
     write(&host, "two", &[add("a", 2), bound.clone()]);
     apply(&host, "two", &json!({}));
