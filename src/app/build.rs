@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::platform::Platform;
+use super::platform::{Platform, ProbedProgram};
 use super::{
     DATABASE, StartupError, durable_records, file_watch, platform, refused, seed, token_file, trial, trusted,
 };
@@ -25,13 +25,13 @@ use crate::domain::timings::Timings;
 use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
+use crate::host;
 use crate::http::auth::{Authenticator, ServerAddress};
 use crate::http::bounds::Rates;
 use crate::http::server::Listeners;
 use crate::http::tls::Certificates;
 use crate::http::{AppParts, AppState, DaemonRepresentations, router};
 use crate::metrics::Metrics;
-use crate::mps::{Capability, InstalledProgram};
 use crate::operations::Engine;
 use crate::service::access::Access;
 use crate::service::access::context::RequestContext;
@@ -45,7 +45,6 @@ use crate::supervisor::report::event_queue::EventQueue;
 use crate::supervisor::{
     DurableWrite, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes, SupervisorContext,
 };
-use crate::{host, mps};
 
 /// How long the last events may take to be written.
 const FLUSH: Duration = Duration::from_secs(2);
@@ -136,7 +135,7 @@ impl App {
     ) -> Result<Self, StartupError> {
         let Prepared { lock, users, machine_id, real, remembered, admin_token, seeded, probe } = prepared;
         let platform = real.map_or_else(|| platform::simulated(config, remembered), Ok)?;
-        let capability = mps::capability::probe(&platform.binaries).await.map_err(refused)?;
+        let program = platform.probe(&config.runtime_dir).await?;
         let health = HostHealth::default();
         let clock = Clock::system();
         let store = open_store(clock, &config.state_dir.join(DATABASE), health.clone()).await?;
@@ -153,7 +152,7 @@ impl App {
             clock,
             &platform,
             probe,
-            capability,
+            program,
             recorder,
             events.clone(),
         )?);
@@ -301,7 +300,7 @@ fn supervisor_context(
     clock: Clock,
     platform: &Platform,
     probe: Option<PathBuf>,
-    capability: Capability,
+    program: ProbedProgram,
     recorder: mpsc::Sender<DurableWrite>,
     events: EventQueue,
 ) -> Result<SupervisorContext, StartupError> {
@@ -309,11 +308,8 @@ fn supervisor_context(
     let client_wait = Duration::from_secs(config.client_wait_s.into());
     Ok(SupervisorContext {
         clock,
-        control_program: Arc::new(InstalledProgram {
-            path: platform.binaries.control.clone(),
-            extra_env: platform.extra_env.clone(),
-        }),
-        capability,
+        control_program: Arc::new(program.program),
+        capability: program.capability,
         prober: Arc::new(match probe {
             Some(program) => Prober::with_program(program, &platform.extra_env),
             None => Prober::new(&platform.extra_env),

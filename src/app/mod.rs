@@ -27,6 +27,8 @@ use crate::store;
 
 /// The database in the state directory.
 pub(crate) const DATABASE: &str = "mps-manager.db";
+/// In the runtime directory: where a daemon of an old control program is asked what it knows, and with `.json` what it knew.
+pub(crate) const CONTROL_PROGRAM: &str = "control-program";
 
 /// Why the server did not start, in words for the operator.
 #[derive(Debug, thiserror::Error)]

@@ -1,15 +1,17 @@
 //! Where the GPUs and the programs come from: this host, or a simulated one.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{StartupError, refused};
+use super::{CONTROL_PROGRAM, StartupError, refused};
 use crate::config::Config;
 use crate::domain::timings::Timings;
 use crate::gpu::{
-    Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited, nvml, sim::SimInventory,
+    GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited, nvml, sim::SimInventory,
 };
-use crate::mps::Binaries;
+use crate::host::signal::WORLD_ENV;
+use crate::mps::{Binaries, Capability, InstalledProgram, RunningDriver, capability};
 use crate::sim;
 
 /// The GPUs and the programs.
@@ -20,10 +22,25 @@ pub(super) struct Platform {
     pub(super) simulated: bool,
 }
 
+/// The control program, and what it can do.
+pub(super) struct ProbedProgram {
+    pub(super) program: InstalledProgram,
+    pub(super) capability: Capability,
+}
+
 /// How long a call of the driver that is under way at the start is waited for.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Platform {
+    /// Learns what the control program can do.
+    pub(super) async fn probe(&self, runtime_dir: &Path) -> Result<ProbedProgram, StartupError> {
+        let program = self.binaries.installed(self.extra_env.clone());
+        let driver = self.inventory.known_driver().ok().and_then(running);
+        let place = runtime_dir.join(CONTROL_PROGRAM);
+        let capability = capability::probe(&program, driver.as_ref(), &place).await.map_err(refused)?;
+        Ok(ProbedProgram { program, capability })
+    }
+
     /// Suspends or resumes the driver by the maintenance in the store; the file that was checked before
     /// may have said otherwise.
     pub(super) fn apply_maintenance(&self, remembered: Option<SuspendedGpus>) -> Result<(), StartupError> {
@@ -41,6 +58,12 @@ impl Platform {
         }
         Ok(())
     }
+}
+
+/// What a control program is compared with.
+pub(super) fn running(driver: GpuDriver) -> Option<RunningDriver> {
+    let GpuDriver { driver_version: version, cuda_version: cuda, .. } = driver;
+    (!version.is_empty()).then_some(RunningDriver { version, cuda })
 }
 
 /// Reads what a maintenance remembers of the GPUs; what cannot be read is as if nothing were remembered.
@@ -106,7 +129,7 @@ pub(super) fn simulated(
             Timings::duration(config.timings.driver_call_ms),
         )),
         binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
-        extra_env: vec![("MPS_SIM_WORLD".into(), directory.into_os_string())],
+        extra_env: vec![(WORLD_ENV.into(), directory.into_os_string())],
         simulated: true,
     })
 }

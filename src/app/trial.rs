@@ -1,6 +1,7 @@
 //! A trial: a simulated host that is ended again, with what it started and what it wrote.
 //!
-//! Nothing of anybody else is touched. A process is ended only if it plays a simulated program and names this simulated host; a
+//! Nothing of anybody else is touched. A process is ended only if it plays a simulated program, or is one of MPS's own programs that the
+//! manager was given instead, and names this simulated host; a
 //! directory loses only what a manager puts there, and goes itself only when it is empty then.
 
 use std::collections::BTreeSet;
@@ -11,9 +12,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{DATABASE, StartupError, refused};
+use super::{CONTROL_PROGRAM, DATABASE, StartupError, refused};
 use crate::config::Config;
-use crate::host::signal::{SignalReason, plays_simulated_program, send};
+use crate::host::signal::{SignalReason, is_of_simulated_host, send};
 use crate::host::{Identity, Signal, process};
 use crate::mps::process::is_same_directory;
 use crate::sim::world::WORLD_VARIABLE;
@@ -232,7 +233,7 @@ fn processes(world: &Path) -> Vec<Identity> {
         values.any(|(value, option)| option == "--world" && is_same_directory(Path::new(value), world))
     });
     let mut found: Vec<Identity> = named.chain(by_option).collect();
-    found.retain(|id| plays_simulated_program(id.pid));
+    found.retain(|id| is_of_simulated_host(id.pid));
     found.sort_unstable_by_key(|id| (id.pid, id.start_time));
     found.dedup();
     found
@@ -243,7 +244,7 @@ fn is_state(name: &str) -> bool {
 }
 
 fn is_runtime(name: &str) -> bool {
-    RUNTIME.contains(&name)
+    RUNTIME.contains(&name) || name.strip_suffix(".json").unwrap_or(name) == CONTROL_PROGRAM
 }
 
 /// The names in a directory; none where it is missing.

@@ -68,11 +68,16 @@ fn print(call: &CallArgs, host: &HostView) {
         .row("Capacity", TableCell::optional(host.capacity.map(|clients| counted(clients, "client"))))
         .row("Driver", host.driver_version.as_str())
         .row("MPS", format!("of CUDA {}", cuda_version(host.mps_binary_version)))
-        .row("Static partitions", if host.static_partitions { "supported" } else { "not supported" })
         .row("Clients per GPU", format!("at most {}", host.client_ceiling))
         .row("Manager", host.manager_version.as_str())
         .row("Machine ID", host.machine_id.as_str())
         .row("Boot ID", host.boot_id.as_str());
+    for capability in &host.capabilities {
+        let reason = capability.reason.as_deref();
+        let value =
+            reason.map_or_else(|| "supported".to_owned(), |reason| format!("not supported: {reason}"));
+        details = details.row(capability.name.title(), value);
+    }
     if let Some(read_only) = &host.read_only {
         details = details.row("Read-only", read_only.reason.as_str());
     }

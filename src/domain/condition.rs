@@ -31,6 +31,8 @@ macro_rules! words {
 words! {
     /// What a condition states.
     ConditionType {
+        /// Any user who reaches the daemon's socket may change its default limits.
+        AnyUserMaySetDefaults,
         /// The audit log ends before a row that is known to have been written.
         AuditTruncated,
         /// Processes use its GPU outside MPS.
@@ -195,6 +197,8 @@ words! {
         NotReadBack,
         /// It is only observed, and is not running.
         NotRunning,
+        /// The driver's MPS is older than what guards against it.
+        OldDriver,
         /// It is observed and never written to, as its spec says.
         OnlyObserved,
         /// The tenant's directory is on another file system than the socket.
@@ -229,6 +233,8 @@ words! {
         PipeDirectoryLost,
         /// A process uses the GPU outside MPS.
         ProcessOutsideMps,
+        /// The control program is of another driver than the one that runs.
+        ProgramsOfAnotherDriver,
         /// Another program sent it a quit.
         QuitByOthers,
         /// It was started otherwise than its spec says now.
@@ -237,6 +243,8 @@ words! {
         Restored,
         /// Rows are missing.
         RowsMissing,
+        /// The server ends before it takes a client.
+        ServerExits,
         /// The server had a fatal GPU error.
         ServerFault,
         /// The server hangs since a client died while it connected.
@@ -357,6 +365,9 @@ impl ConditionReason {
             }
             Self::ServerHangs => "its server hangs since a client died while it connected, and is replaced",
             Self::ServerStarting | Self::Starting => "its server is being started",
+            Self::ServerExits => {
+                "its server ends before it takes a client, so nothing runs on its GPUs for now"
+            }
             Self::Stopping | Self::StoppedBySpec => "it is stopped or being stopped",
             _ => return None,
         })

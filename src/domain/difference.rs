@@ -23,6 +23,13 @@ pub enum SettingDifference {
     ServerMemory(u32, usize),
 }
 
+impl SettingDifference {
+    /// Whether it is of the daemon's defaults, which need no server to be read.
+    pub fn is_default(&self) -> bool {
+        matches!(self, Self::DefaultPercentage | Self::DefaultPriority | Self::DefaultMemory(_))
+    }
+}
+
 impl std::fmt::Display for SettingDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

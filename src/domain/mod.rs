@@ -10,6 +10,7 @@ pub mod attention;
 pub mod attribution;
 pub mod audit;
 pub mod bypass;
+pub mod capability;
 pub mod checkup;
 pub mod client;
 pub mod compute_mode;

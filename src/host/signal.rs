@@ -30,6 +30,8 @@ use super::process::{command, is_alive, is_kernel_thread};
 pub const CONTROL: &str = "nvidia-cuda-mps-control";
 /// Name of the server program, which a control daemon starts by itself.
 pub const SERVER: &str = "nvidia-cuda-mps-server";
+/// The variable that names the simulated host of a process.
+pub const WORLD_ENV: &str = "MPS_SIM_WORLD";
 
 /// Why a process may be signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -195,7 +197,7 @@ fn protected(pid: u32, grounds: SignalReason) -> Option<Protected> {
         SignalReason::ControlDaemon => CONTROL,
         SignalReason::Server => SERVER,
         SignalReason::SimulatedProgram => {
-            let other = !plays_simulated_program(pid) && command(pid).is_some_and(|words| !words.is_empty());
+            let other = !is_of_simulated_host(pid) && command(pid).is_some_and(|words| !words.is_empty());
             return other.then_some(Protected::AnotherProgram);
         }
         SignalReason::SimulatedManager => {
@@ -273,9 +275,16 @@ pub fn runs(pid: u32, program: &str) -> bool {
         || super::process::executable(pid).is_some_and(|path| is(&path))
 }
 
+/// Whether a process is of a simulated host: it plays one of its programs, or is one of MPS's own programs that was started in one.
+/// Whose host that is, the caller has to know.
+pub fn is_of_simulated_host(pid: u32) -> bool {
+    let started_in_one = || super::process::variable(pid, WORLD_ENV).is_some();
+    plays_simulated_program(pid) || (mps_program(pid).is_some() && started_in_one())
+}
+
 /// Whether a process plays one of a simulated host's programs: it is called as one of MPS's programs and executes a file of another
-/// name, or is a simulated client. Whose host that is, the caller has to know.
-pub fn plays_simulated_program(pid: u32) -> bool {
+/// name, or is a simulated client.
+fn plays_simulated_program(pid: u32) -> bool {
     let words = command(pid).unwrap_or_default();
     let name = words.first().and_then(|word| Path::new(word).file_name()).unwrap_or_default();
     let is_mps = |name: &OsStr| name == CONTROL || name == SERVER;

@@ -23,6 +23,8 @@ pub struct Binaries {
 pub struct InstalledProgram {
     /// The program, by absolute path.
     pub path: PathBuf,
+    /// The directory of its server program, which a daemon searches for in its `PATH` alone.
+    pub server_directory: Option<PathBuf>,
     /// More variables for daemons and for the control processes that ask them, over what they need anyway.
     pub extra_env: Vec<(OsString, OsString)>,
 }
@@ -31,7 +33,9 @@ pub struct InstalledProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
     /// The directory that was named lacks one.
-    #[error("{}: {reason}; it should hold {CONTROL} and {SERVER}", path.display())]
+    #[error(
+        "{}: {reason}; the directory should hold {CONTROL}, and {SERVER} or a neighbour sbin with it", path.display()
+    )]
     Directory {
         /// The program that was searched for.
         path: PathBuf,
@@ -51,8 +55,8 @@ pub enum BinariesError {
 impl Binaries {
     /// Finds both programs in `dir`, or in `PATH` where no directory is given.
     ///
-    /// In `PATH` both come from the first directory that has the control program and the server: a mixture of two
-    /// drivers would be no MPS at all.
+    /// Both come from one directory, or the server from the `sbin` beside the control program's `bin`, as Debian's packages have
+    /// it: a mixture of two drivers would be no MPS at all.
     pub fn locate(dir: Option<&Path>) -> Result<Self, BinariesError> {
         if let Some(dir) = dir {
             let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
@@ -72,11 +76,43 @@ impl Binaries {
     }
 
     fn in_directory(dir: &Path) -> Result<Self, BinariesError> {
-        let found = Self { control: dir.join(CONTROL), server: dir.join(SERVER) };
-        for path in [&found.control, &found.server] {
-            check(path).map_err(|reason| BinariesError::Directory { path: path.clone(), reason })?;
+        let control = dir.join(CONTROL);
+        check(&control).map_err(|reason| BinariesError::Directory { path: control.clone(), reason })?;
+        let beside = dir.join(SERVER);
+        let apart =
+            dir.parent().filter(|_| dir.ends_with("bin")).map(|parent| parent.join("sbin").join(SERVER));
+        match (check(&beside), apart.filter(|apart| check(apart).is_ok())) {
+            (Ok(()), _) => Ok(Self { control, server: beside }),
+            (Err(_), Some(server)) => Ok(Self { control, server }),
+            (Err(reason), None) => Err(BinariesError::Directory { path: beside, reason }),
         }
-        Ok(found)
+    }
+
+    /// The control program, with what else its processes need in their environment.
+    pub fn installed(&self, extra_env: Vec<(OsString, OsString)>) -> InstalledProgram {
+        InstalledProgram {
+            path: self.control.clone(),
+            server_directory: self.server.parent().map(Path::to_owned),
+            extra_env,
+        }
+    }
+}
+
+impl InstalledProgram {
+    /// What a process of it gets of this process's environment, with its own server first in `PATH`.
+    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let mut environment = base_environment();
+        if let Some(directory) = &self.server_directory {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let all = std::iter::once(directory.clone()).chain(std::env::split_paths(&path));
+            // A directory with a colon in its name cannot be in PATH at all.
+            if let Ok(joined) = std::env::join_paths(all) {
+                environment.retain(|(key, _)| key != "PATH");
+                environment.push(("PATH".into(), joined));
+            }
+        }
+        environment.extend(self.extra_env.iter().cloned());
+        environment
     }
 }
 
@@ -125,6 +161,26 @@ mod tests {
         put(dir.path(), SERVER, 0o755);
         let found = Binaries::locate(Some(dir.path())).expect("both");
         assert_eq!(found.control, dir.path().join(CONTROL));
+    }
+
+    #[test]
+    fn server_may_be_in_the_sbin_beside() {
+        let root = tempfile::tempdir().expect("directory");
+        let (bin, sbin) = (root.path().join("bin"), root.path().join("sbin"));
+        fs::create_dir(&bin).and_then(|()| fs::create_dir(&sbin)).expect("made");
+        put(&bin, CONTROL, 0o755);
+        put(&sbin, SERVER, 0o755);
+        let path = std::env::join_paths([&bin]).expect("path");
+        for found in [Binaries::locate(Some(&bin)), Binaries::in_path(&path)] {
+            assert_eq!(found.expect("both").server, sbin.join(SERVER));
+        }
+        let program = Binaries::locate(Some(&bin)).expect("both").installed(Vec::new());
+        let environment = program.environment();
+        let (_, path) = environment.iter().find(|(key, _)| key == "PATH").expect("a path");
+        assert_eq!(std::env::split_paths(path).next(), Some(sbin));
+        // Another directory's neighbour may be another driver's.
+        put(root.path(), CONTROL, 0o755);
+        assert!(Binaries::locate(Some(root.path())).is_err());
     }
 
     #[test]

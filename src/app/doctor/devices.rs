@@ -1,14 +1,17 @@
 //! The driver, its GPUs and who is on them, and NVIDIA's two programs.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use super::Examination;
-use crate::app::platform::open_nvml;
+use crate::app::CONTROL_PROGRAM;
+use crate::app::platform::{open_nvml, running};
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
+use crate::host::signal::WORLD_ENV;
 use crate::mps::process::is_server;
-use crate::mps::{Binaries, capability};
+use crate::mps::{Binaries, Capability, capability};
 
 /// The first compute capability with limits for clients.
 const VOLTA: u32 = 7;
@@ -47,6 +50,7 @@ impl Examination {
         match seen {
             Ok((inventory, driver, gpus)) => {
                 self.add(driver_check(&driver));
+                self.running_driver = running(driver);
                 self.add(gpus_check(&gpus));
                 self.add(capability_check(&gpus));
                 self.add(mig_check(&gpus));
@@ -73,7 +77,7 @@ impl Examination {
         if self.config.mps_dir.is_none() && simulated.as_ref().is_some_and(|programs| !programs.exists()) {
             let why = "the simulated host is made by the first start of its manager";
             self.add(Check::skipped("programs", why));
-            self.add(Check::skipped("static_partitions", why));
+            self.add(Check::skipped("capabilities", why));
             return;
         }
         let directory = self.config.mps_dir.clone().or(simulated);
@@ -82,29 +86,37 @@ impl Examination {
             Err(error) => {
                 let remedy = "install the driver's MPS programs, or name their directory with --mps-dir";
                 self.add(Check::fail("programs", error.to_string(), remedy));
-                self.add(Check::skipped("static_partitions", "the programs were not found"));
+                self.add(Check::skipped("capabilities", "the programs were not found"));
                 return;
             }
         };
-        match capability::probe(&binaries).await {
+        let environment =
+            self.world.iter().map(|world| (WORLD_ENV.into(), world.clone().into_os_string())).collect();
+        // What the manager was told is kept beside its runtime directory's sockets; who cannot read that asks in a directory of its own.
+        let kept = self.config.runtime_dir.join(CONTROL_PROGRAM);
+        let own = std::env::temp_dir().join(format!("mps-manager-doctor-{}", std::process::id()));
+        let place = if kept.with_extension("json").exists() { kept } else { own.clone() };
+        let probed =
+            capability::probe(&binaries.installed(environment), self.running_driver.as_ref(), &place).await;
+        let _ = fs::remove_file(own.with_extension("json"));
+        match probed {
             Ok(capability) => {
-                self.add(Check::ok(
-                    "programs",
-                    format!(
-                        "{}, version {} (CUDA {}), {} clients on one GPU at most",
-                        binaries.control.display(),
-                        capability.binary_version,
-                        capability.cuda_version(),
-                        capability.client_ceiling()
+                self.add(match &capability.other_driver {
+                    None => Check::ok(
+                        "programs",
+                        format!(
+                            "{}, version {} (CUDA {}), {} clients on one GPU at most",
+                            binaries.control.display(),
+                            capability.binary_version,
+                            capability.cuda_version(),
+                            capability.client_ceiling()
+                        ),
                     ),
-                ));
-                self.add(match capability.lacks_static() {
-                    None => Check::ok("static_partitions", "the programs have -S and sm_partition"),
-                    Some(why) => Check::skipped(
-                        "static_partitions",
-                        format!("{why}; daemons in shared mode, and layouts by percentage, work"),
-                    ),
+                    Some(why) => {
+                        Check::fail("programs", why, "install the MPS programs of the running driver")
+                    }
                 });
+                self.add(capabilities_check(&capability));
             }
             Err(error) => {
                 self.add(Check::fail(
@@ -112,9 +124,37 @@ impl Examination {
                     error.to_string(),
                     "reinstall the MPS programs of the running driver",
                 ));
-                self.add(Check::skipped("static_partitions", "the control program did not say"));
+                self.add(Check::skipped("capabilities", "the control program did not say"));
             }
         }
+    }
+}
+
+/// What the version of the programs lacks. Only what strangers can do with it is a reason to act.
+fn capabilities_check(capability: &Capability) -> Check {
+    let missing: Vec<String> = capability
+        .list()
+        .into_iter()
+        .filter_map(|one| one.reason.map(|why| format!("{}: {why}", one.name.title())))
+        .collect();
+    if missing.is_empty() {
+        return Check::ok(
+            "capabilities",
+            "static partitions and everything else that depends on the version",
+        );
+    }
+    let seen = missing.join("; ");
+    if capability.guarded_defaults() {
+        Check::skipped(
+            "capabilities",
+            format!("{seen}; daemons in shared mode, and layouts by percentage, work"),
+        )
+    } else {
+        Check::warn(
+            "capabilities",
+            seen,
+            "install a driver from 550 on, or give accounts on this host to none but the tenants' users",
+        )
     }
 }
 

@@ -18,6 +18,7 @@ use crate::domain::checkup::{Check, Checkup};
 use crate::domain::condition::Condition;
 use crate::domain::gpu::Gpu;
 use crate::host;
+use crate::mps::RunningDriver;
 use crate::service::host::startup::NO_MACHINE_ID;
 use crate::sim;
 use crate::store::{self, inspect::Contents};
@@ -33,7 +34,7 @@ pub const CHECKS: [&str; 35] = [
     "outside_mps",
     "pid_namespace",
     "programs",
-    "static_partitions",
+    "capabilities",
     "manager",
     "state_directory",
     "database",
@@ -89,6 +90,7 @@ struct Examination {
     world: Option<PathBuf>,
     machine_id: String,
     manager: Manager,
+    running_driver: Option<RunningDriver>,
     gpus: Vec<Gpu>,
     /// The processes that the driver lists on them.
     gpu_processes: Vec<u32>,
@@ -112,6 +114,7 @@ pub async fn examine(config: Config, fault: Option<String>, report: Option<Daemo
         world,
         machine_id,
         manager: Manager::None,
+        running_driver: None,
         gpus: Vec::new(),
         gpu_processes: Vec::new(),
         contents: None,

@@ -1,5 +1,6 @@
 //! The version and the help of a control program, at volume.
 
+use super::help::{read_help, read_version};
 use super::*;
 use crate::fuzz::Inputs;
 
@@ -32,8 +33,12 @@ fn versions() {
     Inputs::new(samples(), &WORDS).check_text(|text| {
         let version = read_version(text);
         version.is_some_and(|version| {
-            let capability =
-                Capability { binary_version: version, commands: BTreeSet::new(), options: BTreeSet::new() };
+            let capability = Capability {
+                binary_version: version,
+                commands: BTreeSet::new(),
+                options: BTreeSet::new(),
+                other_driver: None,
+            };
             assert!(text.contains(&version.to_string()) || text.contains(&format!("0{version}")));
             capability.lacks_static().is_some_and(|words| words.contains(&capability.cuda_version()))
         })

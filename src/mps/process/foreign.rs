@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::Inode;
 use crate::domain::daemon::Mode;
+use crate::host::signal::WORLD_ENV;
 use crate::host::{Identity, process};
 
 use super::find::{is_control, is_same_directory, is_server, mode_of};
@@ -16,8 +17,6 @@ use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// Where a daemon's logs go when its environment does not say (FACTS.md, "Starting, stopping, dying").
 const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
-/// The variable by which a process belongs to a simulated host; the name is the simulated host's own.
-const WORLD_ENV: &str = "MPS_SIM_WORLD";
 
 /// A control daemon that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]

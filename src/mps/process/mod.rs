@@ -28,7 +28,7 @@ pub use find::{
     DaemonSearch, PipeDirectoryOccupant, RecordedProcess, daemon_of_pid_file, find, find_adopted,
     find_recorded, is_listened_at, is_same_directory, mode, occupant, orphans, servers,
 };
-pub use start::{DaemonStartError, Launcher, StartSpec, Started, start};
+pub use start::{DaemonStartError, Launcher, StartSpec, Started, end_all_of, start};
 pub use stop::{DaemonEnd, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.

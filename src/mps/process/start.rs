@@ -15,7 +15,7 @@ use crate::domain::{GpuUuid, Inode};
 use crate::host::signal::{SignalReason, send};
 use crate::host::{Identity, OwnChild, Signal, process};
 
-use super::super::binaries::{InstalledProgram, base_environment};
+use super::super::binaries::InstalledProgram;
 use super::super::command::Command;
 use super::super::log;
 use super::super::parse;
@@ -271,8 +271,7 @@ fn launch(
     }
     command
         .env_clear()
-        .envs(base_environment())
-        .envs(program.extra_env.iter().map(|(key, value)| (key, value)))
+        .envs(program.environment())
         .env(PIPE_ENV, &spec.pipe_directory)
         .env(LOG_ENV, &spec.log_directory)
         .env("CUDA_VISIBLE_DEVICES", gpus.join(","))
@@ -333,11 +332,23 @@ async fn ask(control: &Control, until: Instant) -> Result<(), SessionError> {
 
 /// Kills what this start has left running, and nothing else will ever find: nothing had its token before.
 fn abandon(spec: &StartSpec) {
-    for id in process::find_by_env(TOKEN_ENV, &spec.token) {
-        if let Err(error) = send(id, Signal::KILL, SignalReason::FailedStart) {
+    kill_all_of(&spec.token);
+}
+
+/// Ends every process that has the token of a start, and waits for its death.
+pub async fn end_all_of(token: &str) {
+    let dying = kill_all_of(token).into_iter().map(process::death);
+    let _ = tokio::time::timeout(UNSEEN, futures_util::future::join_all(dying)).await;
+}
+
+fn kill_all_of(token: &str) -> Vec<Identity> {
+    let found = process::find_by_env(TOKEN_ENV, token);
+    for id in &found {
+        if let Err(error) = send(*id, Signal::KILL, SignalReason::FailedStart) {
             tracing::warn!(pid = id.pid, %error, "a process of a failed start is left over");
         }
     }
+    found
 }
 
 impl StartSpec {

@@ -49,7 +49,7 @@ use self::channel::{Channel, Ending, ReadOutcome};
 use self::echo::EchoTime;
 pub use self::error::{LONGEST_REPLY, NoReplyCause, SessionError};
 use self::pauses::Pauses;
-use super::binaries::{InstalledProgram, base_environment};
+use super::binaries::InstalledProgram;
 use super::command::Command;
 use super::control_channel::{ControlChannel, ControlSession};
 use super::parse;
@@ -69,8 +69,7 @@ pub struct Control {
 impl Control {
     /// Names a daemon by its pipe directory.
     pub fn new(program: &InstalledProgram, pipe_directory: PathBuf) -> Self {
-        let mut environment = base_environment();
-        environment.extend(program.extra_env.iter().cloned());
+        let mut environment = program.environment();
         environment.push(("CUDA_MPS_PIPE_DIRECTORY".into(), pipe_directory.into()));
         Self { program: program.path.clone(), environment, calls: Arc::default(), echo: Arc::default() }
     }
@@ -425,7 +424,11 @@ mod tests {
 
     #[tokio::test]
     async fn exclusive_command_is_refused_in_a_session() {
-        let program = InstalledProgram { path: "/nonexistent/program".into(), extra_env: Vec::new() };
+        let program = InstalledProgram {
+            path: "/nonexistent/program".into(),
+            server_directory: None,
+            extra_env: Vec::new(),
+        };
         let control = Control::new(&program, "/nonexistent/pipe".into());
         let mut session = control.session(Instant::now()).expect("nothing runs yet");
         let quit = Command::Quit { timeout: None };

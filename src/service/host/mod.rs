@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
 use crate::domain::admission::memory_of;
+use crate::domain::capability::HostCapability;
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
@@ -39,10 +40,11 @@ pub struct HostView {
     pub driver_version: String,
     /// The newest CUDA version that the driver supports.
     pub cuda_version: Option<String>,
-    /// The protocol version that `nvidia-cuda-mps-control -v` prints.
+    /// The version of MPS, 13000 for CUDA 13.0: what `nvidia-cuda-mps-control -v` prints, or else the driver's CUDA version, since before
+    /// CUDA 13.0 a program does not print its own.
     pub mps_binary_version: u32,
-    /// Whether this MPS supports static SM partitions.
-    pub static_partitions: bool,
+    /// What this MPS can do of what depends on its version, and why it cannot do the rest.
+    pub capabilities: Vec<HostCapability>,
     /// Most clients per device with this MPS.
     pub client_ceiling: u32,
     /// The current boot of the host.
@@ -226,7 +228,7 @@ impl Service {
             driver_version: driver.driver_version,
             cuda_version: driver.cuda_version,
             mps_binary_version: context.capability.binary_version,
-            static_partitions: context.capability.static_partitions(),
+            capabilities: context.capability.list(),
             client_ceiling: context.capability.client_ceiling(),
             boot_id: context.boot_id.clone(),
             machine_id: backend.parts.machine_id.clone(),

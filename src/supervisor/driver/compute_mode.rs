@@ -329,12 +329,14 @@ pub(crate) mod tests {
             clock: crate::clock::Clock::system(),
             control_program: Arc::new(InstalledProgram {
                 path: "/nonexistent/program".into(),
+                server_directory: None,
                 extra_env: Vec::new(),
             }),
             capability: Capability {
                 binary_version: 13_000,
-                commands: BTreeSet::default(),
+                commands: BTreeSet::from(["get_server_status".to_owned()]),
                 options: BTreeSet::default(),
+                other_driver: None,
             },
             prober: Arc::new(crate::gpu::probe::Prober::new(&[])),
             gpu_presence: watch::channel(GpuPresence::default()).0,

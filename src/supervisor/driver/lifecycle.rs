@@ -213,6 +213,9 @@ impl Driver {
         if let Some(blocker) = GpuPresence::of(&present).blocker(desired) {
             return Some(blocker);
         }
+        if let Some(why) = &self.context.capability.other_driver {
+            return Some(Blocker { reason: ConditionReason::ProgramsOfAnotherDriver, message: why.clone() });
+        }
         if let Some(why) = self.context.capability.lacks_static().filter(|_| desired.mode == Mode::Static) {
             let message = format!("{why}, or set the daemon's mode to shared");
             return Some(Blocker { reason: ConditionReason::StaticModeUnsupported, message });

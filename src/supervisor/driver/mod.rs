@@ -202,6 +202,9 @@ impl Driver {
             self.state.gpus_lost(self.gpu_presence.borrow_and_update().blocker(&desired));
             self.apply_compute_modes(&desired).await;
             self.record_layout_status(&desired).await;
+            if let Some(failed) = self.logs.take_failed_server() {
+                self.state.server_failed(failed, self.now());
+            }
             let action = self.state.decide(&desired, self.clients.len(), self.now());
             let tried = self.tries;
             if let ReconcileStep::Wait(until) = action {

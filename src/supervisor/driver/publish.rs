@@ -2,6 +2,7 @@
 
 use super::{Driver, layout};
 use crate::domain::FilePlace;
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
 use crate::supervisor::observe::isolation;
@@ -18,6 +19,7 @@ impl Driver {
         let mut status = status(&self.state, desired, &self.counts, pipe, log, now);
         self.modes.show(&mut status);
         status.conditions.extend(self.foreign_conditions(desired));
+        status.conditions.extend(self.unguarded_defaults(desired));
         if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
@@ -65,6 +67,25 @@ impl Driver {
             at: now,
             observations,
         });
+    }
+
+    /// Says of a daemon of an old driver that its clients can change what holds them.
+    fn unguarded_defaults(&self, desired: &Desired) -> Option<Condition> {
+        let open = self.state.process.is_some()
+            && !self.context.capability.guarded_defaults()
+            && !desired.is_observed();
+        open.then(|| {
+            Condition::new(
+                ConditionType::AnyUserMaySetDefaults,
+                true,
+                ConditionReason::OldDriver,
+                format!(
+                    "MPS of CUDA {} lets every client change the daemon's default limits: such a change is drift, found by the daemon's log and \
+                     restored, and holds for clients that connect meanwhile; a driver from 550 (CUDA 12.4) on refuses it",
+                    self.context.capability.cuda_version()
+                ),
+            )
+        })
     }
 
     /// Adds how far server.log was read, with the events of it, or where it starts over.

@@ -23,7 +23,12 @@ impl Driver {
         let partitioned = process.map_or(&[][..], |process| process.partitioned());
         let (outcome, clients) = poll::sync(
             &self.context,
-            PollTarget { control: &*self.control, partitioned, deadline },
+            PollTarget {
+                control: &*self.control,
+                partitioned,
+                deadline,
+                server_status: self.context.capability.server_status(),
+            },
             &mut self.logs,
             desired,
             wrong,

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use tokio::time::Instant;
 
 use super::evidence::LogEvidence;
-use super::log_state::{LogState, PendingClient};
+use super::log_state::{FailedServer, LogState, PendingClient};
 use super::signs::living_signs;
 use crate::domain::FilePlace;
 use crate::domain::attribution::Signs;
@@ -205,6 +205,11 @@ impl Logs {
     /// How far server.log was read, once all its events are published.
     pub(crate) fn read_to(&self) -> Option<FilePlace> {
         self.server.place().filter(|_| self.server_log_events.is_complete())
+    }
+
+    /// The last server that ended before it was ready, once.
+    pub(crate) fn take_failed_server(&mut self) -> Option<FailedServer> {
+        self.state.take_failed()
     }
 
     /// Whether something happened that is worth a poll and was not taken yet.

@@ -13,7 +13,7 @@ use super::external_writes::ExternalWrites;
 use super::log_tail::Logs;
 use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId, MountedDirectories};
-use crate::domain::daemon::{Effective, MemoryReading, Mode, Server};
+use crate::domain::daemon::{Effective, MemoryReading, Mode, Server, ServerStatus};
 use crate::domain::difference::SettingDifference;
 use crate::domain::environment::{
     MAX_CONNECTIONS, MEMORY_LIMITS, SM_PARTITION, TENANT_HINT, THREAD_PERCENTAGE, memory_limits,
@@ -35,6 +35,9 @@ use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
 
+/// The UUID of no GPU.
+const NO_GPU: &str = "GPU-00000000-0000-0000-0000-000000000000";
+
 /// Longest time for a poll of a daemon whose server is known to hang.
 pub(crate) const HUNG_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -47,6 +50,8 @@ pub(crate) struct PollTarget<'s> {
     pub(crate) partitioned: &'s [GpuUuid],
     /// Longest time for a session with it.
     pub(crate) deadline: Duration,
+    /// Whether it says of a server whether that takes clients; else its logs do.
+    pub(crate) server_status: bool,
 }
 
 /// Why a poll ended early.
@@ -106,6 +111,9 @@ pub(crate) async fn sync(
                 let others = if desired.is_observed() { &none } else { logs.state().overwrites() };
                 written.resolve(&mut seen, logs.state().limits(), others);
                 name_users(&mut seen, logs);
+                if !target.server_status {
+                    derive_statuses(&mut seen, logs);
+                }
                 let clients = clients(context, &desired.gpus, rows).await;
                 place(&mut seen, &clients);
                 return (PollOutcome::Seen(seen), clients);
@@ -151,13 +159,21 @@ pub(crate) async fn foreign(
 ) -> Result<ForeignPoll, String> {
     let reading = async {
         let mut session = target.control.session(Instant::now() + target.deadline)?;
-        let (mut effective, rows) = read(&mut *session, gpus, target.partitioned, now).await?;
+        let (mut effective, rows) = read(&mut *session, gpus, target, now).await?;
         let mut limited_by_uuid = Vec::new();
         for gpu in gpus {
             let device = DeviceSelector::Uuid(gpu.clone());
             let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
             if parse::memory_limit(&reply)?.is_some() {
                 limited_by_uuid.push(gpu.clone());
+            }
+        }
+        if !limited_by_uuid.is_empty() {
+            // Programs before 13.0 read what they do not know as a number, 0 (recording 22): then the answers above were those of ordinal 0.
+            let device = DeviceSelector::Uuid(GpuUuid::parse(NO_GPU).expect("it is spelled as one"));
+            let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
+            if parse::memory_limit(&reply)?.is_some() {
+                limited_by_uuid.clear();
             }
         }
         effective.control_processes = session.processes();
@@ -172,6 +188,9 @@ pub(crate) async fn foreign(
     // Who has written its settings is nobody's business here: what a getter rounds is not known.
     WrittenLimits::default().resolve(&mut effective, logs.state().limits(), &ExternalWrites::default());
     name_users(&mut effective, &logs);
+    if !target.server_status {
+        derive_statuses(&mut effective, &logs);
+    }
     let clients = clients(context, gpus, rows).await;
     place(&mut effective, &clients);
     Ok(ForeignPoll { effective, limited_by_uuid, clients })
@@ -187,7 +206,7 @@ async fn once(
     for difference in wrong {
         session.send(&correction(desired, difference)).await?;
     }
-    let (mut seen, rows) = read(&mut *session, &desired.gpus, target.partitioned, now).await?;
+    let (mut seen, rows) = read(&mut *session, &desired.gpus, target, now).await?;
     seen.control_processes = session.processes();
     session.close().await;
     Ok((seen, rows))
@@ -209,7 +228,7 @@ fn failed(error: PollError) -> PollOutcome {
 async fn read(
     session: &mut dyn ControlSession,
     gpus: &[GpuUuid],
-    partitioned: &[GpuUuid],
+    target: PollTarget<'_>,
     now: i64,
 ) -> Result<(Effective, Vec<parse::ClientRow>), PollError> {
     let first = DeviceSelector::Ordinal(0);
@@ -236,7 +255,7 @@ async fn read(
     }
     let mut servers = Vec::new();
     for pid in pids {
-        if let Some(server) = read_server(session, gpus, pid).await? {
+        if let Some(server) = read_server(session, gpus, pid, target.server_status).await? {
             servers.push(server);
         }
     }
@@ -244,11 +263,11 @@ async fn read(
         Clients::ServerNotFound => Vec::new(),
         Clients::Listed { rows, .. } => rows,
     };
-    let partitions = if partitioned.is_empty() {
+    let partitions = if target.partitioned.is_empty() {
         None
     } else {
         let listing = parse::lspart(&session.send(&Command::Lspart).await?)?;
-        Some(by_gpu(listing, partitioned).map_err(PollError::Partitions)?)
+        Some(by_gpu(listing, target.partitioned).map_err(PollError::Partitions)?)
     };
     let seen = Effective {
         observed_at: now,
@@ -276,17 +295,20 @@ async fn read_server(
     session: &mut dyn ControlSession,
     gpus: &[GpuUuid],
     pid: u32,
+    says_status: bool,
 ) -> Result<Option<Server>, PollError> {
-    let [percentage, first_limit, status] = together(
-        session,
-        [
-            Command::GetThreadPercentage { server: pid },
-            Command::GetMemoryLimit { server: pid, device: DeviceSelector::Ordinal(0) },
-            Command::GetServerStatus { server: pid },
-        ],
-    )
-    .await?;
-    let Some(status) = parse::server_status(&status)? else { return Ok(None) };
+    let percentage = Command::GetThreadPercentage { server: pid };
+    let first_limit = Command::GetMemoryLimit { server: pid, device: DeviceSelector::Ordinal(0) };
+    let (percentage, first_limit, status) = if says_status {
+        let status = Command::GetServerStatus { server: pid };
+        let [percentage, first_limit, status] = together(session, [percentage, first_limit, status]).await?;
+        let Some(status) = parse::server_status(&status)? else { return Ok(None) };
+        (percentage, first_limit, status)
+    } else {
+        // Its logs say it, once they are read up to here.
+        let status = ServerStatus::Other(String::new());
+        (session.send(&percentage).await?, session.send(&first_limit).await?, status)
+    };
     let Some(identity) = host::process::identify(pid) else { return Err(PollError::Dying(pid)) };
     let percentage = parse::server_percentage(&percentage).map_err(|error| dying(pid, error))?;
     let Some(percentage) = percentage else { return Err(PollError::Dying(pid)) };
@@ -356,6 +378,14 @@ fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
 fn name_users(seen: &mut Effective, logs: &Logs) {
     for server in &mut seen.servers {
         server.uid = server.uid.filter(|uid| *uid != 0).or_else(|| logs.state().user_of(server.pid));
+    }
+}
+
+/// Says of each server whether it takes clients, as the logs have it.
+fn derive_statuses(seen: &mut Effective, logs: &Logs) {
+    let alive = |pid| host::process::identify(pid).is_some();
+    for server in &mut seen.servers {
+        server.status = logs.state().status_of(server.pid, alive);
     }
 }
 
@@ -465,7 +495,8 @@ impl SupervisorContext {
         let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
         let control = self.control_program.channel(environment.pipe_directory);
         let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
-        let subject = PollTarget { control: &*control, partitioned, deadline: self.deadline };
+        let server_status = self.capability.server_status();
+        let subject = PollTarget { control: &*control, partitioned, deadline: self.deadline, server_status };
         self::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
     }
 }

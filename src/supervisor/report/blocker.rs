@@ -32,6 +32,7 @@ impl Blocker {
                 | ConditionReason::PartitionNotMade
                 | ConditionReason::PartitionNotProven
                 | ConditionReason::PartitionsInterfered
+                | ConditionReason::ProgramsOfAnotherDriver
                 | ConditionReason::ShapeDiffers
                 | ConditionReason::StaticModeUnsupported
         )

@@ -288,7 +288,7 @@ fn reasons(
         // 5. Its layout.
         state.layout.unready(desired),
         // 6. Its server.
-        seen.servers.is_empty().then(|| (ConditionReason::ServerStarting, "its server is being started".to_owned())),
+        seen.servers.is_empty().then(|| no_server(state, desired)),
         other.filter(|_| !serving).map(|server| {
             let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
             (ConditionReason::ServerStarting, message)
@@ -302,6 +302,22 @@ fn reasons(
             (ConditionReason::OtherUser, message)
         }),
     ]
+}
+
+/// Why a daemon has no server: one is on its way, or none stays.
+fn no_server(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, String) {
+    let Some(failed) = state.failed_server else {
+        return (ConditionReason::ServerStarting, "its server is being started".to_owned());
+    };
+    let message = format!(
+        "its server ends before it takes a client, {} in a row; the last line of control.log about it is \"{failed}\". Nothing runs on its \
+         GPUs until that is mended, and one is requested again after a pause of up to a minute: see that nvidia-smi answers, that \
+         libcuda.so.1 of this driver is installed and that uid {} may open /dev/nvidia*, then mps-manager daemon start {}",
+        times(u64::try_from(state.failed_servers()).unwrap_or(u64::MAX)),
+        desired.server_uid,
+        desired.name
+    );
+    (ConditionReason::ServerExits, message)
 }
 
 /// What a server with a fatal GPU error waits for, and what to do.

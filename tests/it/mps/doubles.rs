@@ -42,7 +42,7 @@ impl Double {
 
     fn control(&self) -> Control {
         let extra_env = vec![("MPS_DOUBLE".into(), self.mark().into())];
-        let program = InstalledProgram { path: self.program.clone(), extra_env };
+        let program = InstalledProgram { path: self.program.clone(), server_directory: None, extra_env };
         Control::new(&program, self.dir.path().join("pipe"))
     }
 

@@ -57,7 +57,7 @@ impl Host {
 
     /// The control program, run as one of this host.
     pub(crate) fn program(&self) -> InstalledProgram {
-        InstalledProgram { path: self.binaries.control.clone(), extra_env: self.environment() }
+        self.binaries.installed(self.environment())
     }
 
     /// The way to a daemon.

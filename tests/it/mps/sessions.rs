@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use mps_manager::domain::{MemoryLimit, Priority, ThreadPercentage};
 use mps_manager::host::Signal;
+use mps_manager::host::process::find_by_env;
 use mps_manager::mps::log::{self, LogEvent};
 use mps_manager::mps::parse::{self, Clients, LimitReading, Terminated};
 use mps_manager::mps::session::NoReplyCause;
-use mps_manager::mps::{Command, Control, DeviceSelector, SessionError, capability};
+use mps_manager::mps::{Command, Control, DeviceSelector, RunningDriver, SessionError, capability};
 use tokio::time::Instant;
 
 use super::host::{Host, ask, connected, deadline, server};
@@ -23,12 +24,58 @@ async fn capabilities_of_two_versions_are_distinguished() {
         [("h200x2@13.0", "13.0", false, 48), ("h200x2@13.1", "13.1", true, 60)]
     {
         let host = Host::new(profile);
-        let capability = capability::probe(&host.binaries).await.expect("a control program");
+        let place = host.dir().join("asked");
+        let capability = capability::probe(&host.program(), None, &place).await.expect("a control program");
         assert_eq!(capability.cuda_version(), version);
         assert_eq!(capability.static_partitions(), partitions);
         assert_eq!(capability.client_ceiling(), ceiling);
         assert!(capability.options.contains("-M") && capability.commands.contains("terminate_client"));
     }
+}
+
+#[tokio::test]
+async fn old_program_is_asked_once_by_a_daemon() {
+    for (profile, cuda, status) in
+        [("h200x1@12.2", "12.2", false), ("h200x1@12.4", "12.4", true), ("h200x1@12.8", "12.8", true)]
+    {
+        let host = Host::new(profile);
+        let place = host.dir().join("asked");
+        let driver = RunningDriver { version: "of-no-file".into(), cuda: Some(cuda.to_owned()) };
+        let probe = async || {
+            capability::probe(&host.program(), Some(&driver), &place).await.expect("a control program")
+        };
+        let capability = probe().await;
+        assert_eq!((capability.cuda_version().as_str(), capability.server_status()), (cuda, status));
+        assert!(
+            capability.commands.contains("terminate_client") && !capability.commands.contains("device_query")
+        );
+        assert!(
+            !place.exists()
+                && find_by_env("MPS_SIM_WORLD", &host.dir().join("w").to_string_lossy()).is_empty(),
+            "nothing of the daemon that was asked is left"
+        );
+        // What it knew is kept for this very file.
+        let kept = place.with_extension("json");
+        let text = std::fs::read_to_string(&kept).expect("kept");
+        std::fs::write(&kept, text.replace("get_client_list", "kept_word")).expect("written");
+        assert!(probe().await.commands.contains("kept_word"));
+        std::fs::write(&kept, text.replace(&host.binaries.control.display().to_string(), "/elsewhere"))
+            .expect("written");
+        assert_eq!(probe().await, capability);
+    }
+}
+
+#[tokio::test]
+async fn program_without_memory_limits_is_refused() {
+    let host = Host::new("h200x1@11.4");
+    let refused =
+        capability::probe(&host.program(), None, &host.dir().join("asked")).await.expect_err("too old");
+    assert!(
+        refused
+            .to_string()
+            .contains("does not know ps, terminate_client, get_default_device_pinned_mem_limit"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

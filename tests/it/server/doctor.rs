@@ -127,7 +127,7 @@ fn healthy_host_passes_and_is_not_modified() {
     seen.is("driver", "ok", "SIMULATED (h200x2");
     seen.is("gpus", "ok", "0 NVIDIA H200, 1 NVIDIA H200");
     seen.is("programs", "ok", "(CUDA 13.1)");
-    seen.is("static_partitions", "ok", "sm_partition");
+    seen.is("capabilities", "ok", "static partitions");
     seen.is("manager", "ok", &format!("process {}", host.manager_pid()));
     seen.is("database", "ok", "intact");
     seen.is("tenants", "ok", "2 tenants");
@@ -246,16 +246,27 @@ fn missing_old_or_unknown_programs_are_reported() {
         |host: &Served| Seen::of(&doctor(host, &["--mps-dir", programs.to_str().unwrap()]).output().unwrap());
     with(&host).is("programs", "fail", "nvidia-cuda-mps-control: no such program");
     for (message, status, words) in [
-        ("echo hello", "fail", "names no version"),
-        ("echo 'Binary version: 11040'", "fail", "version 11040"),
-        ("echo 'Binary version: 13000'; printf 'COMMAND:\\n  get_server_list\\n'", "ok", "CUDA 13.0"),
+        ("echo hello", "fail", "no control program of NVIDIA"),
+        ("echo 'Binary version: 11040'", "fail", "is of CUDA 11.4"),
+        (
+            "echo 'Binary version: 13000'; printf 'COMMAND:\\n  get_server_list\\n'",
+            "fail",
+            "does not know ps",
+        ),
+        (
+            "echo 'Binary version: 13000'; echo COMMAND:; for word in get_server_list ps terminate_client \\
+             get_default_device_pinned_mem_limit set_default_device_pinned_mem_limit get_default_client_priority \\
+             set_default_client_priority; do echo \"  $word\"; done",
+            "ok",
+            "CUDA 13.0",
+        ),
     ] {
         for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
             install_script(&programs.join(name), &format!("#!/bin/sh\n{message}\n"));
         }
         with(&host).is("programs", status, words);
     }
-    with(&host).is("static_partitions", "skipped", "13.1");
+    with(&host).is("capabilities", "skipped", "13.1");
 }
 
 #[test]

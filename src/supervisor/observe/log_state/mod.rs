@@ -9,6 +9,7 @@ use jiff::civil::DateTime;
 
 use super::exact_limits::LoggedLimits;
 use super::external_writes::ExternalWrites;
+use crate::domain::daemon::ServerStatus;
 use crate::domain::gpu::GpuUuid;
 use crate::mps::log::own::is_own_delimiter;
 use crate::mps::log::{self, LogEvent, LogRecord};
@@ -23,6 +24,10 @@ pub(crate) struct LogState {
     session: LoggedSessionOwner,
     /// The user each server was started for.
     servers: BTreeMap<u32, u32>,
+    /// Servers that were started and have not said that they are ready.
+    starting: BTreeSet<u32>,
+    /// The last server that ended before it was ready, until that was read.
+    failed: Option<FailedServer>,
     /// The exact limits that servers wrote.
     limits: LoggedLimits,
     /// Processes that wait for a server, with their user and since when.
@@ -47,6 +52,22 @@ pub(crate) struct LogState {
     overwrites: ExternalWrites,
     /// Sessions of ours that control.log has.
     own_sessions: u64,
+}
+
+/// A server that ended before it took a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FailedServer {
+    /// Its process ID.
+    pub pid: u32,
+    /// What it ended with.
+    pub status: i32,
+}
+
+impl std::fmt::Display for FailedServer {
+    /// As the daemon's log has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Server {} exited with status {}", self.pid, self.status)
+    }
 }
 
 /// What a server does with the client that is connecting.
@@ -113,6 +134,7 @@ impl LogState {
                 self.followed.remove(pid);
                 if self.servers.len() < KEPT {
                     self.servers.insert(*pid, *uid);
+                    self.starting.insert(*pid);
                 }
                 return true;
             }
@@ -120,15 +142,25 @@ impl LogState {
                 // Another control process: no client waits for it yet.
                 self.pending.clear();
                 self.arriving.clear();
+                self.starting.clear();
+                self.failed = None;
                 self.quit = None;
                 self.overwrites.clear();
                 self.session = LoggedSessionOwner::Unknown;
                 return true;
             }
-            // A repeated request to make way needs no poll; the exit of the server does.
-            LogEvent::ServerReady { .. } | LogEvent::ServerExited { .. } | LogEvent::DaemonExited { .. } => {
+            LogEvent::ServerReady { server } => {
+                self.starting.remove(server);
                 return true;
             }
+            // A repeated request to make way needs no poll; the exit of the server does.
+            LogEvent::ServerExited { server, status } => {
+                if self.starting.remove(server) {
+                    self.failed = Some(FailedServer { pid: *server, status: *status });
+                }
+                return true;
+            }
+            LogEvent::DaemonExited { .. } => return true,
             _ => {}
         }
         false
@@ -317,6 +349,24 @@ impl LogState {
     /// The user a server was started for.
     pub(crate) fn user_of(&self, server: u32) -> Option<u32> {
         self.servers.get(&server).copied()
+    }
+
+    /// Whether a server takes clients, by the logs alone: of a daemon that does not say itself. One whose start they no longer have is
+    /// taken to be ready, and one with a fatal GPU error takes none until the processes that it affects have ended.
+    pub(crate) fn status_of(&self, server: u32, alive: impl Fn(u32) -> bool) -> ServerStatus {
+        let affected = self.affected.get(&server);
+        if affected.is_some_and(|affected| affected.iter().any(|pid| alive(*pid))) {
+            ServerStatus::Fault
+        } else if self.starting.contains(&server) {
+            ServerStatus::Initializing
+        } else {
+            ServerStatus::Active
+        }
+    }
+
+    /// The last server that ended before it was ready, once.
+    pub(crate) fn take_failed(&mut self) -> Option<FailedServer> {
+        self.failed.take()
     }
 
     /// The exact limits that servers wrote.

@@ -41,6 +41,42 @@ fn only_changes_in_external_sessions_wake_polling() {
 }
 
 #[test]
+fn server_that_ends_before_it_is_ready_failed() {
+    let mut state = LogState::default();
+    // As the programs of drivers 535 and 550 write it without a GPU (recording 22).
+    feed(
+        &mut state,
+        &lines(&[
+            "Starting new server 20 for user 0",
+            "Server 20 exited with status 1",
+            "Removed Shm file at ",
+        ]),
+    );
+    assert_eq!(state.take_failed(), Some(FailedServer { pid: 20, status: 1 }));
+    assert_eq!(state.take_failed(), None);
+    let alive = |_| true;
+    feed(&mut state, &lines(&["Starting new server 21 for user 0"]));
+    assert_eq!(state.status_of(21, alive), ServerStatus::Initializing);
+    feed(&mut state, &lines(&["NEW SERVER 21: Ready"]));
+    assert_eq!(
+        (state.status_of(21, alive), state.status_of(7, alive)),
+        (ServerStatus::Active, ServerStatus::Active)
+    );
+    let faults = log::read(
+        b"[2026-11-21 02:53:15.169 Server 21] Client {PID: 30, Context: 1} encountered a fatal GPU error.\n\
+                             [2026-11-21 02:53:15.169 Server 21] Process 31 will be torn down\n",
+    );
+    for record in &faults {
+        state.server(record, &[]);
+    }
+    state.affects(21, 31);
+    assert_eq!(state.status_of(21, alive), ServerStatus::Fault);
+    assert_eq!(state.status_of(21, |_| false), ServerStatus::Active, "who was affected has ended");
+    feed(&mut state, &lines(&["Server 21 exited with status 0"]));
+    assert_eq!(state.take_failed(), None, "it had been ready");
+}
+
+#[test]
 fn waiting_client_is_tracked_until_admitted_or_gone() {
     let mut state = LogState::default();
     let waits = "NEW CLIENT 1323 from user 1000: Server is not ready, push client to pending list";

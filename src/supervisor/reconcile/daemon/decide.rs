@@ -119,7 +119,7 @@ impl DaemonReconciler {
             return ReconcileStep::Sync(wrong);
         }
         let needs_server = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
-        if needs_server && !starting {
+        if needs_server && !starting && now >= self.server_retry_at {
             return ReconcileStep::StartServer(desired.server_uid);
         }
         // Last, so that a client admitted to a partition finds its limits.
@@ -129,6 +129,9 @@ impl DaemonReconciler {
         match left {
             Some((at, step)) if now >= at => ReconcileStep::Layout(step),
             _ if due => ReconcileStep::Sync(Vec::new()),
+            _ if needs_server && !starting => {
+                ReconcileStep::Wait(self.server_retry_at.min(self.next_poll_at()))
+            }
             _ => ReconcileStep::Wait(at.min(self.next_poll_at())),
         }
     }

@@ -31,6 +31,7 @@ use crate::domain::wedge::ReplacedProcess;
 use crate::host::Identity;
 use crate::supervisor::observe::debounce::PollDebounce;
 use crate::supervisor::observe::evidence::ResourceShortages;
+use crate::supervisor::observe::log_state::FailedServer;
 pub use crate::supervisor::report::blocker::Blocker;
 use crate::supervisor::report::diagnosis::Diagnosis;
 
@@ -75,6 +76,8 @@ pub struct DaemonReconciler {
     pub seen: Option<Effective>,
     /// The generation last read to be in force in this process.
     pub applied: i64,
+    /// The generation whose defaults were last read to be in force, with a server or without.
+    defaults_held: i64,
     /// What blocks it.
     pub blocker: Option<Blocker>,
     /// What has become of its GPUs while it runs.
@@ -111,6 +114,11 @@ pub struct DaemonReconciler {
     search_at: i64,
     failures: Vec<i64>,
     server_requested_at: Option<i64>,
+    /// The server that ended last before it was ready, and when others did, until one takes clients.
+    pub failed_server: Option<FailedServer>,
+    server_failures: Vec<i64>,
+    /// When the next server is requested.
+    pub server_retry_at: i64,
     writes: u32,
     timings: Timings,
 }
@@ -191,7 +199,7 @@ impl DaemonReconciler {
     pub fn follow(&mut self, desired: &mut Desired, now: i64) {
         if !self.layout.follow(desired, now) {
             // What the server holds may have to be changed for it, which is no drift.
-            self.applied = 0;
+            (self.applied, self.defaults_held) = (0, 0);
         }
     }
 
@@ -207,6 +215,8 @@ impl DaemonReconciler {
             self.retry_at = 0;
             self.failures.clear();
         }
+        self.server_failures.clear();
+        self.server_retry_at = 0;
     }
 
     /// A control process was started.
@@ -255,11 +265,12 @@ impl DaemonReconciler {
     fn forget_process(&mut self) {
         self.process = None;
         self.seen = None;
-        self.applied = 0;
+        (self.applied, self.defaults_held) = (0, 0);
         self.wedged = None;
         self.poll_failure = None;
         self.silence = WedgeDetector::default();
         self.server_requested_at = None;
+        self.server_serves();
         self.writes = 0;
         self.next_poll = 0;
         self.debounce.forget();
@@ -274,6 +285,29 @@ impl DaemonReconciler {
     pub fn server_requested(&mut self, now: i64) {
         self.server_requested_at = Some(now);
         self.next_poll = now + SERVER_POLL_MS;
+    }
+
+    /// A server ended before it was ready. The log is anybody's to write, so it counts only while one was requested.
+    pub fn server_failed(&mut self, server: FailedServer, now: i64) {
+        if self.server_requested_at.take().is_none() {
+            return;
+        }
+        self.failed_server = Some(server);
+        self.server_failures.push(now);
+        self.server_retry_at = now + self.timings.backoff(self.server_failures.len());
+        self.next_poll = self.next_poll.max(self.server_retry_at);
+    }
+
+    /// How many servers in a row ended before they were ready.
+    pub fn failed_servers(&self) -> usize {
+        self.server_failures.len()
+    }
+
+    /// A server takes clients, or none is needed.
+    fn server_serves(&mut self) {
+        self.failed_server = None;
+        self.server_failures.clear();
+        self.server_retry_at = 0;
     }
 
     /// What was found out about the poll that failed last.

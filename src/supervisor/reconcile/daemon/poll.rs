@@ -3,7 +3,7 @@
 use super::phase::serves_another_user;
 use super::{DaemonReconciler, PollInterval, SERVER_POLL_MS};
 use crate::domain::daemon::{Effective, Server};
-use crate::domain::difference::{differences, drifted};
+use crate::domain::difference::{SettingDifference, differences, drifted};
 use crate::domain::drift::Drifted;
 use crate::domain::plan::Desired;
 use crate::supervisor::observe::evidence::DiagnosisEvidence;
@@ -31,9 +31,13 @@ impl DaemonReconciler {
                 self.silence = WedgeDetector::default();
                 self.keep_users(&mut seen);
                 self.note_drift(desired, &seen, wrote, now);
+                if !differences(desired, &seen).iter().any(SettingDifference::is_default) {
+                    self.defaults_held = desired.generation;
+                }
                 let serving = seen.is_serving();
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_requested_at = None;
+                    self.server_serves();
                 }
                 let settings = desired.is_observed() || (serving && differences(desired, &seen).is_empty());
                 self.seen = Some(seen);
@@ -61,15 +65,16 @@ impl DaemonReconciler {
     /// Counts settings that had been read back in this generation and were changed since; a poll that finds the
     /// same as the one before finds nothing new, unless they had been restored in between.
     fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
-        // A daemon that is only observed has no desired value.
-        let found: Vec<Drifted> = if self.applied == desired.generation && !desired.is_observed() {
-            drifted(desired, seen, &differences(desired, seen))
-                .into_iter()
-                .map(|(_, drifted)| drifted)
-                .collect()
-        } else {
-            Vec::new()
-        };
+        let mut differences = differences(desired, seen);
+        if desired.is_observed() {
+            // It has no desired value.
+            differences.clear();
+        } else if self.applied != desired.generation {
+            let held = self.defaults_held == desired.generation;
+            differences.retain(|difference| held && difference.is_default());
+        }
+        let found: Vec<Drifted> =
+            drifted(desired, seen, &differences).into_iter().map(|(_, drifted)| drifted).collect();
         let known = self.drift.present && !wrote && self.drift.last == found;
         self.drift.present = !found.is_empty();
         if self.drift.present && !known {

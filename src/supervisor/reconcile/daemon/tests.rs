@@ -114,6 +114,46 @@ fn defaults_are_written_before_first_server_starts() {
 }
 
 #[test]
+fn changed_defaults_are_drift_before_any_server_runs() {
+    let (desired, mut state) = (desired(), running());
+    let read = |limit| PollOutcome::Seen(seen(limit, &[]));
+    state.polled(read(None), false, &desired, 0, INTERVAL);
+    assert_eq!(state.drift.count, 0, "nothing was set yet");
+    state.polled(read(Some(4 << 30)), true, &desired, 1, INTERVAL);
+    state.polled(read(Some(1 << 30)), false, &desired, 2, INTERVAL);
+    assert_eq!((state.drift.count, state.drift.present), (1, true));
+    state.polled(read(Some(4 << 30)), true, &desired, 3, INTERVAL);
+    assert_eq!((state.drift.count, state.drift.present), (1, false));
+}
+
+#[test]
+fn failing_server_is_requested_after_a_pause() {
+    let (desired, mut state) = (desired(), running());
+    let failed = |pid| FailedServer { pid, status: 1 };
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, 0, INTERVAL);
+    state.server_failed(failed(19), 0);
+    assert_eq!(state.failed_server, None, "a line that nobody asked for");
+    let mut now = 0;
+    for (pid, pause) in [(20, 0), (21, 1_000), (22, 2_000), (23, 4_000)] {
+        assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
+        state.server_requested(now);
+        state.server_failed(failed(pid), now);
+        state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, now, INTERVAL);
+        if pause > 0 {
+            assert_eq!(state.decide(&desired, 0, now), ReconcileStep::Wait(now + pause));
+        }
+        now += pause;
+    }
+    assert_eq!((state.failed_server, state.failed_servers()), (Some(failed(23)), 4));
+    // An explicit request tries at once, and a server that serves ends it.
+    state.try_again();
+    assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
+    state.server_requested(now);
+    state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(24, "ACTIVE")])), false, &desired, now, INTERVAL);
+    assert_eq!((state.failed_server, state.failed_servers()), (None, 0));
+}
+
+#[test]
 fn missing_server_is_requested_again() {
     let (desired, mut state) = (desired(), running());
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, 0, INTERVAL);

@@ -1,0 +1,40 @@
+//! What the MPS of a host can do, which depends on its driver.
+
+use serde::{Deserialize, Serialize};
+
+/// Something that not every version of MPS can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CapabilityName {
+    /// A GPU can be divided into static SM partitions (CUDA 13.1).
+    StaticPartitions,
+    /// A daemon says whether a server takes clients (CUDA 12.4).
+    ServerStatus,
+    /// A daemon lists its devices (CUDA 13.0).
+    DeviceQuery,
+    /// Only its own user and root may change a daemon's default limits (CUDA 12.4).
+    GuardedDefaults,
+}
+
+impl CapabilityName {
+    /// The words for people, as a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::StaticPartitions => "Static partitions",
+            Self::ServerStatus => "Server status",
+            Self::DeviceQuery => "Device list",
+            Self::GuardedDefaults => "Guarded defaults",
+        }
+    }
+}
+
+/// Whether the MPS of a host can do something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HostCapability {
+    /// What it is about.
+    pub name: CapabilityName,
+    /// Whether it can.
+    pub available: bool,
+    /// Why it cannot, with the version that can and what follows; `null` where it can.
+    pub reason: Option<String>,
+}

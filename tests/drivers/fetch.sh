@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The MPS programs of older drivers, from Debian's packages: `tests/drivers/fetch.sh DIRECTORY VERSION...` unpacks each into DIRECTORY/VERSION and
+# installs nothing. Versions: 470 (bullseye), 535 (bookworm), 550 (trixie), 555 (experimental). Each is got once and kept.
+set -euo pipefail
+directory=$(realpath -m "$1")
+shift
+declare -A suites=([470]=bullseye [535]=bookworm [550]=trixie [555]=experimental)
+
+missing=()
+for version in "$@"; do
+    [ -n "${suites[$version]:-}" ] || { echo "drivers: Debian's suite with driver $version is not known" >&2; exit 2; }
+    [ -x "$directory/$version/usr/bin/nvidia-cuda-mps-control" ] || missing+=("$version")
+done
+[ "${#missing[@]}" -gt 0 ] || exit 0
+
+# Lists of their own, so that nothing of this machine's changes; the mirror is the machine's.
+apt=$directory/apt
+mkdir -p "$apt/lists/partial" "$apt/cache"
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | head -n 1)
+[ -n "$mirror" ] || { echo "drivers: apt has no source of packages: apt-get update" >&2; exit 1; }
+for version in "${missing[@]}"; do
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror ${suites[$version]} non-free"
+done >"$apt/sources.list"
+cat >"$apt/apt.conf" <<END
+Dir::Etc::SourceList "$apt/sources.list";
+Dir::Etc::SourceParts "/dev/null";
+Dir::State::Lists "$apt/lists";
+Dir::Cache "$apt/cache";
+END
+export APT_CONFIG=$apt/apt.conf
+apt-get update -q
+for version in "${missing[@]}"; do
+    package=$(apt-cache madison nvidia-cuda-mps | awk -v version="$version." 'index($3, version) == 1 { print $3; exit }')
+    [ -n "$package" ] || { echo "drivers: ${suites[$version]} has no nvidia-cuda-mps of driver $version" >&2; exit 1; }
+    (cd "$apt" && apt-get download -q "nvidia-cuda-mps=$package")
+    mkdir -p "$directory/$version"
+    dpkg-deb -x "$apt"/nvidia-cuda-mps_"${package//:/%3a}"_*.deb "$directory/$version"
+done
