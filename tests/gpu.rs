@@ -62,7 +62,7 @@ fn cuda_and_nvml_agree_outside_mps() {
     let by_cuda: Vec<_> = report
         .devices
         .iter()
-        .map(|device| (&device.uuid, Some(device.sms), device.compute_capability, device.memory_total))
+        .map(|device| (&device.uuid, Some(device.sms), device.compute_capability, Some(device.memory_total)))
         .collect();
     assert_eq!(by_cuda, by_nvml);
     for device in &report.devices {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{StartupError, refused};
 use crate::domain::audit::Target;
 use crate::domain::daemon::{DaemonSpec, DesiredState};
-use crate::domain::gpu::GpuRef;
+use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::{DaemonName, TenantName};
 use crate::gpu::Inventory;
 use crate::service::access::context::RequestContext;
@@ -46,8 +46,9 @@ pub(super) async fn seed_simulated_host(
             r#"{"device_memory_limit": "8G", "max_clients": 4, "sms": 66, "priority": "below_normal", "labels": {"example": "true"}}"#,
         ),
     ];
-    let sms = gpus.first().and_then(|gpu| gpu.sms);
-    let is_small = gpus.first().is_some_and(|gpu| gpu.memory_total < EXAMPLE_MEMORY);
+    let first = gpus.first();
+    let sms = first.and_then(|gpu| gpu.sms);
+    let is_small = first.is_some_and(|gpu| gpu.memory_total.is_some_and(|total| total < EXAMPLE_MEMORY));
     for (name, json) in tenants {
         let mut value: serde_json::Value = serde_json::from_str(json).map_err(refused)?;
         if let Some(most) = sms
@@ -58,6 +59,16 @@ pub(super) async fn seed_simulated_host(
         }
         if is_small {
             value["device_memory_limit"] = if name == "demo" { "1G" } else { "2G" }.into();
+        }
+        if sms.is_none() && value["sms"].is_number() {
+            // What a number of SMs is of the GPU is not known.
+            value["sms"] = serde_json::Value::Null;
+            value["active_thread_percentage"] = 50.into();
+        }
+        if first.is_some_and(Gpu::is_before_volta) {
+            for held_by_nobody in ["device_memory_limit", "sms", "active_thread_percentage"] {
+                value[held_by_nobody] = serde_json::Value::Null;
+            }
         }
         value["daemon"] = "gpu0".into();
         value["uid"] = rustix::process::geteuid().as_raw().into();

@@ -77,7 +77,10 @@ pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
 /// Memory in use, of how much.
 pub(super) fn memory(gpu: &GpuView) -> String {
     let shown = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| Bytes(bytes).to_string());
-    format!("{} of {}", shown(gpu.memory_used), shown(gpu.memory_total))
+    match gpu.memory_total {
+        None if gpu.present => "not reported".to_owned(),
+        total => format!("{} of {}", shown(gpu.memory_used), shown(total)),
+    }
 }
 
 /// What memory limits add up to, of how much they may.

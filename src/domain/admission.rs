@@ -8,7 +8,7 @@ use super::count::counted;
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::{Gpu, full_name};
 use super::memory::Bytes;
-use super::provisioning::ShareBasis;
+use super::provisioning::{ProvisioningStrategy, ShareBasis};
 use super::resolution::resolve;
 use super::shares;
 use super::tenant::TenantSpec;
@@ -49,10 +49,19 @@ pub fn admit(
     no_percentages(daemon_name, daemon, tenants)?;
     shares_are_left(daemon_name, daemon, tenants, gpus)?;
     same_user(daemon_name, daemon, tenants)?;
+    if let Some(expected) = daemon.provisioning.expected_clients.filter(|expected| *expected > ceiling) {
+        return Err(AdmissionError {
+            field: "daemon",
+            detail: format!(
+                "daemon {daemon_name} expects {expected} clients on a GPU, and the MPS of this host takes {ceiling}: lower expected_clients"
+            ),
+        });
+    }
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
         let here: Vec<&(TenantName, TenantSpec)> =
             tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
+        before_volta(daemon_name, daemon, gpu, &here)?;
         within_gpu(gpu, &here)?;
         if daemon.reserves() {
             memory_fits(daemon_name, daemon, gpu, &here)?;
@@ -186,18 +195,58 @@ fn same_user(
     }
 }
 
+/// Refuses what MPS does not have on GPUs before Volta, where it would be taken and hold nobody (NVIDIA's documentation).
+fn before_volta(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    gpu: &Gpu,
+    here: &[&(TenantName, TenantSpec)],
+) -> Result<(), AdmissionError> {
+    if !gpu.is_before_volta() {
+        return Ok(());
+    }
+    let of_tenant = here.iter().find_map(|(name, tenant)| {
+        let field = match tenant {
+            one if one.device_memory_limit.is_some() => "device_memory_limit",
+            one if one.sms.is_some() => "sms",
+            one if one.active_thread_percentage.is_some() => "active_thread_percentage",
+            _ => return None,
+        };
+        Some((field, format!("tenant {name} has {field}")))
+    });
+    let defaults = &daemon.defaults;
+    let of_daemon = match daemon {
+        one if one.multi_user => Some("multi_user"),
+        _ if defaults.device_memory_limit.is_some() => Some("defaults.device_memory_limit"),
+        _ if defaults.active_thread_percentage.is_some() => Some("defaults.active_thread_percentage"),
+        one if one.provisioning.strategy != ProvisioningStrategy::None => Some("provisioning"),
+        _ => None,
+    };
+    let of_daemon = of_daemon.map(|field| ("daemon", format!("daemon {daemon_name} has {field}")));
+    let Some((field, who)) = of_tenant.or(of_daemon) else { return Ok(()) };
+    let capability = gpu.compute_capability.map(|capability| capability.to_string()).unwrap_or_default();
+    Err(AdmissionError {
+        field,
+        detail: format!(
+            "{who}, and GPU {} ({}) is of compute capability {capability}: before 7.0 (Volta) MPS has no memory limits, no shares of the SMs and \
+             one user at a time, so that it would hold nobody; leave it out, or use a newer GPU",
+            gpu.index, gpu.name
+        ),
+    })
+}
+
 /// Refuses a limit that no process could reach.
 fn within_gpu(gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), AdmissionError> {
     for (name, tenant) in here {
         if let Some(limit) = tenant.device_memory_limit.as_ref().and_then(|limit| limit.on(&gpu.uuid))
-            && limit.bytes() > gpu.memory_total
+            && let Some(total) = gpu.memory_total.filter(|total| limit.bytes() > *total)
         {
             return Err(AdmissionError {
                 field: "device_memory_limit",
                 detail: format!(
                     "tenant {name} asks for {limit} and GPU {} has {}: give at most that",
                     gpu.index,
-                    Bytes(gpu.memory_total)
+                    Bytes(total)
                 ),
             });
         }
@@ -212,6 +261,9 @@ fn memory_fits(
     gpu: &Gpu,
     here: &[&(TenantName, TenantSpec)],
 ) -> Result<(), AdmissionError> {
+    let Some(total) = gpu.memory_total else {
+        return Err(AdmissionError { field: "daemon", detail: unreserved(gpu) });
+    };
     let (mut reserved, mut terms) = (0_u64, Vec::new());
     for (name, tenant) in here {
         let Some(limit) = tenant.memory_limit(daemon, &gpu.uuid) else {
@@ -223,7 +275,7 @@ fn memory_fits(
         reserved = reserved.saturating_add(limit.bytes().saturating_mul(u64::from(clients)));
         terms.push(format!("{name} {limit} × {clients}"));
     }
-    let allowed = daemon.memory_overcommit.budget(gpu.memory_total);
+    let allowed = daemon.memory_overcommit.budget(total);
     if reserved <= allowed {
         return Ok(());
     }
@@ -234,7 +286,7 @@ fn memory_fits(
              max_clients, raise memory_overcommit on the daemon, or set its admission to open, which reserves nothing",
             gpu.index,
             gpu.uuid,
-            Bytes(gpu.memory_total),
+            Bytes(total),
             daemon.memory_overcommit,
             Bytes(allowed),
             listed(&terms, " + "),
@@ -242,6 +294,15 @@ fn memory_fits(
             Bytes(reserved - allowed),
         ),
     })
+}
+
+/// Why nothing can be reserved of a GPU that does not say how much memory it has.
+pub(crate) fn unreserved(gpu: &Gpu) -> String {
+    format!(
+        "the driver does not report how much memory GPU {} ({}) has, as of a GPU that shares the host's, so nothing can be reserved of it: \
+         set the daemon's admission to open",
+        gpu.index, gpu.name
+    )
 }
 
 fn must_state(daemon: &str, tenant: &TenantName, field: &'static str) -> AdmissionError {

@@ -58,6 +58,11 @@ impl Check {
         Self { id, status: CheckVerdict::Ok, seen: seen.into(), remedy: None, findings: Vec::new() }
     }
 
+    /// As it should be, of so many things: of none there is nothing to say, and `none` says that there are none.
+    pub fn ok_of(id: &'static str, count: usize, none: &str, seen: impl Into<String>) -> Self {
+        if count == 0 { Self::skipped(id, none) } else { Self::ok(id, seen) }
+    }
+
     /// Not checked, and why.
     pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
         Self { id, status: CheckVerdict::Skipped, seen: why.into(), remedy: None, findings: Vec::new() }

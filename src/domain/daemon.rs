@@ -479,7 +479,7 @@ mod tests {
                 r#""layout":{"name":"l","version":1,"gpu_map":{}},"provisioning":{"strategy":"weighted"}"#,
                 STRATEGY,
             ),
-            (r#""provisioning":{"expected_clients":4}"#, "provisioning/expected_clients"),
+            (r#""provisioning":{"expected_clients":61}"#, "provisioning/expected_clients"),
             (r#""defaults":{"device_memory_limit":{"1":"1G"}}"#, DEFAULT_LIMIT),
         ] {
             let spec: DaemonSpec<GpuRef> =

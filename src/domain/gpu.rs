@@ -144,7 +144,11 @@ impl GpuRef {
         let lower = text.to_ascii_lowercase();
         let prefix =
             |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
-        let address = |gpu: &Gpu| gpu.pci_bus_id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7;
+        let address = |gpu: &Gpu| {
+            gpu.pci_bus_id
+                .as_ref()
+                .is_some_and(|id| id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7)
+        };
         let mut matches = known.iter().filter(|gpu| prefix(gpu) || address(gpu));
         match (matches.next(), matches.next()) {
             (Some(only), None) => Ok(only),
@@ -231,8 +235,9 @@ pub struct Gpu {
     pub uuid: GpuUuid,
     /// Its position among the GPUs of the host, in PCI order, from 0.
     pub index: u32,
-    /// Its PCI address, as `00000000:06:00.0`.
-    pub pci_bus_id: String,
+    /// Its PCI address, as `00000000:06:00.0`; `None` where the driver does not report one, as of an integrated GPU.
+    #[serde(default)]
+    pub pci_bus_id: Option<String>,
     /// The product name, as `NVIDIA H200`.
     pub name: String,
     /// Streaming multiprocessors; `None` where the driver does not report them (the inventory may not start CUDA).
@@ -240,12 +245,15 @@ pub struct Gpu {
     /// Its compute capability; `None` where the driver does not report it.
     #[serde(default)]
     pub compute_capability: Option<ComputeCapability>,
-    /// Memory of the whole device, in bytes.
-    pub memory_total: u64,
-    /// Memory in use by all processes and the driver, in bytes.
-    pub memory_used: u64,
-    /// The compute mode.
-    pub compute_mode: ComputeMode,
+    /// Memory of the whole device, in bytes; `None` where the driver does not report it, as of a GPU that shares the host's memory.
+    #[serde(default)]
+    pub memory_total: Option<u64>,
+    /// Memory in use by all processes and the driver, in bytes; `None` as for `memory_total`.
+    #[serde(default)]
+    pub memory_used: Option<u64>,
+    /// The compute mode; `None` where the driver does not report it, as of a Tegra.
+    #[serde(default)]
+    pub compute_mode: Option<ComputeMode>,
     /// Whether the GPU is in MIG mode; such a GPU is listed and not managed.
     pub mig_enabled: bool,
     /// Whether the driver lists it now; if not, what it holds and its modes are not known.
@@ -255,13 +263,21 @@ pub struct Gpu {
     pub device_file: Option<PathBuf>,
 }
 
+impl Gpu {
+    /// Whether it is older than what has limits, shares and several users at once; false where the driver does not say.
+    pub fn is_before_volta(&self) -> bool {
+        self.compute_capability.is_some_and(|capability| capability.major < 7)
+    }
+}
+
 /// What stays of a GPU that is gone: enough to plan for it and to identify it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFacts {
     /// Its position in PCI order.
     pub index: u32,
     /// Its PCI address.
-    pub pci_bus_id: String,
+    #[serde(default)]
+    pub pci_bus_id: Option<String>,
     /// The product name.
     pub name: String,
     /// Streaming multiprocessors.
@@ -270,7 +286,8 @@ pub struct GpuFacts {
     #[serde(default)]
     pub compute_capability: Option<ComputeCapability>,
     /// Memory of the whole device, in bytes.
-    pub memory_total: u64,
+    #[serde(default)]
+    pub memory_total: Option<u64>,
     /// Its device file, which processes may have open although the driver lists the GPU no longer.
     #[serde(default)]
     pub device_file: Option<PathBuf>,
@@ -287,7 +304,6 @@ impl GpuFacts {
     /// The GPU that these are the facts of, while it is gone.
     fn absent(self, uuid: GpuUuid) -> Gpu {
         let Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file } = self;
-        let compute_mode = ComputeMode::Default;
         Gpu {
             uuid,
             index,
@@ -296,8 +312,8 @@ impl GpuFacts {
             sms,
             compute_capability,
             memory_total,
-            memory_used: 0,
-            compute_mode,
+            memory_used: None,
+            compute_mode: None,
             mig_enabled: false,
             present: false,
             device_file,

@@ -2,6 +2,8 @@
 
 use super::client::{ClientId, places_taken};
 
+/// Most clients that any known version of MPS takes on a GPU.
+pub const MAX_CLIENTS: u32 = 60;
 /// Device connections that a client takes unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise: 2 under MPS.
 pub const USUAL_CONNECTIONS: u32 = 2;
 /// Numbers of connections that `CUDA_DEVICE_MAX_CONNECTIONS` may give; CUDA ignores others (NVIDIA's documentation).

@@ -50,10 +50,10 @@ pub struct GpuPrediction {
     pub usable: Option<u64>,
     /// Why no client could start, where its context takes all of its limit.
     pub below_context: Option<String>,
-    /// Bytes of the GPU.
-    pub memory: u64,
-    /// Bytes that its tenants' limits may come to; without reservation, its memory.
-    pub allowed: u64,
+    /// Bytes of the GPU; `None` where the driver does not report them.
+    pub memory: Option<u64>,
+    /// Bytes that its tenants' limits may come to; without reservation, its memory. `None` as for `memory`.
+    pub allowed: Option<u64>,
     /// Bytes that the limits of the other tenants come to.
     pub others: u64,
     /// Other tenants on it without a limit.
@@ -70,14 +70,14 @@ impl GpuPrediction {
         self.others.saturating_add(self.own.unwrap_or(0))
     }
 
-    /// Bytes that are left afterwards; `None` where it is too much already.
+    /// Bytes that are left afterwards; `None` where it is too much already, or not known how much there is.
     pub fn left(&self) -> Option<u64> {
-        self.allowed.checked_sub(self.sum())
+        self.allowed?.checked_sub(self.sum())
     }
 
     /// Bytes by which the limits come to more than may be.
     pub fn over(&self) -> u64 {
-        self.sum().saturating_sub(self.allowed)
+        self.allowed.map_or(0, |allowed| self.sum().saturating_sub(allowed))
     }
 }
 
@@ -126,7 +126,7 @@ fn outlook(
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
     let limit_set = tenant.memory_limit(daemon, &gpu.uuid);
-    let limit = limit_set.map_or(gpu.memory_total, MemoryLimit::bytes);
+    let limit = limit_set.map(MemoryLimit::bytes).or(gpu.memory_total);
     let stated = here().chain([tenant]).filter_map(|tenant| tenant.max_clients);
     let memory = |tenant: &TenantSpec| memory_of(tenant, daemon, &gpu.uuid);
     GpuPrediction {
@@ -137,11 +137,11 @@ fn outlook(
         is_measured: is_measured(gpu),
         limit: limit_set,
         context,
-        usable: context.map(|context| limit.saturating_sub(context)),
+        usable: context.zip(limit).map(|(context, limit)| limit.saturating_sub(context)),
         memory: gpu.memory_total,
         allowed: match daemon.admission {
             AdmissionMode::Open => gpu.memory_total,
-            AdmissionMode::Reserved => daemon.memory_overcommit.budget(gpu.memory_total),
+            AdmissionMode::Reserved => gpu.memory_total.map(|total| daemon.memory_overcommit.budget(total)),
         },
         below_context: limit_set.zip(context).and_then(|(limit, context)| below_context(limit, context)),
         others: here().filter_map(memory).fold(0, u64::saturating_add),

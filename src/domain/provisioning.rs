@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::count::counted;
+use super::occupancy::MAX_CLIENTS;
 use super::percentage::{FEWEST_SMS, sms_unbounded};
 use super::{GpuUuid, InvalidValue, TenantName, ThreadPercentage};
 
@@ -16,9 +17,10 @@ pub struct Provisioning {
     /// The strategy.
     #[serde(default)]
     pub strategy: ProvisioningStrategy,
-    /// Clients that the GPU is divided among; left out, the sum of the tenants' `max_clients`, or else the number of tenants.
+    /// Clients that the GPU is divided among; left out, the sum of the tenants' `max_clients`, or else the number of tenants. With strategy
+    /// `none` the threads are not divided, and these are the places that engines are offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1000)]
+    #[schema(minimum = 1, maximum = 60)]
     pub expected_clients: Option<u32>,
 }
 
@@ -49,9 +51,6 @@ impl ProvisioningStrategy {
     }
 }
 
-/// Most clients that a daemon may be said to expect, far above what any version of MPS takes.
-const MAX_EXPECTED: u32 = 1000;
-
 impl Provisioning {
     /// Whether a strategy gives shares.
     pub fn is_active(&self) -> bool {
@@ -62,15 +61,10 @@ impl Provisioning {
     pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
         let field = "provisioning/expected_clients";
         match self.expected_clients {
-            Some(clients) if !(1..=MAX_EXPECTED).contains(&clients) => {
-                let text =
-                    format!("expected_clients is {clients}: give 1 to {MAX_EXPECTED}, or leave it out");
-                Err((field, InvalidValue(text)))
-            }
-            Some(clients) if !self.is_active() => {
+            Some(clients) if !(1..=MAX_CLIENTS).contains(&clients) => {
                 let text = format!(
-                    "expected_clients is {clients}, and strategy none divides nothing among them: leave it out, or choose uniform, relaxed or \
-                     weighted"
+                    "expected_clients is {clients}, and no version of MPS takes more than {MAX_CLIENTS} on a GPU: give 1 to {MAX_CLIENTS}, or \
+                     leave it out"
                 );
                 Err((field, InvalidValue(text)))
             }
@@ -449,10 +443,11 @@ mod tests {
     }
 
     #[test]
-    fn expected_clients_need_a_strategy_and_range() {
+    fn expected_clients_are_what_mps_takes() {
         let check = |strategy, expected_clients| Provisioning { strategy, expected_clients }.check();
-        assert_eq!(check(Uniform, Some(4)), Ok(()));
-        for (strategy, clients) in [(Uniform, 0), (Uniform, 1001), (ProvisioningStrategy::None, 4)] {
+        assert_eq!(check(Uniform, Some(60)), Ok(()));
+        assert_eq!(check(ProvisioningStrategy::None, Some(4)), Ok(()), "places that share all SMs");
+        for (strategy, clients) in [(Uniform, 0), (Uniform, 61), (ProvisioningStrategy::None, 1000)] {
             assert_eq!(
                 check(strategy, Some(clients)).expect_err("refused").0,
                 "provisioning/expected_clients"

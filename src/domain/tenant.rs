@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::daemon::DaemonSpec;
 use super::gpu::{Gpu, GpuRef};
+use super::occupancy::MAX_CLIENTS;
 use super::provisioning::{ProvisioningStatus, TenantWeight};
 use super::verification::Verification;
 use super::{
@@ -66,8 +67,6 @@ fn none<T>() -> Option<T> {
     None
 }
 
-/// Most clients that any known version of MPS takes on a GPU.
-const MAX_CLIENTS: u32 = 60;
 /// Most labels, and the longest key or value in characters.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL_LEN: usize = 128;

@@ -19,6 +19,8 @@ use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
 /// How often a list of processes is requested again when it grew between its count and its reading.
 const LIST_ATTEMPTS: u32 = 5;
+/// What a GPU is called whose name the driver does not report.
+const UNNAMED: &str = "GPU of an unknown model";
 
 /// The inventory of a host with an NVIDIA driver.
 #[derive(Debug)]
@@ -46,34 +48,42 @@ impl NvmlInventory {
             call: "nvmlDeviceGetUUID",
             detail: error.to_string(),
         })?;
-        let pci = device.pci_info().map_err(refused("nvmlDeviceGetPciInfo", Some(&uuid)))?;
-        let memory = device.memory_info().map_err(refused("nvmlDeviceGetMemoryInfo", Some(&uuid)))?;
-        let mode = device.compute_mode().map_err(refused("nvmlDeviceGetComputeMode", Some(&uuid)))?;
+        // Each fact by itself: an integrated GPU has no memory of its own to report, a Tegra no compute mode, and is a GPU all the same.
+        let pci = optional(device.pci_info(), "nvmlDeviceGetPciInfo", &uuid)?;
+        let memory = optional(device.memory_info(), "nvmlDeviceGetMemoryInfo", &uuid)?;
+        let mode = optional(device.compute_mode(), "nvmlDeviceGetComputeMode", &uuid)?;
+        let name = optional(device.name(), "nvmlDeviceGetName", &uuid)?;
+        // What the driver reserves for itself (616 MiB of an H200) is nobody's to use: without it, this is
+        // the total that CUDA reports, and an idle GPU uses nothing.
+        let total = memory.as_ref().map(|memory| memory.total.saturating_sub(memory.reserved));
+        let address =
+            pci.as_ref().map_or((u32::MAX, u32::MAX, position), |pci| (pci.domain, pci.bus, pci.device));
         let gpu = Gpu {
             index: 0,
-            pci_bus_id: pci.bus_id,
-            name: device.name().map_err(refused("nvmlDeviceGetName", Some(&uuid)))?,
+            pci_bus_id: pci.map(|pci| pci.bus_id),
+            name: name.unwrap_or_else(|| UNNAMED.to_owned()),
             sms: sm_count(&device),
             compute_capability: compute_capability(&device),
-            // What the driver reserves for itself (616 MiB of an H200) is nobody's to use: without it, this is
-            // the total that CUDA reports, and an idle GPU uses nothing.
-            memory_total: memory.total.saturating_sub(memory.reserved),
-            memory_used: memory.total.saturating_sub(memory.reserved).saturating_sub(memory.free),
-            compute_mode: match mode {
+            memory_total: total.filter(|total| *total > 0),
+            memory_used: total
+                .filter(|total| *total > 0)
+                .zip(memory)
+                .map(|(total, memory)| total.saturating_sub(memory.free)),
+            compute_mode: mode.map(|mode| match mode {
                 NvmlComputeMode::Default => ComputeMode::Default,
                 // A driver that still knew the thread mode admitted one process at a time, too.
                 NvmlComputeMode::ExclusiveProcess | NvmlComputeMode::ExclusiveThread => {
                     ComputeMode::ExclusiveProcess
                 }
                 NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
-            },
+            }),
             // A GPU that cannot do MIG answers "not supported".
             mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current == 1),
             present: true,
             device_file: device.minor_number().ok().map(device_file),
             uuid,
         };
-        Ok(((pci.domain, pci.bus, pci.device), gpu))
+        Ok((address, gpu))
     }
 }
 
@@ -234,6 +244,19 @@ fn sms_of(cores: u32, capability: ComputeCapability) -> Option<u32> {
     cores.is_multiple_of(per_sm).then_some(cores / per_sm).filter(|sms| *sms > 0)
 }
 
+/// A fact that the driver may not have of every GPU; other errors are those of a GPU in trouble.
+fn optional<T>(
+    read: Result<T, NvmlError>,
+    call: &'static str,
+    gpu: &GpuUuid,
+) -> Result<Option<T>, InventoryError> {
+    match read {
+        Ok(fact) => Ok(Some(fact)),
+        Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::NotFound) => Ok(None),
+        Err(error) => Err(refused(call, Some(gpu))(error)),
+    }
+}
+
 /// The driver's refusal of `call`, about `gpu` if that is known.
 fn refused(call: &'static str, gpu: Option<&GpuUuid>) -> impl FnOnce(NvmlError) -> InventoryError {
     let gpu = gpu.cloned();
@@ -311,13 +334,13 @@ mod tests {
         let gpu = |name: &str| Gpu {
             uuid: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("good"),
             index: 0,
-            pci_bus_id: String::new(),
+            pci_bus_id: None,
             name: name.to_owned(),
             sms: None,
             compute_capability: None,
-            memory_total: 0,
-            memory_used: 0,
-            compute_mode: ComputeMode::Default,
+            memory_total: None,
+            memory_used: None,
+            compute_mode: None,
             mig_enabled: false,
             present: true,
             device_file: None,

@@ -126,23 +126,27 @@ impl Inventory for SimInventory {
         (0..)
             .zip(gpus)
             .map(|(index, gpu)| {
+                let reported = |fact: &str| !gpu.unreported.iter().any(|unreported| unreported == fact);
                 let held: u64 = self.live_processes(&gpu.uuid)?.iter().map(|p| p.used_memory).sum();
                 Ok(Gpu {
                     index,
                     mig_enabled: gpu.mig_enabled || self.is_marked(&gpu.uuid, MIG),
                     present: true,
                     device_file: Some(self.device_file(gpu.minor)),
-                    sms: Some(gpu.sms),
-                    compute_capability: Some(ComputeCapability {
+                    sms: reported("sms").then_some(gpu.sms),
+                    compute_capability: reported("compute_capability").then_some(ComputeCapability {
                         major: gpu.compute_capability[0],
                         minor: gpu.compute_capability[1],
                     }),
-                    memory_used: held.saturating_add(DRIVER_OVERHEAD).min(gpu.memory_total),
-                    compute_mode: self.compute_mode(&gpu.uuid)?,
+                    memory_used: reported("memory")
+                        .then(|| held.saturating_add(DRIVER_OVERHEAD).min(gpu.memory_total)),
+                    compute_mode: reported("compute_mode")
+                        .then(|| self.compute_mode(&gpu.uuid))
+                        .transpose()?,
+                    pci_bus_id: reported("pci").then_some(gpu.pci_bus_id),
+                    memory_total: reported("memory").then_some(gpu.memory_total),
                     uuid: gpu.uuid,
-                    pci_bus_id: gpu.pci_bus_id,
                     name: gpu.name,
-                    memory_total: gpu.memory_total,
                 })
             })
             .collect()
@@ -212,6 +216,9 @@ struct WorldGpu {
     compute_capability: [u32; 2],
     memory_total: u64,
     mig_enabled: bool,
+    /// Facts that its driver does not report.
+    #[serde(default)]
+    unreported: Vec<String>,
 }
 
 /// A file under `processes`.

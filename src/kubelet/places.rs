@@ -122,6 +122,11 @@ impl NodeOffer {
 /// Tenants are not counted, since what a class is called may not depend on them.
 fn share(daemon: &DaemonSpec) -> Option<(u32, ThreadPercentage)> {
     let clients = daemon.provisioning.expected_clients?;
+    if !daemon.provisioning.is_active() {
+        // Memory for each and the same SMs for all.
+        let share = daemon.defaults.active_thread_percentage.unwrap_or(ThreadPercentage::FULL);
+        return Some((clients, share));
+    }
     let all = SharingTenant { max_clients: Some(clients), weight: TenantWeight::default() };
     let basis = ShareBasis::new(daemon.provisioning, 0, &[all])?;
     Some((clients, basis.share(TenantWeight::default())))

@@ -181,9 +181,13 @@ fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result 
     )?;
     families.gauges(
         "gpu_memory_total",
-        "Memory of the whole GPU, as last reported by the driver",
+        "Memory of the whole GPU, as last reported by the driver; absent where it does not report it",
         Some(&Unit::Bytes),
-        snapshot.committed.gpus.iter().map(|gpu| ([("gpu", gpu.uuid.to_string())], number(gpu.memory_total))),
+        snapshot
+            .committed
+            .gpus
+            .iter()
+            .filter_map(|gpu| Some(([("gpu", gpu.uuid.to_string())], number(gpu.memory_total?)))),
     )?;
     families.gauges(
         "gpu_missing",

@@ -56,9 +56,7 @@ impl MetricsSnapshot {
             let seen = daemon.spec.gpus.iter();
             seen.filter(|gpu| tenant.spec.sees(gpu)).filter_map(move |gpu| {
                 // Without a limit it is the whole GPU.
-                let whole = || {
-                    self.committed.gpus.iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.memory_total)
-                };
+                let whole = || self.committed.gpus.iter().find(|known| known.uuid == *gpu)?.memory_total;
                 let own = tenant.spec.memory_limit(&daemon.spec, gpu);
                 Some((gpu, own.map(crate::domain::MemoryLimit::bytes).or_else(whole)?))
             })

@@ -16,6 +16,8 @@ struct Model {
     /// SM pairs of each GPC, in the die's order.
     gpcs: &'static [u32],
     ids: IdModel,
+    /// What NVML does not report of it.
+    unreported: &'static [&'static str],
 }
 
 /// Which bit of a partition's ID an SM pair has.
@@ -52,6 +54,7 @@ const MODELS: &[Model] = &[
         compute_capability: [9, 0],
         gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
         ids: IdModel::Strided(9),
+        unreported: &[],
     },
     Model {
         word: "h100",
@@ -61,6 +64,7 @@ const MODELS: &[Model] = &[
         compute_capability: [9, 0],
         gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
         ids: IdModel::Strided(9),
+        unreported: &[],
     },
     Model {
         word: "a100",
@@ -70,6 +74,7 @@ const MODELS: &[Model] = &[
         compute_capability: [8, 0],
         gpcs: &[8, 8, 8, 8, 8, 7, 7],
         ids: IdModel::Strided(9),
+        unreported: &[],
     },
     Model {
         word: "l40s",
@@ -79,6 +84,7 @@ const MODELS: &[Model] = &[
         compute_capability: [8, 9],
         gpcs: &[5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
         ids: IdModel::Running,
+        unreported: &[],
     },
     Model {
         word: "l20",
@@ -88,6 +94,7 @@ const MODELS: &[Model] = &[
         compute_capability: [8, 9],
         gpcs: &[4, 6, 6, 6, 6, 6, 6, 6],
         ids: IdModel::Running,
+        unreported: &[],
     },
     Model {
         word: "a10",
@@ -97,6 +104,29 @@ const MODELS: &[Model] = &[
         compute_capability: [8, 6],
         gpcs: &[6, 6, 6, 6, 6, 6],
         ids: IdModel::Strided(6),
+        unreported: &[],
+    },
+    // A DGX Spark's: NVML has no memory of it, which is the host's. Its SMs and its memory are NVIDIA's data sheet's, the rest synthetic.
+    Model {
+        word: "gb10",
+        name: "NVIDIA GB10",
+        sms: 48,
+        memory_total: 137_438_953_472,
+        compute_capability: [12, 1],
+        gpcs: &[6, 6, 6, 6],
+        ids: IdModel::Strided(8),
+        unreported: &["memory"],
+    },
+    // An integrated GPU of a Jetson: no compute mode, and no address on a bus. Synthetic.
+    Model {
+        word: "orin",
+        name: "Orin (nvgpu)",
+        sms: 16,
+        memory_total: 34_359_738_368,
+        compute_capability: [8, 7],
+        gpcs: &[4, 4],
+        ids: IdModel::Strided(8),
+        unreported: &["memory", "compute_mode", "pci", "sms", "compute_capability"],
     },
     Model {
         word: "p100",
@@ -106,6 +136,7 @@ const MODELS: &[Model] = &[
         compute_capability: [6, 0],
         gpcs: &[5, 5, 5, 5, 4, 4],
         ids: IdModel::Strided(9),
+        unreported: &[],
     },
 ];
 
@@ -161,6 +192,7 @@ pub(crate) struct Gpu {
     pub(crate) gpcs: Vec<u32>,
     pub(crate) ids: IdModel,
     pub(crate) mig_enabled: bool,
+    pub(crate) unreported: Vec<String>,
 }
 
 impl Gpu {
@@ -223,6 +255,7 @@ pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
             compute_capability: model.compute_capability,
             gpcs: die.clone(),
             ids: model.ids,
+            unreported: model.unreported.iter().map(|fact| (*fact).to_owned()).collect(),
             mig_enabled: false,
         })
         .collect();

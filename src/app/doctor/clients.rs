@@ -37,7 +37,8 @@ impl Examination {
                     .collect();
                 if found.is_empty() {
                     let count = counted(daemons.len(), "daemon");
-                    Check::ok("daemons", format!("{count}, and nothing that needs attention"))
+                    let well = format!("{count}, and nothing that needs attention");
+                    Check::ok_of("daemons", daemons.len(), "the manager has no daemon", well)
                 } else {
                     Check::each("daemons", CheckVerdict::Warn, found)
                 }
@@ -60,7 +61,12 @@ impl Examination {
         });
         let waiting: Vec<CheckFinding> = waiting.collect();
         self.add(if waiting.is_empty() {
-            Check::ok("waiting_users", "no client waits for those of another user to leave")
+            Check::ok_of(
+                "waiting_users",
+                daemons.len(),
+                "no MPS control daemon runs",
+                "no client waits for those of another user to leave",
+            )
         } else {
             Check::each("waiting_users", CheckVerdict::Warn, waiting)
         });
@@ -75,7 +81,12 @@ impl Examination {
             .map(ToString::to_string)
             .collect();
         self.add(if unseen.is_empty() {
-            Check::ok("pid_namespace", "every process on a GPU is visible here")
+            Check::ok_of(
+                "pid_namespace",
+                self.gpu_processes.len(),
+                "the driver lists no process on a GPU",
+                "every process on a GPU is visible here",
+            )
         } else {
             Check::warn(
                 "pid_namespace",

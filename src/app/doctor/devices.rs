@@ -13,9 +13,7 @@ use crate::host::signal::WORLD_ENV;
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, Capability, capability};
 
-/// The first compute capability with limits for clients.
-const VOLTA: u32 = 7;
-/// The first with static SM partitions.
+/// The first compute capability with static SM partitions.
 const AMPERE: u32 = 8;
 
 impl Examination {
@@ -48,6 +46,14 @@ impl Examination {
             Ok((inventory, driver, gpus))
         });
         match seen {
+            Ok((_, driver, gpus)) if gpus.is_empty() => {
+                self.add(driver_check(&driver));
+                self.running_driver = running(driver);
+                self.add(gpus_check(&gpus));
+                for id in &rest[1..] {
+                    self.add(Check::skipped(id, "the driver lists no GPU"));
+                }
+            }
             Ok((inventory, driver, gpus)) => {
                 self.add(driver_check(&driver));
                 self.running_driver = running(driver);
@@ -186,13 +192,22 @@ fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
 /// What a GPU's generation lacks.
 fn capability_check(gpus: &[Gpu]) -> Check {
     let older = |gpu: &Gpu, than: u32| gpu.compute_capability.is_some_and(|found| found.major < than);
-    if let Some(found) = those(gpus, |gpu| older(gpu, VOLTA)) {
+    if let Some(found) = those(gpus, Gpu::is_before_volta) {
         return Check::warn(
             "compute_capability",
             format!(
                 "before Volta: {found}; MPS has no limits there, one user at a time, and containers need the host's /dev/shm"
             ),
             "nvidia-smi --query-gpu=index,compute_cap --format=csv (leave GPUs below 7.0 out of the daemons)",
+        );
+    }
+    let unknown = those(gpus, |gpu| gpu.compute_capability.is_none());
+    if let Some(unknown) = unknown {
+        return Check::skipped(
+            "compute_capability",
+            format!(
+                "the driver does not report the compute capability of {unknown}: whether limits work there shows when a tenant is verified"
+            ),
         );
     }
     Check::ok(
@@ -220,7 +235,7 @@ fn mig_check(gpus: &[Gpu]) -> Check {
 }
 
 fn compute_mode_check(gpus: &[Gpu]) -> Check {
-    let prohibited = gpus.iter().filter(|gpu| gpu.compute_mode == ComputeMode::Prohibited);
+    let prohibited = gpus.iter().filter(|gpu| gpu.compute_mode == Some(ComputeMode::Prohibited));
     let prohibited: Vec<CheckFinding> = prohibited
         .map(|gpu| CheckFinding {
             seen: format!("prohibited: GPU {}, where no process may use CUDA, nor an MPS server", gpu.index),
@@ -230,7 +245,13 @@ fn compute_mode_check(gpus: &[Gpu]) -> Check {
     if !prohibited.is_empty() {
         return Check::each("compute_mode", CheckVerdict::Fail, prohibited);
     }
-    let seen = match those(gpus, |gpu| gpu.compute_mode == ComputeMode::Default) {
+    if let Some(unknown) = those(gpus, |gpu| gpu.compute_mode.is_none()) {
+        return Check::skipped(
+            "compute_mode",
+            format!("the driver does not report the compute mode of {unknown}, which cannot be set there"),
+        );
+    }
+    let seen = match those(gpus, |gpu| gpu.compute_mode == Some(ComputeMode::Default)) {
         Some(found) => format!(
             "default: {found}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
              otherwise while it runs"
@@ -241,10 +262,11 @@ fn compute_mode_check(gpus: &[Gpu]) -> Check {
 }
 
 fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
-    let (mut outside, mut pids) = (Vec::new(), BTreeSet::new());
+    let (mut outside, mut pids, mut listed) = (Vec::new(), BTreeSet::new(), 0);
     for gpu in gpus {
         match inventory.processes(&gpu.uuid) {
             Ok(processes) => {
+                listed += processes.len();
                 let found =
                     processes.into_iter().filter(|process| !process.mps_client && !is_server(process.pid));
                 for process in found {
@@ -256,9 +278,10 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
         }
     }
     if outside.is_empty() {
-        return Check::ok("outside_mps", "every process on a GPU is an MPS client or server");
+        let well = "every process on a GPU is an MPS client or server";
+        return Check::ok_of("outside_mps", listed, "the driver lists no process on a GPU", well);
     }
-    let exclusive = those(gpus, |gpu| gpu.compute_mode == ComputeMode::ExclusiveProcess);
+    let exclusive = those(gpus, |gpu| gpu.compute_mode == Some(ComputeMode::ExclusiveProcess));
     let effect = exclusive.map_or_else(
         || "no limit holds them".to_owned(),
         |found| {

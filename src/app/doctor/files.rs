@@ -389,8 +389,10 @@ impl Examination {
         }
         let count = contents.tenants.len();
         self.add(if wrong.is_empty() {
-            Check::ok(
+            Check::ok_of(
                 "tenants",
+                count,
+                "there is no tenant",
                 format!("the users of {} reach the sockets of their daemons", counted(count, "tenant")),
             )
         } else {

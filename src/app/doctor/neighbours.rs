@@ -123,8 +123,10 @@ impl Examination {
             (None, Some((why, remedy))) => {
                 Check::warn("cdi", format!("container engines are given no tenant: {why}"), remedy)
             }
-            (None, None) => Check::ok(
+            (None, None) => Check::ok_of(
                 "cdi",
+                read,
+                "there is no CDI specification",
                 format!("{}, and none of a tenant that is gone", counted(read, "CDI specification")),
             ),
         });
@@ -185,7 +187,7 @@ impl Examination {
         self.add(if enabling.is_empty() && !unreadable.is_empty() {
             Check::skipped("slurm_mps", format!("Slurm's configuration cannot be read: {unreadable}"))
         } else if files == 0 {
-            Check::ok("slurm_mps", "no configuration of Slurm is here")
+            Check::skipped("slurm_mps", "no configuration of Slurm is here")
         } else if enabling.is_empty() {
             Check::ok("slurm_mps", "Slurm's MPS plugin is not enabled")
         } else {

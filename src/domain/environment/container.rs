@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::gpu::{ComputeCapability, Gpu, GpuUuid};
+use super::super::gpu::{Gpu, GpuUuid};
 use super::super::memory::MIB;
 use super::super::resolution::Resolved;
 use super::MANAGED;
-
-/// The first compute capability whose clients share nothing with the server but a socket: Volta.
-const VOLTA: u32 = 7;
 
 /// What a container of a tenant needs beside the variables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -31,13 +28,11 @@ impl ContainerAccess {
     /// What a container of a tenant with these values needs; `set` are the variables that it is given.
     pub fn of(mount: String, uid: u32, resolved: &Resolved, known: &[Gpu], set: &[(String, String)]) -> Self {
         let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
-        let before_volta =
-            |gpu: &&Gpu| gpu.compute_capability.is_some_and(|ComputeCapability { major, .. }| major < VOLTA);
         Self {
             mount,
             uid,
             gpus: resolved.gpus.clone(),
-            host_ipc: gpus.iter().any(before_volta),
+            host_ipc: gpus.iter().any(|gpu| gpu.is_before_volta()),
             defaults: defaults(resolved, known, set),
         }
     }
@@ -60,16 +55,22 @@ fn default_of(name: &str, gpus: &[&Gpu]) -> String {
         "CUDA_DEVICE_ORDER" => "FASTEST_FIRST".to_owned(),
         // Anything that is no list drops the server's limits too (recording 05): the whole memory limits nothing.
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => {
-            let entry = |gpu: &&Gpu| format!("{}={}M", gpu.uuid, gpu.memory_total / MIB);
+            // So does more than there is, where the driver does not report how much that is.
+            let entry =
+                |gpu: &&Gpu| format!("{}={}M", gpu.uuid, gpu.memory_total.unwrap_or(UNREPORTED) / MIB);
             gpus.iter().map(entry).collect::<Vec<_>>().join(",")
         }
         _ => String::new(),
     }
 }
 
+/// More memory than any GPU has.
+const UNREPORTED: u64 = 1 << 50;
+
 #[cfg(test)]
 mod tests {
     use super::super::super::daemon::Mode;
+    use super::super::super::gpu::ComputeCapability;
     use super::super::super::percentage::ThreadPercentage;
     use super::super::super::priority::Priority;
     use super::*;
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(access.defaults.len(), MANAGED.len() - 1);
         assert_eq!(access.defaults["CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"], "0");
         assert_eq!(access.defaults["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "100");
-        let whole = format!("{}={}M", h200(0).uuid, h200(0).memory_total / MIB);
+        let whole = format!("{}={}M", h200(0).uuid, h200(0).memory_total.expect("reported") / MIB);
         assert_eq!(access.defaults["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], whole);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::admission::unreserved;
 use crate::count::{counted, enumerated};
 use crate::daemon::DaemonSpec;
 use crate::device_memory_limit::DeviceMemoryLimit;
@@ -23,7 +24,7 @@ pub struct DaemonTemplate {
     #[schema(min_items = 1)]
     pub daemons: Vec<DaemonName>,
     /// Clients that each GPU is divided among.
-    #[schema(minimum = 1, maximum = 1000)]
+    #[schema(minimum = 1, maximum = 60)]
     pub clients_per_gpu: u32,
     /// How its threads are divided among them.
     #[serde(default = "uniform")]
@@ -42,7 +43,7 @@ pub struct DaemonTemplate {
 pub struct TemplateOverride {
     /// Clients that each GPU is divided among.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1000)]
+    #[schema(minimum = 1, maximum = 60)]
     pub clients_per_gpu: Option<u32>,
     /// The memory of each client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,11 +128,19 @@ pub(super) fn faults_of(
                 faults.push((daemons.clone(), why));
             }
         }
-        if template.strategy == ProvisioningStrategy::None {
-            faults.push((
-                format!("/templates/{name}/strategy"),
-                "strategy none divides nothing among clients: choose uniform, relaxed or weighted".to_owned(),
-            ));
+        let own = (format!("/templates/{name}"), Some(template.clients_per_gpu));
+        let of_models = template
+            .gpu_models
+            .iter()
+            .map(|(model, other)| (within_model(name, model), other.clients_per_gpu));
+        for (place, clients) in std::iter::once(own).chain(of_models) {
+            let provisioning = Provisioning { strategy: template.strategy, expected_clients: clients };
+            if let Err((_, why)) = provisioning.check() {
+                faults.push((
+                    format!("{place}/clients_per_gpu"),
+                    why.to_string().replace("expected_clients", "clients_per_gpu"),
+                ));
+            }
         }
     }
     faults
@@ -192,12 +201,18 @@ impl DaemonTemplate {
         faults: &mut TemplateFaults,
     ) {
         let (clients, Some(limit)) = self.on(gpu) else { return };
+        let Some(memory_total) = gpu.memory_total else {
+            if daemon.reserves() {
+                faults.errors.insert((format!("/templates/{name}"), unreserved(gpu)));
+            }
+            return;
+        };
         let place = match self.gpu_models.get_key_value(&gpu.name) {
             Some((model, _)) => within_model(name, model),
             None => format!("/templates/{name}"),
         };
-        let (model, total) = (&gpu.name, Bytes(gpu.memory_total));
-        if limit.bytes() > gpu.memory_total {
+        let (model, total) = (&gpu.name, Bytes(memory_total));
+        if limit.bytes() > memory_total {
             let why = format!(
                 "each client gets {limit}, and a GPU of model {model} has {total}: give at most that"
             );
@@ -207,7 +222,7 @@ impl DaemonTemplate {
         let needed = limit.bytes().saturating_mul(u64::from(clients));
         let all = format!("{} of {limit} each come to {}", counted(clients, "client"), Bytes(needed));
         if daemon.reserves() {
-            let allowed = daemon.memory_overcommit.budget(gpu.memory_total);
+            let allowed = daemon.memory_overcommit.budget(memory_total);
             if needed > allowed {
                 let why = format!(
                     "{all}, and a GPU of model {model} has {total} × over-commit {} = {} to reserve: lower clients_per_gpu or \
@@ -217,7 +232,7 @@ impl DaemonTemplate {
                 );
                 faults.errors.insert((place, why));
             }
-        } else if needed > gpu.memory_total {
+        } else if needed > memory_total {
             let why = format!(
                 "{all}, and a GPU of model {model} has {total}: not all of them can use what they may. If that is not meant, lower \
                  clients_per_gpu or device_memory_limit"

@@ -319,19 +319,15 @@ fn wrong_templates_are_refused_at_their_places() {
     refused("[gpu0, gpu1]", "[gpu0, gpu9]", daemons, "there is no daemon gpu9 in the file");
     refused("[gpu0, gpu1]", "[]", daemons, "for no daemon");
     refused("[gpu0, gpu1]", "[gpu0, gpu0]", daemons, "has template notebooks already");
-    refused(
-        "device_memory_limit",
-        "strategy: none\n    device_memory_limit",
-        "/templates/notebooks/strategy",
-        "choose uniform",
-    );
+    let clients = "/templates/notebooks/clients_per_gpu";
+    refused("clients_per_gpu: 8", "clients_per_gpu: 61", clients, "takes more than 60 on a GPU");
     let both = "gpu0: {gpus: [0], provisioning: {strategy: relaxed}}";
     refused("gpu0: {gpus: [0]}", both, "/daemons/gpu0/provisioning", "take it out of one of them");
     refused(
         "clients_per_gpu: 4",
         "clients_per_gpu: 0",
-        "/daemons/gpu0/provisioning/expected_clients",
-        "give 1 to 1000",
+        "/templates/notebooks/gpu_models/NVIDIA H200/clients_per_gpu",
+        "give 1 to 60",
     );
     let mut mixed = gpus();
     mixed[2].name = "NVIDIA A100".to_owned();

@@ -79,7 +79,12 @@ pub async fn probe(
             let commands = ask::commands(program, place).await?;
             // Without the driver's word, what it knows is the only hint.
             let least = if commands.contains("get_server_status") { GUARDED_SINCE } else { OLDEST };
-            (of_driver.unwrap_or(least), commands, BTreeSet::new())
+            // Under a driver whose own program would say its version, this one is another's.
+            (
+                of_driver.filter(|version| *version < SPEAKING_SINCE).unwrap_or(least),
+                commands,
+                BTreeSet::new(),
+            )
         }
     };
     if version < OLDEST {

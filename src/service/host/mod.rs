@@ -115,7 +115,7 @@ pub struct GpuView {
     pub present: bool,
     /// Its index among the GPUs of the host, in PCI order, from 0; `null` while it is missing.
     pub index: Option<u32>,
-    /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen.
+    /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen, or the driver reports none.
     pub pci_bus_id: Option<String>,
     /// The product name, as `NVIDIA H200`; `null` if it was never seen.
     pub name: Option<String>,
@@ -124,11 +124,12 @@ pub struct GpuView {
     /// The compute capability; `null` if the driver does not report it.
     #[schema(value_type = Option<String>, example = "9.0")]
     pub compute_capability: Option<ComputeCapability>,
-    /// Total memory of the device in bytes; `null` if it was never seen.
+    /// Total memory of the device in bytes; `null` if it was never seen or the driver does not report it, as of a GPU that shares the
+    /// host's memory. Then nothing can be reserved of it, and no limit is compared with it.
     pub memory_total: Option<u64>,
-    /// Memory in use by all processes and the driver, in bytes; `null` while it is missing.
+    /// Memory in use by all processes and the driver, in bytes; `null` while it is missing, or if the driver does not report it.
     pub memory_used: Option<u64>,
-    /// The compute mode; `null` while it is missing.
+    /// The compute mode; `null` while it is missing, or if the driver does not report it: then it cannot be set.
     pub compute_mode: Option<ComputeMode>,
     /// Whether it is in MIG mode: then it is listed but not managed; `null` while it is missing.
     pub mig_enabled: Option<bool>,
@@ -138,7 +139,7 @@ pub struct GpuView {
     /// out. Tenants without a limit are not in it.
     pub memory_limits: u64,
     /// What they may come to, in bytes: with `reserved` admission the total memory times `memory_overcommit`, otherwise the total, which
-    /// they may exceed; `null` if it was never seen.
+    /// they may exceed; `null` as for `memory_total`.
     #[serde(default)]
     pub memory_capacity: Option<u64>,
     /// Tenants of its daemon that have no memory limit on it.
@@ -318,19 +319,19 @@ impl Backend {
             uuid: gpu.uuid.clone(),
             present: gpu.present,
             index: gpu.present.then_some(gpu.index),
-            pci_bus_id: Some(gpu.pci_bus_id.clone()),
+            pci_bus_id: gpu.pci_bus_id.clone(),
             name: Some(gpu.name.clone()),
             sms: gpu.sms,
             compute_capability: gpu.compute_capability,
-            memory_total: Some(gpu.memory_total),
-            memory_used: gpu.present.then_some(gpu.memory_used),
-            compute_mode: gpu.present.then_some(gpu.compute_mode),
+            memory_total: gpu.memory_total,
+            memory_used: gpu.memory_used.filter(|_| gpu.present),
+            compute_mode: gpu.compute_mode.filter(|_| gpu.present),
             mig_enabled: gpu.present.then_some(gpu.mig_enabled),
             daemon: holder.map(|daemon| daemon.name.clone()),
             memory_limits,
-            memory_capacity: Some(match holder.map(|daemon| &daemon.spec) {
-                Some(spec) if spec.reserves() => spec.memory_overcommit.budget(gpu.memory_total),
-                _ => gpu.memory_total,
+            memory_capacity: gpu.memory_total.map(|total| match holder.map(|daemon| &daemon.spec) {
+                Some(spec) if spec.reserves() => spec.memory_overcommit.budget(total),
+                _ => total,
             }),
             tenants_without_limit,
             processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },

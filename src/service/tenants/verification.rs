@@ -289,10 +289,10 @@ impl Backend {
         Ok(())
     }
 
-    /// Free memory of each GPU, by the driver; empty if it does not answer.
+    /// Free memory of each GPU of which the driver reports it.
     async fn free_memory(&self) -> BTreeMap<GpuUuid, u64> {
         let gpus = self.present_gpus().await.unwrap_or_default().into_iter();
-        gpus.map(|gpu| (gpu.uuid, gpu.memory_total.saturating_sub(gpu.memory_used))).collect()
+        gpus.filter_map(|gpu| Some((gpu.uuid, gpu.memory_total?.saturating_sub(gpu.memory_used?)))).collect()
     }
 
     /// How much the client may try to allocate on each GPU: the tenant's limit, the largest where they differ, if it has one on each, may

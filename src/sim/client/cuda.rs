@@ -91,8 +91,11 @@ impl Cuda {
                 return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned());
             };
             let share = own.map_or(percentage, |own| own.min(percentage));
-            let sms = partition_sms.unwrap_or_else(|| envvar::sms(share, gpu.sms));
-            (Some(link), sms, self.limit(ordinal, &limits))
+            // Before Volta there are neither shares nor limits, documented.
+            let holds = gpu.compute_capability[0] >= 7;
+            let sms =
+                partition_sms.unwrap_or_else(|| if holds { envvar::sms(share, gpu.sms) } else { gpu.sms });
+            (Some(link), sms, self.limit(ordinal, &limits).filter(|_| holds))
         } else {
             if !kernel::admits(world, &gpu) {
                 return Err("CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use super::super::control::multiuser;
 use super::super::profile::Gpu;
 use super::super::protocol::{ClientRequest, Grant, Notice};
 use super::super::wire::Conn;
@@ -96,6 +97,10 @@ fn context(
         return Err("CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION");
     }
     let gpu: &Gpu = &server.gpus[device];
+    if multiuser() && gpu.compute_capability[0] < 7 {
+        // Before Volta a server serves one user at a time, documented; the error is as reported.
+        return Err("CUDA_ERROR_NOT_PERMITTED");
+    }
     let mut table = server.table();
     let ceiling = gpu.client_ceiling(server.version);
     if table.on_device(device).count() >= ceiling {

@@ -138,12 +138,18 @@ impl SupervisorContext {
         }
     }
 
-    /// The mode of a GPU as it is now; `None` for one that is missing.
+    /// The mode of a GPU as it is now; `None` for one that is missing. One whose mode is not reported cannot be given another.
     async fn compute_mode(&self, gpu: &GpuUuid) -> Result<Option<ComputeMode>, String> {
         let inventory = Arc::clone(&self.inventory);
         let gpus = tokio::task::spawn_blocking(move || inventory.gpus()).await;
         let gpus = gpus.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        Ok(gpus.into_iter().find(|known| known.uuid == *gpu).map(|gpu| gpu.compute_mode))
+        let Some(found) = gpus.into_iter().find(|known| known.uuid == *gpu) else { return Ok(None) };
+        found.compute_mode.map(Some).ok_or_else(|| {
+            format!(
+                "the driver does not report the compute mode of {gpu}, so it is left alone: take compute_mode out of the daemon's spec, and \
+                 processes outside MPS are reported all the same"
+            )
+        })
     }
 
     async fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), String> {
@@ -295,7 +301,7 @@ pub(crate) mod tests {
         }
 
         fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-            let now = Gpu { compute_mode: *self.mode.lock().expect("whole"), ..h200(0) };
+            let now = Gpu { compute_mode: Some(*self.mode.lock().expect("whole")), ..h200(0) };
             let gate = self.gate.lock().expect("whole").take();
             if let Some(gate) = gate {
                 self.begun.send(()).expect("the test waits");

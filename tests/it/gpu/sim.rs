@@ -79,10 +79,10 @@ fn gpus_are_listed_in_pci_order() {
     assert_eq!((gpus[1].index, gpus[1].uuid.as_str()), (1, SECOND));
     assert_eq!(gpus[0].sms, Some(132));
     assert_eq!(gpus[0].compute_capability, Some(ComputeCapability { major: 9, minor: 0 }));
-    assert_eq!(gpus[0].memory_total, TOTAL);
-    assert_eq!(gpus[0].memory_used, OVERHEAD);
-    assert_eq!(gpus[0].compute_mode, ComputeMode::Default);
-    assert_eq!(gpus[1].compute_mode, ComputeMode::ExclusiveProcess);
+    assert_eq!(gpus[0].memory_total, Some(TOTAL));
+    assert_eq!(gpus[0].memory_used, Some(OVERHEAD));
+    assert_eq!(gpus[0].compute_mode, Some(ComputeMode::Default));
+    assert_eq!(gpus[1].compute_mode, Some(ComputeMode::ExclusiveProcess));
     assert_eq!((gpus[0].mig_enabled, gpus[1].mig_enabled), (false, true));
 }
 
@@ -102,13 +102,13 @@ fn live_processes_are_listed_and_pay_their_memory() {
         ]
     );
     assert_eq!(inventory.processes(&uuid(SECOND)).expect("processes"), []);
-    assert_eq!(inventory.gpus().expect("GPUs")[0].memory_used, OVERHEAD + (66 << 20) + (4 << 30));
+    assert_eq!(inventory.gpus().expect("GPUs")[0].memory_used, Some(OVERHEAD + (66 << 20) + (4 << 30)));
 
     // A command that another test is starting may hold a copy of the descriptor until its exec, so that closing
     // the file does not end the lock; unlocking does.
     rustix::fs::flock(&client, FlockOperation::Unlock).expect("the lock is given up");
     assert_eq!(inventory.processes(&uuid(FIRST)).expect("processes").len(), 1);
-    assert_eq!(inventory.gpus().expect("GPUs")[0].memory_used, OVERHEAD + (66 << 20));
+    assert_eq!(inventory.gpus().expect("GPUs")[0].memory_used, Some(OVERHEAD + (66 << 20)));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::harness::scratch::install_script;
 use crate::harness::{Host, InProcess, Served, eventually, is_alive, is_root, may_mount, signal};
 
 /// What came of an examination.
-struct Seen {
+pub(super) struct Seen {
     code: Option<i32>,
     checks: BTreeMap<String, Value>,
     order: Vec<String>,
@@ -39,7 +39,7 @@ impl Seen {
 
     /// Holds a check to its outcome and its words; what warns or fails says what to do.
     #[track_caller]
-    fn is(&self, id: &str, status: &str, words: &str) {
+    pub(super) fn is(&self, id: &str, status: &str, words: &str) {
         let check = &self.checks[id];
         assert_eq!(check["status"], status, "{check}");
         assert!(check["seen"].as_str().unwrap().contains(words), "{check}");
@@ -64,7 +64,7 @@ fn doctor(host: &Served, arguments: &[&str]) -> Command {
     host.command(&all)
 }
 
-fn examine(host: &Served) -> Seen {
+pub(super) fn examine(host: &Served) -> Seen {
     Seen::of(&doctor(host, &[]).output().unwrap())
 }
 

@@ -35,6 +35,78 @@ fn stop(host: &Served, daemon: &str) {
 }
 
 #[test]
+fn gpu_that_reports_less_is_managed() {
+    for (profile, unreported) in [("gb10x1", 1), ("orinx1", 5)] {
+        let host = InProcess::ready_of(profile, "");
+        let gpu = host.api().get("/api/v1/gpus/0").ok();
+        let facts = ["memory_total", "compute_mode", "pci_bus_id", "sms", "compute_capability"];
+        assert_eq!(facts.iter().filter(|fact| gpu[**fact].is_null()).count(), unreported, "{gpu}");
+        assert!(gpu["present"] == true && gpu["memory_capacity"].is_null());
+        // A limit holds, though it is compared with nothing.
+        let spec = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+        assert_eq!(host.api().tenant("limited", &spec).status, 201);
+        assert_eq!(super::verification::verify(&host, "limited")["outcome"], "verified");
+        let reserved = json!({"gpus": ["0"], "admission": "reserved"});
+        let refused = host.api().put("/api/v1/daemons/gpu0", &reserved).problem(409, "conflict");
+        assert!(refused.to_string().contains("does not report how much memory"), "{refused}");
+        for page in ["/", "/gpus", "/gpus/0", "/tenants/limited"] {
+            let text = super::log_pages::page(&host, page);
+            assert!(page.starts_with("/tenants") || text.contains("not reported by this driver"), "{page}");
+        }
+        assert!(!host.api().get("/metrics").text.contains("gpu_memory_total_bytes{"));
+        let examined = super::doctor::examine(&host);
+        examined.is("compute_capability", if unreported > 1 { "skipped" } else { "ok" }, "");
+        examined.is("compute_mode", if unreported > 1 { "skipped" } else { "ok" }, "");
+    }
+    // Nothing is set that could not be restored.
+    let host = InProcess::ready_of("orinx1", "");
+    let exclusive = json!({"gpus": ["0"], "compute_mode": "exclusive_process"});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &exclusive).status, 200);
+    let condition = eventually("it is said that the mode is left alone", || {
+        let daemon = host.daemon("gpu0");
+        let conditions = daemon["status"]["conditions"].as_array().unwrap();
+        conditions.iter().find(|one| one["type"] == "ComputeMode" && one["status"] == false).cloned()
+    });
+    assert!(
+        condition["message"].as_str().unwrap().contains("does not report the compute mode"),
+        "{condition}"
+    );
+}
+
+#[test]
+fn nothing_is_promised_before_volta() {
+    let host = InProcess::ready_of("p100x1", "");
+    let tenants = host.api().get("/api/v1/tenants").ok();
+    let limited = |tenant: &Value| !tenant["spec"]["device_memory_limit"].is_null();
+    assert!(!tenants["items"].as_array().unwrap().iter().any(limited), "{tenants}");
+    for field in
+        [json!({"device_memory_limit": "4G"}), json!({"active_thread_percentage": 33}), json!({"sms": 18})]
+    {
+        let (name, _) = field.as_object().unwrap().iter().next().unwrap();
+        let mut spec = json!({"daemon": "gpu0"});
+        spec[name] = field[name].clone();
+        let refused = host.api().tenant("wanting", &spec).problem(409, "not-admitted");
+        assert!(refused.to_string().contains("compute capability 6.0"), "{refused}");
+    }
+    for more in [
+        json!({"multi_user": true}),
+        json!({"defaults": {"device_memory_limit": "4G"}}),
+        json!({"provisioning": {"strategy": "uniform", "expected_clients": 4}}),
+    ] {
+        let mut spec = json!({"gpus": ["0"]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let refused = host.api().put("/api/v1/daemons/gpu0", &spec).problem(409, "conflict");
+        assert!(refused.to_string().contains("before 7.0 (Volta)"), "{refused}");
+    }
+    // The simulated one holds none of them either, as documented.
+    let limits = [("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")];
+    let mut client = host.client_command("demo", &[]);
+    let seen: Value = serde_json::from_slice(&client.envs(limits).output().unwrap().stdout).unwrap();
+    assert_eq!(seen["devices"][0]["sms"], 56, "{seen}");
+    assert!(seen["devices"][0]["memory_free"].as_u64().unwrap() > 12 << 30, "{seen}");
+}
+
+#[test]
 fn restart_queries_driver_for_returned_gpu() {
     let mut host = Host::polled_hourly("");
     let (gone, before) = (uuid(&host, 1), host.daemon_pid("gpu1"));

@@ -186,10 +186,11 @@ fn strategy_excludes_other_shares() {
         "/provisioning/strategy",
         "static mode",
     );
-    let none = json!({"gpus": ["1"], "provisioning": {"expected_clients": 4}});
-    refused(&none, "/provisioning/expected_clients", "choose uniform");
-    let zero = json!({"gpus": ["1"], "provisioning": {"strategy": "uniform", "expected_clients": 0}});
-    refused(&zero, "/provisioning/expected_clients", "1 to 1000");
+    for clients in [0, 61, 1000] {
+        let wrong =
+            json!({"gpus": ["1"], "provisioning": {"strategy": "uniform", "expected_clients": clients}});
+        refused(&wrong, "/provisioning/expected_clients", "no version of MPS takes more than 60");
+    }
 
     // Neither beside a layout nor under one.
     strategy(&host, &uniform);

@@ -10,7 +10,17 @@ use crate::harness::{Host, InProcess, Served, is_alive};
 
 #[test]
 fn every_documented_profile_starts() {
-    for profile in ["p100x1", "p100x2@12.8", "a100x1@13.2", "l40sx1@13.0", "h100x1"] {
+    for profile in [
+        "p100x1",
+        "p100x2@12.8",
+        "a100x1@13.2",
+        "l40sx1@13.0",
+        "h100x1",
+        "l20x1@13.3",
+        "a10x1",
+        "gb10x1",
+        "orinx1@12.2",
+    ] {
         let mut host = InProcess::of(profile, "");
         host.serve();
         host.await_ready();

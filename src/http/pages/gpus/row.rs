@@ -16,6 +16,9 @@ pub(in crate::http::pages) struct GpuRow {
     pub(in crate::http::pages) bypasses: usize,
 }
 
+/// Of a GPU that is here.
+const NOT_REPORTED: &str = "not reported by this driver";
+
 impl GpuRow {
     /// All GPUs of the host.
     pub(in crate::http::pages) async fn all(
@@ -53,19 +56,32 @@ impl GpuRow {
     }
 
     pub(super) fn sms(&self) -> String {
-        or_dash(self.gpu.sms)
+        self.fact(self.gpu.sms)
     }
 
     pub(super) fn capability(&self) -> String {
-        or_dash(self.gpu.compute_capability)
+        self.fact(self.gpu.compute_capability)
     }
 
     pub(super) fn bus(&self) -> String {
-        or_dash(self.gpu.pci_bus_id.as_ref())
+        self.fact(self.gpu.pci_bus_id.as_ref())
     }
 
     pub(super) fn compute_mode(&self) -> String {
-        or_dash(self.gpu.compute_mode.map(compute_mode))
+        self.fact(self.gpu.compute_mode.map(compute_mode))
+    }
+
+    /// A fact of the driver's, which does not report each of every GPU.
+    fn fact<T: std::fmt::Display>(&self, value: Option<T>) -> String {
+        match value {
+            None if self.gpu.present => NOT_REPORTED.to_owned(),
+            value => or_dash(value),
+        }
+    }
+
+    /// Why there is nothing to show of its memory.
+    pub(in crate::http::pages) fn without_memory(&self) -> &'static str {
+        if self.gpu.present { NOT_REPORTED } else { "missing" }
     }
 
     pub(super) fn mig(&self) -> &'static str {

@@ -66,8 +66,8 @@ impl OutlookRow<'_> {
         }
     }
 
-    pub(super) fn limit(&self) -> Amount {
-        Amount(self.gpu.limit.map_or(self.gpu.memory, MemoryLimit::bytes))
+    pub(super) fn limit(&self) -> String {
+        words(self.gpu.limit.map(MemoryLimit::bytes).or(self.gpu.memory))
     }
 
     pub(super) fn usable(&self) -> Option<Amount> {
@@ -78,8 +78,8 @@ impl OutlookRow<'_> {
         self.gpu.context.map(Amount)
     }
 
-    pub(super) fn allowed(&self) -> Amount {
-        Amount(self.gpu.allowed)
+    pub(super) fn allowed(&self) -> String {
+        words(self.gpu.allowed)
     }
 
     pub(super) fn is_reserved(&self) -> bool {
@@ -113,4 +113,12 @@ impl OutlookRow<'_> {
     pub(super) fn ceiling(&self) -> u32 {
         self.prediction.ceiling
     }
+}
+
+/// An amount of memory, where it is known.
+fn words(bytes: Option<u64>) -> String {
+    bytes.map_or_else(
+        || "memory that the driver does not report".to_owned(),
+        |bytes| Amount(bytes).to_string(),
+    )
 }
