@@ -41,7 +41,8 @@ async fn silent_daemon_is_replaced_after_its_time() {
     host.await_phase(Phase::Ready).await;
     let replaced_at = host.script.starts()[1];
     let took = replaced_at.checked_sub(silent_since).expect("it is replaced later");
-    assert!(took >= SILENT && took <= SILENT + DEADLINE + Duration::from_secs(1), "{took:?}");
+    // The process that dies is a real one, and the paused clock goes on while it does.
+    assert!(took >= SILENT && took <= SILENT + 2 * DEADLINE, "{took:?}");
     assert_ne!(host.script.control_pid(), control);
     assert_eq!(
         host.condition(ConditionType::DaemonReplaced).expect("reported").reason,
