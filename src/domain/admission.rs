@@ -11,7 +11,7 @@ use super::memory::Bytes;
 use super::provisioning::{ProvisioningStrategy, ShareBasis};
 use super::resolution::resolve;
 use super::shares;
-use super::tenant::TenantSpec;
+use super::tenant::{TenantSpec, VisibleDevices};
 use super::{GpuUuid, TenantName};
 
 /// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
@@ -46,6 +46,7 @@ pub fn admit(
         resolve(tenant, daemon, None, gpus)
             .map_err(|error| AdmissionError { field: "sms", detail: error.to_string() })?;
     }
+    numbered_gpus(daemon_name, daemon, tenants)?;
     no_percentages(daemon_name, daemon, tenants)?;
     shares_are_left(daemon_name, daemon, tenants, gpus)?;
     same_user(daemon_name, daemon, tenants)?;
@@ -93,6 +94,26 @@ pub fn on_gpus_of(
             offered.join(", ")
         ),
     })
+}
+
+/// Refuses ordinals where several GPUs would have to be numbered: how a client numbers those of its daemon was not recorded.
+fn numbered_gpus(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    tenants: &[(TenantName, TenantSpec)],
+) -> Result<(), AdmissionError> {
+    let by_ordinal =
+        |(_, tenant): &&(TenantName, TenantSpec)| tenant.visible_devices == VisibleDevices::Ordinal;
+    match tenants.iter().find(by_ordinal).filter(|_| daemon.gpus.len() > 1) {
+        None => Ok(()),
+        Some((name, _)) => Err(AdmissionError {
+            field: "visible_devices",
+            detail: format!(
+                "tenant {name} is told its GPU by ordinal, and daemon {daemon_name} has several GPUs, which programs of other users may number \
+                 otherwise: use a daemon with one GPU, or visible_devices: uuid"
+            ),
+        }),
+    }
 }
 
 /// Tenants that are named in a refusal; of more, the others are counted.

@@ -52,6 +52,9 @@ pub struct TenantSpec<G = GpuUuid> {
     /// Its priority, a hint to the GPU; left out, the daemon's default, or else normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// How its processes are told their GPUs.
+    #[serde(default, skip_serializing_if = "VisibleDevices::is_uuid")]
+    pub visible_devices: VisibleDevices,
     /// Words for people and programs; the manager reads none of them.
     #[serde(default)]
     #[schema(schema_with = labels)]
@@ -61,6 +64,24 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default, with = "crate::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<i64>,
+}
+
+/// What `CUDA_VISIBLE_DEVICES` of a tenant's processes holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VisibleDevices {
+    /// UUIDs, which name the same GPU everywhere.
+    #[default]
+    Uuid,
+    /// `0`, for programs that take it for a number. Under a daemon with one GPU that is its GPU (recorded on H200s); a process that
+    /// runs outside MPS by mistake gets the first GPU of the host.
+    Ordinal,
+}
+
+impl VisibleDevices {
+    fn is_uuid(&self) -> bool {
+        *self == Self::Uuid
+    }
 }
 
 fn none<T>() -> Option<T> {
@@ -101,6 +122,7 @@ impl TenantSpec<GpuRef> {
             active_thread_percentage,
             weight,
             priority,
+            visible_devices,
             labels,
             expires_at,
             ..
@@ -123,6 +145,7 @@ impl TenantSpec<GpuRef> {
             active_thread_percentage,
             weight,
             priority,
+            visible_devices,
             labels,
             expires_at,
         })

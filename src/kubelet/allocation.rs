@@ -13,7 +13,7 @@ use super::places::DevicePlace;
 use crate::domain::count::counted;
 use crate::domain::percentage::ThreadPercentage;
 use crate::domain::provisioning::TenantWeight;
-use crate::domain::tenant::TenantSpec;
+use crate::domain::tenant::{TenantSpec, VisibleDevices};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// The label with the resource of the places.
@@ -130,6 +130,7 @@ impl<'p> RequestedPlaces<'p> {
             active_thread_percentage: Some(self.share),
             weight: TenantWeight::default(),
             priority: None,
+            visible_devices: VisibleDevices::default(),
             labels: self.labels(),
             expires_at: Some(expires_at),
         }

@@ -20,7 +20,19 @@ use crate::mps::process::is_same_directory;
 /// Where container engines find CDI specifications.
 const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Programs that start MPS daemons, or hand out GPUs to be shared, by themselves.
-const OTHER_MANAGERS: [&str; 4] = ["nvidia-device-plugin", "gpu-kubelet-plugin", NVIDIA_MPS, MIG_MANAGER];
+const OTHER_MANAGERS: [&str; 9] = [
+    "nvidia-device-plugin",
+    "gpu-kubelet-plugin",
+    // The DRA driver's before it was called so.
+    "nvidia-dra-plugin",
+    // HAMi's and Volcano's, which limit memory by a library in each process.
+    "hami-device-plugin",
+    "vGPUmonitor",
+    "volcano-vgpu-device-plugin",
+    "volcano-device-plugin",
+    NVIDIA_MPS,
+    MIG_MANAGER,
+];
 /// The one among them that shares GPUs by MPS for NVIDIA's device plugin.
 const NVIDIA_MPS: &str = "mps-control-daemon";
 /// Shows the daemon sets of a cluster.

@@ -49,6 +49,9 @@ pub(super) struct TenantFieldArgs {
     /// Its priority: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
     priority: Option<String>,
+    /// How its processes are told their GPUs: uuid, or ordinal for programs that take `CUDA_VISIBLE_DEVICES` for numbers
+    #[arg(long, value_name = "HOW", hide_possible_values = true, value_parser = ["uuid", "ordinal"])]
+    visible_devices: Option<String>,
     /// A label; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(super) labels: Vec<(String, String)>,
@@ -95,6 +98,7 @@ impl TenantFieldArgs {
             .set(&["active_thread_percentage"], self.thread_percentage)
             .set(&["weight"], self.weight)
             .set(&["priority"], self.priority.as_deref())
+            .set(&["visible_devices"], self.visible_devices.as_deref())
             .set(&["expires_at"], self.ttl.map(expiry));
     }
 

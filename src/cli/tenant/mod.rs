@@ -21,7 +21,7 @@ use super::server::{CallArgs, ask};
 use crate::client::ClientError;
 use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::memory::Bytes;
-use crate::domain::tenant::{EffectiveMemory, EnforcedBy, TenantEffective};
+use crate::domain::tenant::{EffectiveMemory, EnforcedBy, TenantEffective, VisibleDevices};
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::service::tenants::TenantView;
 
@@ -231,6 +231,12 @@ fn details(tenant: &TenantView, names: &GpuNames) -> DetailsTable {
         .row("Memory limit", TableCell::optional(effective.map(|effective| memory_by_gpu(effective, names))))
         .row("SMs", TableCell::optional(share(tenant)))
         .row("Priority", TableCell::optional(effective.map(priority)))
+        .row(
+            "GPUs are named",
+            TableCell::optional(
+                Some("by ordinal").filter(|_| tenant.spec.visible_devices == VisibleDevices::Ordinal),
+            ),
+        )
         .row("Clients", clients_of(tenant))
         .row("Waiting for the daemon", TableCell::optional(Some(waiting).filter(|waiting| *waiting > 0)))
         .row(

@@ -55,6 +55,7 @@ enum UnsetTenantField {
     ThreadPercentage,
     Weight,
     Priority,
+    VisibleDevices,
     Labels,
     Ttl,
 }
@@ -69,6 +70,7 @@ impl UnsetTenantField {
             Self::ThreadPercentage => &["active_thread_percentage"],
             Self::Weight => &["weight"],
             Self::Priority => &["priority"],
+            Self::VisibleDevices => &["visible_devices"],
             Self::Labels => &["labels"],
             Self::Ttl => &["expires_at"],
         }

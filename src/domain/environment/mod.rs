@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::percentage::ThreadPercentage;
 use super::resolution::Resolved;
-use super::tenant::Tenant;
+use super::tenant::{Tenant, VisibleDevices};
 use super::{GpuUuid, MemoryLimit};
 
 /// Variables that decide how a process meets MPS; code that hands out an environment clears the others of these.
@@ -61,7 +61,12 @@ pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";
 pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
     let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];
     let uuids: Vec<&str> = resolved.gpus.iter().map(GpuUuid::as_str).collect();
-    variables.push(("CUDA_VISIBLE_DEVICES".into(), uuids.join(",")));
+    let visible = match tenant.spec.visible_devices {
+        VisibleDevices::Uuid => uuids.join(","),
+        // The client's own number of its daemon's one GPU, whichever of the host that is (recording 30).
+        VisibleDevices::Ordinal => "0".to_owned(),
+    };
+    variables.push(("CUDA_VISIBLE_DEVICES".into(), visible));
     // Of GPUs that it sees alone: another entry would drop them all.
     let limited = resolved.gpus.iter().filter_map(|gpu| Some((gpu, resolved.memory.get(gpu)?)));
     let entries: Vec<String> = limited.map(|(gpu, limit)| format!("{gpu}={}", limit.as_mps())).collect();

@@ -163,6 +163,7 @@ impl FormSpec for TenantSpec<GpuRef> {
         ("active_thread_percentage", Shape::Number, "Percentage"),
         ("weight", Shape::Whole, "Weight"),
         ("priority", Shape::Text, "Priority"),
+        ("visible_devices", Shape::Text, "GPU names"),
         ("labels", Shape::Pairs, "Labels"),
         ("expires_at", Shape::Text, "Expiry"),
     ];
