@@ -79,6 +79,7 @@ pub enum VisibleDevices {
 }
 
 impl VisibleDevices {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
     fn is_uuid(&self) -> bool {
         *self == Self::Uuid
     }

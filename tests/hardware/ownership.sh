@@ -84,6 +84,13 @@ a_daemon_a_gpu() {
     check "and less than 8 GiB of it" true "$(seen_by right '0 < d["devices"][0]["memory_free"] < 8 << 30')"
     check "with CUDA_VISIBLE_DEVICES=0 of its own it sees the same GPU under the same limit" "[\"$GPU1\", true]" \
         "$(seen_by right '[d["devices"][0]["uuid"], 0 < d["devices"][0]["memory_free"] < 8 << 30]' CUDA_VISIBLE_DEVICES=0)"
+    tenant numbers '{"daemon": "gpu1", "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 12, "visible_devices": "ordinal"}'
+    wait_for 30 "the third tenant is read back" is_ready gpu1
+    check "a tenant that is told ordinals sees that GPU as its device 0, under its limit" "[1, \"$GPU1\", 66, true]" \
+        "$(seen_by numbers '[len(d["devices"]), d["devices"][0]["uuid"], d["devices"][0]["sms"], 0 < d["devices"][0]["memory_free"] < 8 << 30]')"
+    clean "$binary" verify --runtime-dir "$RUNTIME" numbers >"$LOGS/verify-numbers.out" 2>&1 || true
+    check "and the manager verifies it with a client of its own" verified "$(head -n 1 "$LOGS/verify-numbers.out")"
+    api DELETE /api/v1/tenants/numbers
     first=$(daemon_now gpu0 'd["status"]["pid"]')
     second=$(daemon_now gpu1 '[d["status"]["pid"], d["status"]["effective"]["servers"][0]["pid"]]')
     kill -KILL "$first"
