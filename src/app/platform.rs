@@ -11,7 +11,7 @@ use crate::gpu::{
     GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited, nvml, sim::SimInventory,
 };
 use crate::host::signal::WORLD_ENV;
-use crate::mps::{Binaries, Capability, InstalledProgram, RunningDriver, capability};
+use crate::mps::{Binaries, Capability, InstalledProgram, capability};
 use crate::sim;
 
 /// The GPUs and the programs.
@@ -35,7 +35,7 @@ impl Platform {
     /// Learns what the control program can do.
     pub(super) async fn probe(&self, runtime_dir: &Path) -> Result<ProbedProgram, StartupError> {
         let program = self.binaries.installed(self.extra_env.clone());
-        let driver = self.inventory.known_driver().ok().and_then(running);
+        let driver = self.inventory.known_driver().ok().and_then(GpuDriver::running);
         let place = runtime_dir.join(CONTROL_PROGRAM);
         let capability = capability::probe(&program, driver.as_ref(), &place).await.map_err(refused)?;
         Ok(ProbedProgram { program, capability })
@@ -58,12 +58,6 @@ impl Platform {
         }
         Ok(())
     }
-}
-
-/// What a control program is compared with.
-pub(super) fn running(driver: GpuDriver) -> Option<RunningDriver> {
-    let GpuDriver { driver_version: version, cuda_version: cuda, .. } = driver;
-    (!version.is_empty()).then_some(RunningDriver { version, cuda })
 }
 
 /// Reads what a maintenance remembers of the GPUs; what cannot be read is as if nothing were remembered.

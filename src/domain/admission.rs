@@ -12,7 +12,7 @@ use super::provisioning::{ProvisioningStrategy, ShareBasis};
 use super::resolution::resolve;
 use super::shares;
 use super::tenant::{TenantSpec, VisibleDevices};
-use super::{GpuUuid, TenantName};
+use super::{DeviceMemoryLimit, GpuUuid, TenantName, ThreadPercentage};
 
 /// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -50,7 +50,10 @@ pub fn admit(
     no_percentages(daemon_name, daemon, tenants)?;
     shares_are_left(daemon_name, daemon, tenants, gpus)?;
     same_user(daemon_name, daemon, tenants)?;
-    if let Some(expected) = daemon.provisioning.expected_clients.filter(|expected| *expected > ceiling) {
+    // Of a daemon that has tenants already it was checked before, and no tenant can change it.
+    if let Some(expected) = daemon.provisioning.expected_clients.filter(|expected| *expected > ceiling)
+        && tenants.is_empty()
+    {
         return Err(AdmissionError {
             field: "daemon",
             detail: format!(
@@ -63,6 +66,7 @@ pub fn admit(
         let here: Vec<&(TenantName, TenantSpec)> =
             tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
         before_volta(daemon_name, daemon, gpu, &here)?;
+        has_compute_mode(daemon_name, daemon, gpu)?;
         within_gpu(gpu, &here)?;
         if daemon.reserves() {
             memory_fits(daemon_name, daemon, gpu, &here)?;
@@ -216,6 +220,21 @@ fn same_user(
     }
 }
 
+/// Refuses a compute mode that could neither be read back nor restored.
+fn has_compute_mode(daemon_name: &str, daemon: &DaemonSpec, gpu: &Gpu) -> Result<(), AdmissionError> {
+    if daemon.compute_mode.is_none() || !gpu.present || gpu.compute_mode.is_some() {
+        return Ok(());
+    }
+    Err(AdmissionError {
+        field: "daemon",
+        detail: format!(
+            "daemon {daemon_name} has a compute_mode, and the driver does not report that of GPU {} ({}), so it could not be restored: leave \
+             compute_mode out",
+            gpu.index, gpu.name
+        ),
+    })
+}
+
 /// Refuses what MPS does not have on GPUs before Volta, where it would be taken and hold nobody (NVIDIA's documentation).
 fn before_volta(
     daemon_name: &str,
@@ -226,11 +245,15 @@ fn before_volta(
     if !gpu.is_before_volta() {
         return Ok(());
     }
+    let limits =
+        |limit: &Option<DeviceMemoryLimit>| limit.as_ref().is_some_and(|limit| limit.on(&gpu.uuid).is_some());
+    let divides =
+        |share: Option<ThreadPercentage>| share.is_some_and(|share| share != ThreadPercentage::FULL);
     let of_tenant = here.iter().find_map(|(name, tenant)| {
         let field = match tenant {
-            one if one.device_memory_limit.is_some() => "device_memory_limit",
+            one if limits(&one.device_memory_limit) => "device_memory_limit",
             one if one.sms.is_some() => "sms",
-            one if one.active_thread_percentage.is_some() => "active_thread_percentage",
+            one if divides(one.active_thread_percentage) => "active_thread_percentage",
             _ => return None,
         };
         Some((field, format!("tenant {name} has {field}")))
@@ -238,8 +261,8 @@ fn before_volta(
     let defaults = &daemon.defaults;
     let of_daemon = match daemon {
         one if one.multi_user => Some("multi_user"),
-        _ if defaults.device_memory_limit.is_some() => Some("defaults.device_memory_limit"),
-        _ if defaults.active_thread_percentage.is_some() => Some("defaults.active_thread_percentage"),
+        _ if limits(&defaults.device_memory_limit) => Some("defaults.device_memory_limit"),
+        _ if divides(defaults.active_thread_percentage) => Some("defaults.active_thread_percentage"),
         one if one.provisioning.strategy != ProvisioningStrategy::None => Some("provisioning"),
         _ => None,
     };

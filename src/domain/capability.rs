@@ -38,3 +38,12 @@ pub struct HostCapability {
     /// Why it cannot, with the version that can and what follows; `null` where it can.
     pub reason: Option<String>,
 }
+
+/// The driver that a control program works with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningDriver {
+    /// Its version, as `535.261.03`.
+    pub version: String,
+    /// The newest CUDA that it runs, as `12.2`; `None` where it does not say.
+    pub cuda: Option<String>,
+}

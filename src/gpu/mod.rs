@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::GpuUuid;
+use crate::domain::capability::RunningDriver;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess, cuda_version};
 
 pub use suspend::{Suspendable, SuspendedGpus};
@@ -83,6 +84,14 @@ pub struct GpuDriver {
     pub simulated: bool,
     /// The simulated host's profile, as `h200x2@13.1`.
     pub profile: Option<String>,
+}
+
+impl GpuDriver {
+    /// What a control program is compared with.
+    pub fn running(self) -> Option<RunningDriver> {
+        let Self { driver_version: version, cuda_version: cuda, .. } = self;
+        (!version.is_empty()).then_some(RunningDriver { version, cuda })
+    }
 }
 
 /// Why the inventory has no answer.

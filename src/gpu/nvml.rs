@@ -252,7 +252,13 @@ fn optional<T>(
 ) -> Result<Option<T>, InventoryError> {
     match read {
         Ok(fact) => Ok(Some(fact)),
-        Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::NotFound) => Ok(None),
+        Err(
+            NvmlError::NotSupported
+            | NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::NotFound
+            | NvmlError::UnexpectedVariant(_)
+            | NvmlError::Utf8Error(_),
+        ) => Ok(None),
         Err(error) => Err(refused(call, Some(gpu))(error)),
     }
 }

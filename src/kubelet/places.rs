@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::DaemonSpec;
+use crate::domain::daemon::{DaemonSpec, Mode};
 use crate::domain::percentage::ThreadPercentage;
 use crate::domain::provisioning::{ShareBasis, SharingTenant, SmShare, TenantWeight};
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
@@ -122,6 +122,10 @@ impl NodeOffer {
 /// Tenants are not counted, since what a class is called may not depend on them.
 fn share(daemon: &DaemonSpec) -> Option<(u32, ThreadPercentage)> {
     let clients = daemon.provisioning.expected_clients?;
+    if daemon.mode == Mode::Static {
+        // Its tenants have partitions, and no percentage can be stated of them.
+        return None;
+    }
     if !daemon.provisioning.is_active() {
         // Memory for each and the same SMs for all.
         let share = daemon.defaults.active_thread_percentage.unwrap_or(ThreadPercentage::FULL);

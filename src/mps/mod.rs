@@ -18,7 +18,7 @@ pub mod process;
 pub mod session;
 
 pub use binaries::{Binaries, BinariesError, InstalledProgram};
-pub use capability::{Capability, ProbeError, RunningDriver};
+pub use capability::{Capability, ProbeError};
 pub use command::{Command, DeviceSelector, Effect};
 pub use control_channel::{ControlChannel, ControlSession};
 pub use control_program::ControlProgram;

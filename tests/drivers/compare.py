@@ -16,10 +16,10 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-BINARY = os.environ["MPS_MANAGER_BINARY"]
+from host import BINARY, eventually, of_process
+
 CUDA = {"470": "11.4", "535": "12.2", "550": "12.4", "555": "12.5"}
 TIMEOUT_S = 30
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
@@ -45,24 +45,8 @@ QUERIES = [
 ]
 
 
-def eventually(what, check):
-    end = time.monotonic() + TIMEOUT_S
-    while not (found := check()):
-        assert time.monotonic() < end, f"never happened: {what}"
-        time.sleep(0.01)
-    return found
-
-
 def pids():
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-
-
-def of_process(pid, file):
-    """The words of a process's command line or environment; none if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 class Side:

@@ -16,7 +16,8 @@ done
 # Lists of their own, so that nothing of this machine's changes; the mirror is the machine's.
 apt=$directory/apt
 mkdir -p "$apt/lists/partial" "$apt/cache"
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | head -n 1)
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' 'Component: main' |
+    awk '$2 !~ /-(security|updates|backports)$/ && !found { found = $1 } END { print found }')
 [ -n "$mirror" ] || { echo "drivers: apt has no source of packages: apt-get update" >&2; exit 1; }
 for version in "${missing[@]}"; do
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror ${suites[$version]} non-free"

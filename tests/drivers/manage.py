@@ -15,20 +15,12 @@ import threading
 import time
 from pathlib import Path
 
-from host import BINARY, Host, Refused, eventually
+from compare import CUDA
+from host import BINARY, Host, Refused, eventually, of_process
 
-CUDA = {"470": "11.4", "535": "12.2", "550": "12.4", "555": "12.5"}
 CALLERS, OUTSIDERS = 64, 4
 # The back-off after server starts that failed in a row: two at once, then 1, 2, 4 and 8 s.
 WATCHED_S, MOST_STARTS = 8, 6
-
-
-def of_process(pid, file):
-    """The words of a process's command line or environment; none if it is gone or dead."""
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 def note(version, text):

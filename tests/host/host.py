@@ -35,6 +35,14 @@ def eventually(what, check, timeout=TIMEOUT_S):
         time.sleep(0.05)
 
 
+def of_process(pid, file):
+    """The words of a process's command line or environment; none if it is gone or dead."""
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 class Refused(Exception):
     """A request that the API refused, with its problem document."""
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 
 use super::Examination;
 use crate::app::CONTROL_PROGRAM;
-use crate::app::platform::{open_nvml, running};
+use crate::app::platform::open_nvml;
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
@@ -48,7 +50,7 @@ impl Examination {
         match seen {
             Ok((_, driver, gpus)) if gpus.is_empty() => {
                 self.add(driver_check(&driver));
-                self.running_driver = running(driver);
+                self.running_driver = driver.running();
                 self.add(gpus_check(&gpus));
                 for id in &rest[1..] {
                     self.add(Check::skipped(id, "the driver lists no GPU"));
@@ -56,7 +58,7 @@ impl Examination {
             }
             Ok((inventory, driver, gpus)) => {
                 self.add(driver_check(&driver));
-                self.running_driver = running(driver);
+                self.running_driver = driver.running();
                 self.add(gpus_check(&gpus));
                 self.add(capability_check(&gpus));
                 self.add(mig_check(&gpus));
@@ -98,16 +100,23 @@ impl Examination {
         };
         let environment =
             self.world.iter().map(|world| (WORLD_ENV.into(), world.clone().into_os_string())).collect();
-        // What the manager was told is kept beside its runtime directory's sockets; who cannot read that asks in a directory of its own.
-        let kept = self.config.runtime_dir.join(CONTROL_PROGRAM);
-        let own = std::env::temp_dir().join(format!("mps-manager-doctor-{}", std::process::id()));
-        let place = if kept.with_extension("json").exists() { kept } else { own.clone() };
-        let probed =
-            capability::probe(&binaries.installed(environment), self.running_driver.as_ref(), &place).await;
-        let _ = fs::remove_file(own.with_extension("json"));
+        let probed = match self.directory_for_asking() {
+            Ok(own) => {
+                let probed = capability::probe(
+                    &binaries.installed(environment),
+                    self.running_driver.as_ref(),
+                    &own.join(CONTROL_PROGRAM),
+                )
+                .await;
+                let _ = fs::remove_dir_all(own);
+                probed.map_err(|error| error.to_string())
+            }
+            Err(error) => Err(format!("there is no directory to ask the control program in: {error}")),
+        };
         match probed {
             Ok(capability) => {
-                self.add(match &capability.other_driver {
+                let driver = self.running_driver.as_ref();
+                self.add(match driver.and_then(|driver| capability.other_driver(driver)) {
                     None => Check::ok(
                         "programs",
                         format!(
@@ -125,14 +134,23 @@ impl Examination {
                 self.add(capabilities_check(&capability));
             }
             Err(error) => {
-                self.add(Check::fail(
-                    "programs",
-                    error.to_string(),
-                    "reinstall the MPS programs of the running driver",
-                ));
+                self.add(Check::fail("programs", error, "reinstall the MPS programs of the running driver"));
                 self.add(Check::skipped("capabilities", "the control program did not say"));
             }
         }
+    }
+}
+
+impl Examination {
+    /// A directory of this process's own, in which an old control program can be asked, with what the manager was told by it.
+    fn directory_for_asking(&self) -> std::io::Result<PathBuf> {
+        let number = getrandom::u64().map_err(std::io::Error::other)?;
+        let own = std::env::temp_dir().join(format!("mps-manager-doctor-{number:016x}"));
+        fs::DirBuilder::new().mode(0o700).create(&own)?;
+        let kept = Path::new(CONTROL_PROGRAM).with_extension("json");
+        // Who may not read it asks.
+        let _ = fs::copy(self.config.runtime_dir.join(&kept), own.join(&kept));
+        Ok(own)
     }
 }
 

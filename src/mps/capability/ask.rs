@@ -34,6 +34,8 @@ struct KnownCommands {
     program: PathBuf,
     /// Its file: device, inode, size, and time of the last change in nanoseconds.
     file: (u64, u64, u64, i128),
+    /// The commands that it was asked, since a later manager may ask more.
+    asked: BTreeSet<String>,
     commands: BTreeSet<String>,
 }
 
@@ -46,14 +48,17 @@ pub(super) async fn commands(
     let file = identity(&program.path).map_err(|error| failed(error.to_string()))?;
     let kept = place.with_extension("json");
     let read = fs::read(&kept).ok().and_then(|text| serde_json::from_slice::<KnownCommands>(&text).ok());
-    if let Some(known) = read.filter(|known| known.program == program.path && known.file == file) {
+    let asked = words();
+    let is_it =
+        |known: &KnownCommands| known.program == program.path && known.file == file && known.asked == asked;
+    if let Some(known) = read.filter(is_it) {
         return Ok(known.commands);
     }
-    let asked = ask_daemon(program, place).await;
+    let answered = ask_daemon(program, place).await;
     // Nothing of it is needed any more, whatever came of it.
     let _ = fs::remove_dir_all(place);
-    let commands = asked.map_err(failed)?;
-    let known = KnownCommands { program: program.path.clone(), file, commands };
+    let commands = answered.map_err(failed)?;
+    let known = KnownCommands { program: program.path.clone(), file, asked, commands };
     let text = serde_json::to_vec(&known).unwrap_or_default();
     if let Err(error) = fs::write(&kept, text) {
         tracing::debug!(path = %kept.display(), %error, "what the control program knows is asked again at the next start");
@@ -85,7 +90,7 @@ async fn ask_daemon(program: &InstalledProgram, place: &Path) -> Result<BTreeSet
         gpus: Vec::new(),
         mode: Mode::Shared,
         multi_user: false,
-        token,
+        token: token.clone(),
         launcher: None,
         deadline: DEADLINE,
     };
@@ -93,16 +98,18 @@ async fn ask_daemon(program: &InstalledProgram, place: &Path) -> Result<BTreeSet
     let control = Control::new(program, pipe_directory);
     let asked = ask(&control).await.map_err(|error| error.to_string());
     let stopped = stop(&control, started.identity, 0).await;
+    // Also one that did not go on request.
+    end_all_of(&token).await;
     let commands = asked?;
     stopped.map_err(|error| error.to_string())?;
     Ok(commands)
 }
 
-/// Sends each command that can be missing, with arguments that change nothing.
-async fn ask(control: &Control) -> Result<BTreeSet<String>, SessionError> {
+/// Each command that can be missing, with arguments that change nothing; that which runs alone is the last.
+fn commands_to_ask() -> Vec<Command> {
     let device = || DeviceSelector::Ordinal(0);
     let server = NO_SERVER;
-    let asked = [
+    vec![
         Command::GetServerList,
         Command::GetServerStatus { server },
         Command::GetClientList { server },
@@ -119,24 +126,32 @@ async fn ask(control: &Control) -> Result<BTreeSet<String>, SessionError> {
         Command::GetDefaultPriority,
         Command::SetDefaultPriority(Priority::Normal),
         Command::ShutdownServer { server },
-    ];
-    let mut known = BTreeSet::new();
-    let mut session = control.session(Instant::now() + DEADLINE)?;
-    for command in asked {
-        note(&mut known, &command, &session.send(&command).await?);
-    }
-    session.close().await;
-    let mut alone = control.session(Instant::now() + DEADLINE)?;
-    let terminate = Command::TerminateClient { server, client: NO_SERVER };
-    note(&mut known, &terminate, &alone.send(&terminate).await?);
-    alone.close().await;
-    Ok(known)
+        Command::TerminateClient { server, client: NO_SERVER },
+    ]
 }
 
-fn note(known: &mut BTreeSet<String>, command: &Command, reply: &[u8]) {
-    let line = command.line();
-    let word = line.split(' ').next().unwrap_or_default();
-    if !matches!(parse::silent(reply), Err(ParseError::UnknownCommand { .. })) {
-        known.insert(word.to_owned());
+fn words() -> BTreeSet<String> {
+    commands_to_ask().iter().map(word).collect()
+}
+
+fn word(command: &Command) -> String {
+    command.line().split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Asks a daemon what it knows.
+async fn ask(control: &Control) -> Result<BTreeSet<String>, SessionError> {
+    let mut known = BTreeSet::new();
+    let mut session = control.session(Instant::now() + DEADLINE)?;
+    for command in commands_to_ask() {
+        if command.runs_alone() {
+            session.close().await;
+            session = control.session(Instant::now() + DEADLINE)?;
+        }
+        let reply = session.send(&command).await?;
+        if !matches!(parse::silent(&reply), Err(ParseError::UnknownCommand { .. })) {
+            known.insert(word(&command));
+        }
     }
+    session.close().await;
+    Ok(known)
 }

@@ -37,7 +37,8 @@ fn versions() {
                 binary_version: version,
                 commands: BTreeSet::new(),
                 options: BTreeSet::new(),
-                other_driver: None,
+                describes_itself: true,
+                program: PathBuf::new(),
             };
             assert!(text.contains(&version.to_string()) || text.contains(&format!("0{version}")));
             capability.lacks_static().is_some_and(|words| words.contains(&capability.cuda_version()))

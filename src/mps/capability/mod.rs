@@ -11,18 +11,18 @@ mod help;
 mod program_file;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::error::OLDEST;
 pub use self::error::ProbeError;
 use super::binaries::InstalledProgram;
-use crate::domain::capability::{CapabilityName, HostCapability};
+use crate::domain::capability::{CapabilityName, HostCapability, RunningDriver};
 use crate::domain::gpu::cuda_version;
 
 /// The first version that refuses other users' changes of its defaults, and that has `get_server_status`: CUDA 12.4 (recording 22).
 const GUARDED_SINCE: u32 = 12_040;
 /// The first version whose `-v` and `--help` say what it is, and that has `device_query`: CUDA 13.0 (recording 22).
-const SPEAKING_SINCE: u32 = 13_000;
+const DESCRIBES_ITSELF_SINCE: u32 = 13_000;
 /// The first version with static partitions, and with 60 clients a device: CUDA 13.1 (NVIDIA's documentation).
 pub const STATIC_SINCE: u32 = 13_010;
 
@@ -45,17 +45,10 @@ pub struct Capability {
     pub commands: BTreeSet<String>,
     /// The options that `--help` lists, with their dashes, short and long: `-d`, `--daemon`.
     pub options: BTreeSet<String>,
-    /// Why it cannot work with the driver of this host: it is another's.
-    pub other_driver: Option<String>,
-}
-
-/// The driver that a control program works with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunningDriver {
-    /// Its version, as `535.261.03`.
-    pub version: String,
-    /// The newest CUDA that it runs, as `12.2`; `None` where it does not say.
-    pub cuda: Option<String>,
+    /// Whether it says by itself what it is, as all do from driver 580 on.
+    pub describes_itself: bool,
+    /// The program.
+    pub program: PathBuf,
 }
 
 /// Learns what a control program can do.
@@ -68,8 +61,8 @@ pub async fn probe(
     place: &Path,
 ) -> Result<Capability, ProbeError> {
     let own = help::read(program, place).await?;
-    let says_itself = own.is_some();
     let of_driver = driver.and_then(|driver| version_number(driver.cuda.as_deref()?));
+    let describes_itself = own.is_some();
     let (version, commands, options) = match own {
         Some(own) => (own.version, own.commands, own.options),
         None => {
@@ -81,7 +74,7 @@ pub async fn probe(
             let least = if commands.contains("get_server_status") { GUARDED_SINCE } else { OLDEST };
             // Under a driver whose own program would say its version, this one is another's.
             (
-                of_driver.filter(|version| *version < SPEAKING_SINCE).unwrap_or(least),
+                of_driver.filter(|version| *version < DESCRIBES_ITSELF_SINCE).unwrap_or(least),
                 commands,
                 BTreeSet::new(),
             )
@@ -95,11 +88,13 @@ pub async fn probe(
         let why = format!("does not know {}", missing.join(", "));
         return Err(ProbeError::TooOld { path: program.path.clone(), why });
     }
-    let other_driver = driver.and_then(|driver| {
-        let is_older = !says_itself && of_driver.is_some_and(|version| version >= SPEAKING_SINCE);
-        other_driver(&program.path, program_file::driver(&program.path).as_deref(), driver, is_older)
-    });
-    Ok(Capability { binary_version: version, commands, options, other_driver })
+    Ok(Capability {
+        binary_version: version,
+        commands,
+        options,
+        describes_itself,
+        program: program.path.clone(),
+    })
 }
 
 fn too_old(program: &InstalledProgram, version: u32) -> ProbeError {
@@ -138,6 +133,15 @@ fn version_number(text: &str) -> Option<u32> {
 }
 
 impl Capability {
+    /// Why the program cannot work with the driver that runs: it is of another one. Both may have been replaced since the program was asked,
+    /// so its file is read anew.
+    pub fn other_driver(&self, driver: &RunningDriver) -> Option<String> {
+        let of_driver = driver.cuda.as_deref().and_then(version_number);
+        let is_older =
+            !self.describes_itself && of_driver.is_some_and(|version| version >= DESCRIBES_ITSELF_SINCE);
+        other_driver(&self.program, program_file::driver(&self.program).as_deref(), driver, is_older)
+    }
+
     /// Whether it can divide a GPU into static partitions of SMs (13.1 and later; not recorded here).
     pub fn static_partitions(&self) -> bool {
         self.commands.contains("sm_partition") && self.options.contains("-S")
@@ -188,13 +192,13 @@ impl Capability {
             capability(
                 CapabilityName::DeviceQuery,
                 (!self.commands.contains("device_query")).then(|| {
-                    since(SPEAKING_SINCE, "a daemon does not list its devices, which are taken from its environment")
+                    since(DESCRIBES_ITSELF_SINCE, "a daemon does not list its devices, which are taken from its environment")
                 }),
             ),
             capability(
                 CapabilityName::GuardedDefaults,
                 (!self.guarded_defaults()).then(|| {
-                    since(GUARDED_SINCE, "any user who reaches a daemon's socket may change its default limits; that is found and restored")
+                    since(GUARDED_SINCE, "any user who reaches a daemon's socket may change its default limits; that is found, and restored unless the daemon's drift_policy is report")
                 }),
             ),
         ]

@@ -25,7 +25,13 @@ fn version_13_0_capabilities_are_read() {
             .collect();
     assert_eq!(options, expected);
     assert_eq!(commands.len(), 19, "{commands:?}");
-    let capability = Capability { binary_version: 13_000, commands, options, other_driver: None };
+    let capability = Capability {
+        binary_version: 13_000,
+        commands,
+        options,
+        describes_itself: true,
+        program: PathBuf::new(),
+    };
     let lacking = capability.lacks_static().expect("13.0 has none");
     assert!(lacking.contains("13010 (CUDA 13.1)") && lacking.contains("is 13000 (CUDA 13.0):"), "{lacking}");
     assert_eq!((capability.client_ceiling(), capability.cuda_version().as_str()), (48, "13.0"));
@@ -39,7 +45,13 @@ fn version_13_0_capabilities_are_read() {
 #[test]
 fn missing_capabilities_name_the_version_they_need() {
     let commands = REQUIRED.into_iter().map(str::to_owned).collect();
-    let old = Capability { binary_version: 12_020, commands, options: BTreeSet::new(), other_driver: None };
+    let old = Capability {
+        binary_version: 12_020,
+        commands,
+        options: BTreeSet::new(),
+        describes_itself: true,
+        program: PathBuf::new(),
+    };
     let listed = old.list();
     assert!(listed.iter().all(|one| !one.available), "{listed:?}");
     for (one, version) in listed.iter().zip(["13.1", "12.4", "13.0", "12.4"]) {

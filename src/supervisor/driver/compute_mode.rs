@@ -146,8 +146,7 @@ impl SupervisorContext {
         let Some(found) = gpus.into_iter().find(|known| known.uuid == *gpu) else { return Ok(None) };
         found.compute_mode.map(Some).ok_or_else(|| {
             format!(
-                "the driver does not report the compute mode of {gpu}, so it is left alone: take compute_mode out of the daemon's spec, and \
-                 processes outside MPS are reported all the same"
+                "the driver does not report the compute mode of {gpu}, so it is left alone: take compute_mode out of the daemon's spec"
             )
         })
     }
@@ -342,7 +341,8 @@ pub(crate) mod tests {
                 binary_version: 13_000,
                 commands: BTreeSet::from(["get_server_status".to_owned()]),
                 options: BTreeSet::default(),
-                other_driver: None,
+                describes_itself: true,
+                program: "/nonexistent/program".into(),
             },
             prober: Arc::new(crate::gpu::probe::Prober::new(&[])),
             gpu_presence: watch::channel(GpuPresence::default()).0,

@@ -61,7 +61,10 @@ impl Driver {
         let listed = self.state.seen.iter().flat_map(|seen| &seen.servers);
         let serving = listed.clone().filter(|server| server.is_active()).map(|server| server.pid);
         self.logs.polled(listed.map(|server| server.pid));
-        self.logs.recovered(serving);
+        if self.context.capability.server_status() {
+            // Where the log alone says what a server does, nothing else says that its fault is over.
+            self.logs.recovered(serving);
+        }
         self.logs.prune();
         self.note_fault_holders();
         if self.state.drift.present {

@@ -10,6 +10,7 @@ use crate::domain::DaemonName;
 use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Incarnation, Mode};
 use crate::domain::plan::Desired;
+use crate::gpu::GpuDriver;
 use crate::host::Identity;
 use crate::host::process::{death, is_alive};
 use crate::mps::process::{self as daemon, DaemonSearch, RecordedProcess, StartSpec};
@@ -201,8 +202,9 @@ impl Driver {
     /// What blocks a start.
     async fn blocker(&self, desired: &Desired) -> Option<Blocker> {
         let inventory = Arc::clone(&self.context.inventory);
-        let present = match tokio::task::spawn_blocking(move || inventory.gpus()).await {
-            Ok(Ok(gpus)) => gpus,
+        let asked = move || inventory.gpus().map(|gpus| (gpus, inventory.driver().ok()));
+        let (present, driver) = match tokio::task::spawn_blocking(asked).await {
+            Ok(Ok(answered)) => answered,
             Ok(Err(error)) => {
                 return Some(Blocker { reason: ConditionReason::NoInventory, message: error.to_string() });
             }
@@ -213,8 +215,9 @@ impl Driver {
         if let Some(blocker) = GpuPresence::of(&present).blocker(desired) {
             return Some(blocker);
         }
-        if let Some(why) = &self.context.capability.other_driver {
-            return Some(Blocker { reason: ConditionReason::ProgramsOfAnotherDriver, message: why.clone() });
+        let driver = driver.and_then(GpuDriver::running);
+        if let Some(message) = driver.and_then(|driver| self.context.capability.other_driver(&driver)) {
+            return Some(Blocker { reason: ConditionReason::ProgramsOfAnotherDriver, message });
         }
         if let Some(why) = self.context.capability.lacks_static().filter(|_| desired.mode == Mode::Static) {
             let message = format!("{why}, or set the daemon's mode to shared");

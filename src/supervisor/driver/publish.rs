@@ -81,7 +81,7 @@ impl Driver {
                 ConditionReason::OldDriver,
                 format!(
                     "MPS of CUDA {} lets every client change the daemon's default limits: such a change is drift, found by the daemon's log and \
-                     restored, and holds for clients that connect meanwhile; a driver from 550 (CUDA 12.4) on refuses it",
+                     restored unless drift_policy is report, and holds for clients that connect meanwhile; a driver from 550 (CUDA 12.4) on refuses it",
                     self.context.capability.cuda_version()
                 ),
             )

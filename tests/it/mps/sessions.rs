@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use mps_manager::domain::capability::RunningDriver;
 use mps_manager::domain::{MemoryLimit, Priority, ThreadPercentage};
 use mps_manager::host::Signal;
 use mps_manager::host::process::find_by_env;
 use mps_manager::mps::log::{self, LogEvent};
 use mps_manager::mps::parse::{self, Clients, LimitReading, Terminated};
 use mps_manager::mps::session::NoReplyCause;
-use mps_manager::mps::{Command, Control, DeviceSelector, RunningDriver, SessionError, capability};
+use mps_manager::mps::{Command, Control, DeviceSelector, SessionError, capability};
 use tokio::time::Instant;
 
 use super::host::{Host, ask, connected, deadline, server};
@@ -57,7 +58,9 @@ async fn old_program_is_asked_once_by_a_daemon() {
         // What it knew is kept for this very file.
         let kept = place.with_extension("json");
         let text = std::fs::read_to_string(&kept).expect("kept");
-        std::fs::write(&kept, text.replace("get_client_list", "kept_word")).expect("written");
+        let (asked, knew) = text.split_at(text.find("\"commands\"").expect("what it knew"));
+        let changed = format!("{asked}{}", knew.replace("get_client_list", "kept_word"));
+        std::fs::write(&kept, changed).expect("written");
         assert!(probe().await.commands.contains("kept_word"));
         std::fs::write(&kept, text.replace(&host.binaries.control.display().to_string(), "/elsewhere"))
             .expect("written");

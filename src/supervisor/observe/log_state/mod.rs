@@ -225,6 +225,7 @@ impl LogState {
             }
             LogEvent::ClientConnected(client) => {
                 self.intake.remove(&record.pid);
+                self.starting.remove(&record.pid);
                 self.left.remove(&client.pid);
                 if client.context == 0 {
                     // A new process; it can do nothing before it has a context.
@@ -313,6 +314,7 @@ impl LogState {
     /// Lines may have been missed: who is connected is no longer known, before the next poll.
     pub(crate) fn missed(&mut self) {
         self.followed.clear();
+        self.starting.clear();
     }
 
     /// A poll has listed all clients of these servers.

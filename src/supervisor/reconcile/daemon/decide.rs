@@ -139,8 +139,10 @@ impl DaemonReconciler {
     /// The settings to write: all that differ, but what others changed only where the policy is to restore it.
     fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
         let mut wrong = differences(desired, seen);
-        if desired.drift_policy == DriftPolicy::Report && self.applied == desired.generation {
+        if desired.drift_policy == DriftPolicy::Report {
             let theirs = drifted(desired, seen, &wrong);
+            let theirs: Vec<_> =
+                theirs.into_iter().filter(|(changed, _)| self.was_held(desired, changed)).collect();
             wrong.retain(|difference| theirs.iter().all(|(changed, _)| changed != difference));
         }
         wrong

@@ -215,8 +215,7 @@ impl DaemonReconciler {
             self.retry_at = 0;
             self.failures.clear();
         }
-        self.server_failures.clear();
-        self.server_retry_at = 0;
+        self.forget_failed_servers();
     }
 
     /// A control process was started.
@@ -270,7 +269,7 @@ impl DaemonReconciler {
         self.poll_failure = None;
         self.silence = WedgeDetector::default();
         self.server_requested_at = None;
-        self.server_serves();
+        self.forget_failed_servers();
         self.writes = 0;
         self.next_poll = 0;
         self.debounce.forget();
@@ -303,8 +302,8 @@ impl DaemonReconciler {
         self.server_failures.len()
     }
 
-    /// A server takes clients, or none is needed.
-    fn server_serves(&mut self) {
+    /// A server takes clients, or none is needed, or somebody has seen to it.
+    fn forget_failed_servers(&mut self) {
         self.failed_server = None;
         self.server_failures.clear();
         self.server_retry_at = 0;

@@ -37,7 +37,7 @@ impl DaemonReconciler {
                 let serving = seen.is_serving();
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_requested_at = None;
-                    self.server_serves();
+                    self.forget_failed_servers();
                 }
                 let settings = desired.is_observed() || (serving && differences(desired, &seen).is_empty());
                 self.seen = Some(seen);
@@ -62,17 +62,19 @@ impl DaemonReconciler {
         }
     }
 
+    /// Whether this setting had been read back in this generation: then another program has changed it since.
+    pub(super) fn was_held(&self, desired: &Desired, difference: &SettingDifference) -> bool {
+        let with_server = self.applied == desired.generation;
+        let without = self.defaults_held == desired.generation && difference.is_default();
+        // One that is only observed has no desired value.
+        !desired.is_observed() && (with_server || without)
+    }
+
     /// Counts settings that had been read back in this generation and were changed since; a poll that finds the
     /// same as the one before finds nothing new, unless they had been restored in between.
     fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
         let mut differences = differences(desired, seen);
-        if desired.is_observed() {
-            // It has no desired value.
-            differences.clear();
-        } else if self.applied != desired.generation {
-            let held = self.defaults_held == desired.generation;
-            differences.retain(|difference| held && difference.is_default());
-        }
+        differences.retain(|difference| self.was_held(desired, difference));
         let found: Vec<Drifted> =
             drifted(desired, seen, &differences).into_iter().map(|(_, drifted)| drifted).collect();
         let known = self.drift.present && !wrote && self.drift.last == found;

@@ -122,6 +122,9 @@ fn changed_defaults_are_drift_before_any_server_runs() {
     state.polled(read(Some(4 << 30)), true, &desired, 1, INTERVAL);
     state.polled(read(Some(1 << 30)), false, &desired, 2, INTERVAL);
     assert_eq!((state.drift.count, state.drift.present), (1, true));
+    assert!(matches!(state.decide(&desired, 0, 2), ReconcileStep::Sync(wrong) if wrong.len() == 1));
+    let reports = Desired { drift_policy: DriftPolicy::Report, ..desired.clone() };
+    assert_eq!(state.decide(&reports, 0, 2), ReconcileStep::StartServer(0), "it stays as others made it");
     state.polled(read(Some(4 << 30)), true, &desired, 3, INTERVAL);
     assert_eq!((state.drift.count, state.drift.present), (1, false));
 }
@@ -148,6 +151,7 @@ fn failing_server_is_requested_after_a_pause() {
     // An explicit request tries at once, and a server that serves ends it.
     state.try_again();
     assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
+    assert_eq!((state.failed_server, state.failed_servers()), (None, 0), "nothing is counted before that");
     state.server_requested(now);
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(24, "ACTIVE")])), false, &desired, now, INTERVAL);
     assert_eq!((state.failed_server, state.failed_servers()), (None, 0));
