@@ -498,6 +498,20 @@ mod tests {
     }
 
     #[test]
+    fn ordinals_number_one_gpu() {
+        let ordinal = (
+            TenantName::parse("t0").expect("name"),
+            spec(r#"{"daemon":"gpu0","visible_devices":"ordinal"}"#),
+        );
+        let tenants = std::slice::from_ref(&ordinal);
+        assert_eq!(admit("gpu0", &daemon(""), tenants, &[h200(0), h200(1)], 48), Ok(()));
+        let mut pair = daemon("");
+        pair.gpus.push(h200(1).uuid);
+        let error = admit("gpu0", &pair, tenants, &[h200(0), h200(1)], 48).expect_err("two to number");
+        assert_eq!(error.field, "visible_devices");
+    }
+
+    #[test]
     fn own_shares_leave_something_to_divide() {
         let uniform = daemon(r#","provisioning":{"strategy":"uniform"}"#);
         let own = r#"{"daemon":"gpu0","active_thread_percentage":25,"max_clients":4}"#;

@@ -56,19 +56,6 @@ fn ordinals_name_the_gpu_of_the_daemon() {
     assert_eq!(verified["outcome"], "verified", "{verified}");
     let second = host.api().get("/api/v1/gpus/1").ok();
     assert_eq!(verified["comparisons"][1]["seen"], second["uuid"], "{verified}");
-    // Where there are several, nobody has recorded how they are numbered.
-    let both = InProcess::stopped();
-    for name in ["gpu0", "gpu1"] {
-        for tenant in ["demo", "batch"] {
-            both.api().delete(&format!("/api/v1/tenants/{tenant}"));
-        }
-        both.api().delete(&format!("/api/v1/daemons/{name}"));
-    }
-    let of_both = json!({"gpus": ["0", "1"], "desired_state": "stopped"});
-    assert_eq!(both.api().put("/api/v1/daemons/pair", &of_both).status, 201);
-    let spec = json!({"daemon": "pair", "visible_devices": "ordinal"});
-    let refused = both.api().tenant("numbers", &spec).problem(409, "not-admitted");
-    assert_eq!(refused["errors"][0]["pointer"], "/visible_devices", "{refused}");
 }
 
 #[test]
