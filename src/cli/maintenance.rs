@@ -80,10 +80,17 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
                 let operation: Operation = client.post(MAINTENANCE, &request).await?;
                 let words = OperationWords {
                     doing: "beginning maintenance",
-                    done: "maintenance has begun: the driver is released",
+                    done: "maintenance has begun: the manager has released the driver",
                     failed: "maintenance did not begin",
                 };
-                follow(&client, operation, wait, call.format(), words).await
+                let code = follow(&client, operation, wait, call.format(), words).await?;
+                let view: MaintenanceView = client.get(MAINTENANCE).await?;
+                if view.state == Some(MaintenanceState::Active) {
+                    for holder in view.holders.iter().flatten() {
+                        eprintln!("still open: {} in {holder}", holder.files.join(", "));
+                    }
+                }
+                Ok(code)
             }
             MaintenanceCommand::End { wait, call } => {
                 let client = call.client()?;
@@ -133,7 +140,18 @@ fn print(call: &CallArgs, view: &MaintenanceView) {
         .row("Daemons", TableCell::joined(&view.daemons))
         .row("Driver", if view.live { "in use by the manager" } else { "released" });
     for holder in view.holders.iter().flatten() {
-        details = details.row("Open in", format!("{}  {}", holder.id, holder.command));
+        let unit = holder.unit.as_ref().map_or_else(String::new, |unit| format!("  ({unit})"));
+        details = details
+            .row("Open in", format!("{}  {}{unit}  {}", holder.id, holder.command, holder.files.join(" ")));
+    }
+    for module in view.modules.iter().flatten() {
+        let users = if module.used_by.is_empty() {
+            String::new()
+        } else {
+            format!(", of which by modules: {}", module.used_by.join(", "))
+        };
+        details =
+            details.row("Module", format!("{}  in use {} times{users}", module.name, module.references));
     }
     if let Some(why) = &view.holders_unknown {
         details = details.row("Open in", format!("unknown: {why}"));

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::GpuUuid;
 use super::client::ClientId;
 use super::gpu::GpuRef;
+use super::{DaemonName, GpuUuid};
 
 /// What happens to the clients that are still there when the time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
@@ -112,7 +112,7 @@ impl Maintenance {
     }
 }
 
-/// A process that has the device file of a GPU open.
+/// A process that has device files of GPUs, or of the whole driver, open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DeviceHolder {
     /// Its process ID and start time, which identify it forever.
@@ -125,14 +125,68 @@ pub struct DeviceHolder {
     pub command: String,
     /// The GPUs whose files it has open.
     pub gpus: Vec<GpuUuid>,
+    /// The device files that it has open, as `/dev/nvidiactl`.
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// The systemd service that it belongs to, which may start it again; `null` where there is none.
+    #[serde(default)]
+    pub unit: Option<String>,
     /// Whether it is the manager, one of its control daemons or servers, or a program that the manager started.
     pub ours: bool,
+    /// The daemon of this manager whose process it is.
+    #[serde(default)]
+    pub daemon: Option<DaemonName>,
+    /// Whether it is the manager itself or a program that it started, which lets go by itself.
+    #[serde(skip)]
+    pub is_manager: bool,
+}
+
+impl DeviceHolder {
+    /// Whether it is ours and no stop of these daemons ends it.
+    pub fn outlasts(&self, stopped: &[DaemonName]) -> bool {
+        self.ours && !self.is_manager && self.daemon.as_ref().is_none_or(|daemon| !stopped.contains(daemon))
+    }
+}
+
+/// A module of the driver that is loaded, and what keeps it from being unloaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DriverModule {
+    /// Its name, as `nvidia_uvm`.
+    pub name: String,
+    /// How often it is in use: by open files, by the kernel itself, and once by each of `used_by`.
+    pub references: u32,
+    /// The modules that use it.
+    pub used_by: Vec<String>,
+}
+
+/// The modules of NVIDIA's driver in `/proc/modules`.
+///
+/// ```text
+/// nvidia 56823808 42 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (PO)
+/// ```
+pub fn driver_modules(text: &str) -> Vec<DriverModule> {
+    let lines = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let modules = lines.filter_map(|words| {
+        let [name, _, references, used_by, ..] = words[..] else { return None };
+        let is_the_drivers = name == "nvidia" || name.starts_with("nvidia_");
+        is_the_drivers.then_some(DriverModule {
+            name: name.to_owned(),
+            references: references.parse().ok()?,
+            used_by: used_by
+                .split(',')
+                .filter(|user| !matches!(*user, "" | "-"))
+                .map(str::to_owned)
+                .collect(),
+        })
+    });
+    modules.collect()
 }
 
 impl std::fmt::Display for DeviceHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command: String = self.command.chars().take(80).collect();
-        write!(f, "{} ({})", self.pid, command.trim_end())
+        write!(f, "{} ({})", self.pid, command.trim_end())?;
+        self.unit.as_ref().map_or(Ok(()), |unit| write!(f, " of {unit}"))
     }
 }
 
@@ -142,54 +196,76 @@ pub struct OwnProcesses {
     /// The manager's process ID.
     pub manager: u32,
     /// The directory of all daemons that it gives directories to.
-    pub daemons: PathBuf,
-    /// The control processes, adopted ones included.
-    pub controls: Vec<ClientId>,
-    /// The tokens of their starts.
-    pub tokens: Vec<String>,
-    /// The pipe directories of those that were adopted where they are.
-    pub pipe_directories: Vec<PathBuf>,
+    pub directory: PathBuf,
+    /// Its daemons, those that are only observed left out.
+    pub daemons: Vec<OwnDaemon>,
     /// The tokens of daemons that are only observed from now on: those are their owners'.
     pub left_alone: Vec<String>,
 }
 
+/// What is known of a daemon's processes.
+#[derive(Debug, Clone)]
+pub struct OwnDaemon {
+    /// The daemon.
+    pub name: DaemonName,
+    /// Its control process, if that lives.
+    pub control: Option<u32>,
+    /// The token of its start.
+    pub token: String,
+    /// Its pipe directory, if it was adopted where it is.
+    pub pipe_directory: Option<PathBuf>,
+}
+
+/// Whose a process is, if it is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner<'a> {
+    /// The manager itself, or a program that it started.
+    Manager,
+    /// A daemon of it.
+    Daemon(&'a DaemonName),
+    /// A daemon of it that is recorded no longer.
+    Unrecorded,
+}
+
 /// What shows whose a process is.
 #[derive(Debug, Clone, Default)]
-pub struct OwnershipSigns<'a> {
+pub struct OwnershipSigns {
     /// Its process ID.
     pub pid: u32,
     /// Its parents, nearest first.
-    pub ancestors: &'a [u32],
-    /// The control processes of ours that live.
-    pub controls: &'a [u32],
+    pub ancestors: Vec<u32>,
     /// The token of a control daemon's start in its environment.
     pub token: Option<String>,
     /// The pipe directory in its environment, if it is the one of that name here.
     pub pipe_directory: Option<PathBuf>,
-    /// The name of its program.
-    pub program: Option<&'a str>,
+    /// Whether it runs the server program, and its parent no control program any more.
+    pub stranded_server: bool,
 }
 
-/// NVIDIA's two programs.
-const PROGRAMS: [&str; 2] = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
-
-/// Whether a process is one of ours: this manager, a program that it started, or a control daemon or server of it.
+/// Whose a process is, by process and token; `None` when it is not ours.
 ///
 /// Daemons and servers leave the manager's family, and have the token of their start instead. Another manager's have
-/// one too, but a pipe directory outside `daemons`. One that was adopted has no token: it is known by its process, its
-/// servers by their parent, and those that have lost it by their program and the directory that was adopted.
-pub fn is_ours(signs: &OwnershipSigns<'_>, ours: &OwnProcesses) -> bool {
-    let family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
+/// one too, but a pipe directory outside `directory`. One that was adopted has no token: it is known by its process and
+/// its servers by their parent. The directory alone shows nothing, since anybody may start a control daemon there after
+/// ours; only a server that has lost its control daemon is known by it.
+pub fn owner<'a>(signs: &OwnershipSigns, ours: &'a OwnProcesses) -> Option<Owner<'a>> {
     let pipe = signs.pipe_directory.as_deref();
-    let marked = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token)).is_some_and(|token| {
-        ours.tokens.contains(token) || pipe.is_some_and(|pipe| pipe.starts_with(&ours.daemons))
-    });
+    let token = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token));
     let parent = signs.ancestors.first();
-    let control =
-        signs.controls.contains(&signs.pid) || parent.is_some_and(|pid| signs.controls.contains(pid));
-    let left = signs.program.is_some_and(|program| PROGRAMS.contains(&program))
-        && pipe.is_some_and(|pipe| ours.pipe_directories.iter().any(|known| known == pipe));
-    family || marked || control || left
+    let daemon = ours.daemons.iter().find(|daemon| {
+        token == Some(&daemon.token)
+            || daemon.control.is_some_and(|pid| pid == signs.pid || Some(&pid) == parent)
+            || (signs.stranded_server && pipe.is_some() && pipe == daemon.pipe_directory.as_deref())
+    });
+    let unrecorded = || {
+        let is_marked = token.is_some() && pipe.is_some_and(|pipe| pipe.starts_with(&ours.directory));
+        is_marked.then_some(Owner::Unrecorded)
+    };
+    let family = || {
+        let is_family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
+        is_family.then_some(Owner::Manager)
+    };
+    daemon.map(|daemon| Owner::Daemon(&daemon.name)).or_else(unrecorded).or_else(family)
 }
 
 #[cfg(test)]
@@ -225,79 +301,104 @@ mod tests {
 
     #[test]
     fn own_processes_are_recognised_by_kin_and_token() {
+        let name = |name: &str| DaemonName::parse(name).expect("a name");
         let known = OwnProcesses {
             manager: 100,
-            daemons: "/run/mps-manager/daemons".into(),
-            tokens: vec!["known".into()],
+            directory: "/run/mps-manager/daemons".into(),
+            daemons: vec![
+                OwnDaemon { name: name("gpu0"), control: None, token: "known".into(), pipe_directory: None },
+                OwnDaemon {
+                    name: name("adopted"),
+                    control: Some(50),
+                    token: "unused".into(),
+                    pipe_directory: Some("/run/theirs".into()),
+                },
+            ],
             left_alone: vec!["observed".into()],
-            pipe_directories: vec!["/run/theirs".into()],
-            ..OwnProcesses::default()
         };
-        let ours = |signs: OwnershipSigns<'_>| is_ours(&signs, &known);
-        let (pipe, token) = (|path: &str| Some(PathBuf::from(path)), Some("some".to_owned()));
-        assert!(ours(OwnershipSigns { pid: 100, ..OwnershipSigns::default() }));
-        assert!(
-            ours(OwnershipSigns { pid: 7, ancestors: &[6, 100, 1], ..OwnershipSigns::default() }),
-            "a probe"
-        );
+        let (gpu0, adopted) = (name("gpu0"), name("adopted"));
+        let pipe = |path: &str| Some(PathBuf::from(path));
+        let token = |token: &str| Some(token.to_owned());
         let server = pipe("/run/mps-manager/daemons/gpu0/pipe");
-        assert!(ours(OwnershipSigns {
-            pid: 8,
-            token: token.clone(),
-            pipe_directory: server.clone(),
-            ..OwnershipSigns::default()
-        }));
-        let observed = Some("observed".to_owned());
-        assert!(!ours(OwnershipSigns {
-            pid: 8,
-            token: observed,
-            pipe_directory: server.clone(),
-            ..OwnershipSigns::default()
-        }));
-        assert!(
-            !ours(OwnershipSigns { pid: 9, pipe_directory: server, ..OwnershipSigns::default() }),
-            "a tenant's client"
-        );
-        let other = pipe("/run/other/daemons/gpu0/pipe");
-        assert!(!ours(OwnershipSigns {
-            pid: 9,
-            token: token.clone(),
-            pipe_directory: other,
-            ..OwnershipSigns::default()
-        }));
-        assert!(!ours(OwnershipSigns { pid: 9, token, ..OwnershipSigns::default() }));
-        assert!(!ours(OwnershipSigns { pid: 9, ancestors: &[1], ..OwnershipSigns::default() }));
-        assert!(ours(OwnershipSigns { pid: 9, token: Some("known".into()), ..OwnershipSigns::default() }));
+        let signs = OwnershipSigns::default;
+        let stranded =
+            |pipe_directory| OwnershipSigns { pid: 52, pipe_directory, stranded_server: true, ..signs() };
+        let cases = [
+            (OwnershipSigns { pid: 100, ..signs() }, Some(Owner::Manager), "the manager"),
+            (
+                OwnershipSigns { pid: 7, ancestors: vec![6, 100, 1], ..signs() },
+                Some(Owner::Manager),
+                "its probe",
+            ),
+            (
+                OwnershipSigns { pid: 9, token: token("known"), ..signs() },
+                Some(Owner::Daemon(&gpu0)),
+                "a known token",
+            ),
+            (
+                OwnershipSigns { pid: 8, token: token("some"), pipe_directory: server.clone(), ..signs() },
+                Some(Owner::Unrecorded),
+                "an unknown token below our directory",
+            ),
+            (
+                OwnershipSigns {
+                    pid: 8,
+                    token: token("observed"),
+                    pipe_directory: server.clone(),
+                    ..signs()
+                },
+                None,
+                "one that is only observed now",
+            ),
+            (OwnershipSigns { pid: 9, pipe_directory: server, ..signs() }, None, "a tenant's client"),
+            (
+                OwnershipSigns {
+                    pid: 9,
+                    token: token("some"),
+                    pipe_directory: pipe("/run/other/daemons/gpu0/pipe"),
+                    ..signs()
+                },
+                None,
+                "another manager's",
+            ),
+            (OwnershipSigns { pid: 9, token: token("some"), ..signs() }, None, "a token that says nothing"),
+            (OwnershipSigns { pid: 9, ancestors: vec![1], ..signs() }, None, "a stranger"),
+            (
+                OwnershipSigns { pid: 50, ..signs() },
+                Some(Owner::Daemon(&adopted)),
+                "an adopted control process",
+            ),
+            (
+                OwnershipSigns { pid: 51, ancestors: vec![50, 1], ..signs() },
+                Some(Owner::Daemon(&adopted)),
+                "its server",
+            ),
+            (stranded(pipe("/run/theirs")), Some(Owner::Daemon(&adopted)), "a server that has lost it"),
+            (stranded(pipe("/run/elsewhere")), None, "a server of nobody here"),
+            (
+                OwnershipSigns { pid: 53, pipe_directory: pipe("/run/theirs"), ..signs() },
+                None,
+                "a client, or a control daemon that another started there",
+            ),
+        ];
+        for (signs, expected, what) in cases {
+            assert_eq!(owner(&signs, &known), expected, "{what}");
+        }
+    }
 
-        // Adopted: the control process, its server, a server that has lost it, and a client, which is its tenant's.
-        let controls = [50];
-        assert!(ours(OwnershipSigns { pid: 50, controls: &controls, ..OwnershipSigns::default() }));
-        assert!(ours(OwnershipSigns {
-            pid: 51,
-            ancestors: &[50, 1],
-            controls: &controls,
-            ..OwnershipSigns::default()
-        }));
-        let theirs = pipe("/run/theirs");
-        let program = Some("nvidia-cuda-mps-server");
-        assert!(ours(OwnershipSigns {
-            pid: 52,
-            program,
-            pipe_directory: theirs.clone(),
-            ..OwnershipSigns::default()
-        }));
-        assert!(!ours(OwnershipSigns {
-            pid: 53,
-            program: Some("python"),
-            pipe_directory: theirs,
-            ..OwnershipSigns::default()
-        }));
-        let elsewhere = pipe("/run/elsewhere");
-        assert!(!ours(OwnershipSigns {
-            pid: 54,
-            program,
-            pipe_directory: elsewhere,
-            ..OwnershipSigns::default()
-        }));
+    #[test]
+    fn modules_of_the_driver_are_read_with_their_users() {
+        let text = "nvidia_uvm 4857856 2 - Live 0x0000000000000000 (PO)\n\
+                    nvidia_drm 131072 0 - Live 0x0000000000000000 (PO)\n\
+                    nvidia 56823808 42 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (PO)\n\
+                    nvidiafb 61440 1 - Live 0x0\nnvme 61440 3 - Live 0x0\nnonsense\n";
+        let modules = driver_modules(text);
+        let found: Vec<_> =
+            modules.iter().map(|one| (one.name.as_str(), one.references, one.used_by.join("+"))).collect();
+        let both = "nvidia_uvm+nvidia_modeset".to_owned();
+        assert_eq!(
+            found,
+            [("nvidia_uvm", 2, String::new()), ("nvidia_drm", 0, String::new()), ("nvidia", 42, both)]
+        );
     }
 }

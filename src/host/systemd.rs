@@ -99,6 +99,16 @@ fn cgroup_in(file: impl io::Read) -> Option<String> {
     named.clone().filter(|path| path != "/").or(unified).or(named)
 }
 
+/// The systemd service that a process belongs to, as `ssh.service`; `None` where it belongs to none.
+pub fn service(pid: u32) -> Option<String> {
+    service_in(&cgroup(pid)?)
+}
+
+/// The last service in a cgroup's path: that of a user's manager has the user's services below it.
+fn service_in(cgroup: &str) -> Option<String> {
+    cgroup.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned)
+}
+
 fn is_systemd(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "systemd")
 }
@@ -125,6 +135,19 @@ pub(super) fn version_in(output: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn service_is_the_innermost_one() {
+        for (cgroup, service) in [
+            ("/system.slice/nvidia-mps.service", Some("nvidia-mps.service")),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/mps.service", Some("mps.service")),
+            ("/system.slice/docker.service/payload", Some("docker.service")),
+            ("/user.slice/user-1000.slice/session-3.scope", None),
+            ("/", None),
+        ] {
+            assert_eq!(service_in(cgroup).as_deref(), service, "{cgroup}");
+        }
+    }
 
     #[test]
     fn cgroup_is_systemds_or_the_unified_one() {

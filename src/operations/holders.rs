@@ -1,17 +1,21 @@
 //! Who has the device files of GPUs open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Engine, OperationFailure};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
-use crate::domain::maintenance::{DeviceHolder, OwnProcesses, OwnershipSigns, is_ours};
+use crate::domain::maintenance::{DeviceHolder, OwnDaemon, OwnProcesses, Owner, OwnershipSigns, owner};
 use crate::gpu::{DeviceFile, Inventory, InventoryError};
-use crate::host::{self, files};
+use crate::host::signal::{CONTROL, SERVER};
+use crate::host::{self, Identity, files};
 use crate::store::{self, StoreError};
 use crate::supervisor::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, TOKEN_ENV, reachable};
+
+/// The names of the driver's files that belong to no GPU, and of directories of such, begin so.
+const DRIVER: &str = "nvidia";
 
 /// Who has the GPUs open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +29,7 @@ pub struct Holders {
 }
 
 impl Engine {
-    /// Who has these GPUs open now.
+    /// Who has these GPUs open now; the whole driver, where these are all of the host's.
     pub async fn holders(&self, gpus: &[GpuUuid]) -> Result<Holders, OperationFailure> {
         let ours = self.ours().await?;
         let remembered = self.device_files().await?;
@@ -44,7 +48,7 @@ impl Engine {
         let context = self.fleet.context();
         let mut ours = OwnProcesses {
             manager: std::process::id(),
-            daemons: context.daemons_directory(),
+            directory: context.daemons_directory(),
             ..OwnProcesses::default()
         };
         let mut reader = self.store.read().await?;
@@ -59,9 +63,14 @@ impl Engine {
                 ours.left_alone.push(incarnation.token);
                 continue;
             }
-            ours.controls.extend(incarnation.process.map(|(pid, start_time)| ClientId { pid, start_time }));
-            ours.tokens.push(incarnation.token);
-            ours.pipe_directories.extend(incarnation.home.map(|home| home.pipe_directory));
+            // A process ID that is another program's by now is no sign.
+            let lives = |(pid, start_time)| host::process::is_alive(Identity { pid, start_time });
+            ours.daemons.push(OwnDaemon {
+                name: daemon.name,
+                control: incarnation.process.filter(|process| lives(*process)).map(|(pid, _)| pid),
+                token: incarnation.token,
+                pipe_directory: incarnation.home.map(|home| home.pipe_directory),
+            });
         }
         Ok(ours)
     }
@@ -92,50 +101,88 @@ fn search(
             Err(error) => return Err(error),
         }
     }
-    let paths: Vec<_> = known.iter().map(|file| file.path.clone()).collect();
+    let mut paths: Vec<_> = known.iter().map(|file| file.path.clone()).collect();
+    if inventory.known_gpus().is_ok_and(|all| all.iter().all(|gpu| gpus.contains(&gpu.uuid))) {
+        paths.extend(driver_files(&known));
+    }
     let search = files::opened(&paths);
     let missing = known.iter().filter(|file| search.unknown.contains(&file.path));
     unproven.extend(missing.map(|file| file.gpu.clone()));
     let processes = search.found.into_iter().map(|opened| {
         let pid = opened.identity.pid;
         let gpus = known.iter().filter(|file| opened.files.contains(&file.path));
+        let signs = signs_of(pid);
+        let owner = owner(&signs, known_ours);
         DeviceHolder {
             id: ClientId { pid, start_time: opened.identity.start_time },
             pid,
             uid: host::process::uid(pid),
             command: host::process::command(pid).unwrap_or_default().join(" "),
             gpus: gpus.map(|file| file.gpu.clone()).collect(),
-            ours: ours(ClientId { pid, start_time: opened.identity.start_time }, known_ours),
+            files: opened.files.iter().map(|path| path.display().to_string()).collect(),
+            unit: host::systemd::service(pid),
+            ours: owner.is_some(),
+            is_manager: owner == Some(Owner::Manager),
+            daemon: match owner {
+                Some(Owner::Daemon(name)) => Some(name.clone()),
+                _ => None,
+            },
         }
     });
     Ok(Holders { processes: processes.collect(), unexamined: search.unexamined, unproven })
 }
 
-fn ours(id: ClientId, known: &OwnProcesses) -> bool {
-    let pid = id.pid;
-    let ancestors: Vec<u32> = host::process::ancestors(pid).collect();
+/// The driver's files beside those of these GPUs: its control file, unified memory, mode setting, capabilities, and what its
+/// display part offers.
+fn driver_files(known: &[DeviceFile]) -> Vec<PathBuf> {
+    let is_of_a_gpu = |name: &str| name[DRIVER.len()..].parse::<u32>().is_ok();
+    let mut found = Vec::new();
+    let directories: BTreeSet<&Path> = known.iter().filter_map(|file| file.path.parent()).collect();
+    for directory in directories {
+        let named = listed(directory).into_iter().filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_str().unwrap_or_default();
+            name.starts_with(DRIVER) && !is_of_a_gpu(name)
+        });
+        for path in named {
+            if path.is_dir() { found.extend(listed(&path)) } else { found.push(path) }
+        }
+        // A file of the display part is known by the driver of its device.
+        let drawn = listed(&directory.join("dri")).into_iter().filter(|path| {
+            let device = Path::new("/sys/class/drm").join(path.file_name().unwrap_or_default());
+            device.join("device/driver").read_link().is_ok_and(|driver| driver.ends_with(DRIVER))
+        });
+        found.extend(drawn);
+    }
+    found
+}
+
+fn listed(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+/// What shows whose a process is.
+fn signs_of(pid: u32) -> OwnershipSigns {
     let environment = host::process::environ(pid).unwrap_or_default();
     let variable = |name: &str| {
         let found = environment.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.clone())
     };
-    // A process ID that is another program's by now is no sign.
-    let controls = known.controls.iter().filter(|control| {
-        host::process::identify(control.pid).is_some_and(|now| now.start_time == control.start_time)
-    });
-    let controls: Vec<u32> = controls.map(|control| control.pid).collect();
-    let program = host::process::command(pid).and_then(|words| words.into_iter().next());
+    let ancestors: Vec<u32> = host::process::ancestors(pid).collect();
+    let runs = |pid: u32, wanted: &str| {
+        let program = host::process::command(pid).and_then(|words| words.into_iter().next());
+        program.is_some_and(|program| program.rsplit('/').next() == Some(wanted))
+    };
+    let is_followed = ancestors.first().is_some_and(|parent| runs(*parent, CONTROL));
     let named = variable(PIPE_ENV).filter(|path| !path.is_empty());
     let pipe_directory = named.map_or_else(|| PathBuf::from(DEFAULT_PIPE_DIRECTORY), PathBuf::from);
-    let signs = OwnershipSigns {
+    OwnershipSigns {
         pid,
-        ancestors: &ancestors,
-        controls: &controls,
+        ancestors,
         token: variable(TOKEN_ENV).and_then(|token| token.into_string().ok()),
         pipe_directory: is_here(pid, &pipe_directory).then_some(pipe_directory),
-        program: program.as_deref().and_then(|program| program.rsplit('/').next()),
-    };
-    is_ours(&signs, known)
+        stranded_server: runs(pid, SERVER) && !is_followed,
+    }
 }
 
 /// Whether a pipe directory is the one of that name here: a container has its own. One that is gone may have been.

@@ -3,6 +3,7 @@
 //! Its progress is one row of the store, which feeds what the daemons should be. Each step does nothing where
 //! the row says that it was taken, so a manager that takes a maintenance up again simply goes through all of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,7 @@ async fn take_down(
     let id = operation.id;
     let now = state(engine).await?;
     if now.is_none_or(|now| now == MaintenanceState::Draining) {
+        engine.step(id, "see who has the GPUs open", foresee(engine, gpus)).await?;
         engine.open_to_cancel(id).await?;
         let maintenance = Maintenance {
             operation: id,
@@ -163,29 +165,63 @@ async fn release_driver(engine: &Engine) -> Result<((), String), OperationFailur
     Ok(((), "the driver is not queried from now on".to_owned()))
 }
 
+/// Before anybody loses work: fails where a process of ours has a GPU open that no stop of these daemons ends, and names who
+/// else has.
+async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
+    let mut reader = engine.store.read().await?;
+    let stopped = store::daemons::managed_on(&mut reader, gpus).await?;
+    drop(reader);
+    let found = unheld(engine, gpus, |holder| holder.outlasts(&stopped)).await?;
+    let others: Vec<&DeviceHolder> = found.processes.iter().filter(|holder| !holder.ours).collect();
+    let outcome = if others.is_empty() {
+        "only processes of ours have".to_owned()
+    } else {
+        format!(
+            "beside processes of ours: {}; those that are no clients of ours have to be ended by you",
+            words(&others)
+        )
+    };
+    Ok(((), outcome))
+}
+
 /// Waits until no process of ours has any of the GPUs open.
 async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
+    let found = unheld(engine, gpus, |holder| holder.ours).await?;
+    Ok(((), proven(&found)))
+}
+
+/// Waits until no process of ours that is meant has any of the GPUs open; returns who else has.
+async fn unheld(
+    engine: &Engine,
+    gpus: &[GpuUuid],
+    meant: impl Fn(&DeviceHolder) -> bool,
+) -> Result<Holders, OperationFailure> {
     let until = Instant::now() + PROCESS_EXIT_TIMEOUT;
     loop {
         let found = engine.holders(gpus).await?;
-        let (ours, others): (Vec<&DeviceHolder>, Vec<&DeviceHolder>) =
-            found.processes.iter().partition(|holder| holder.ours);
-        if ours.is_empty() {
-            return Ok(((), proven(&others, &found)));
+        let left: Vec<&DeviceHolder> = found.processes.iter().filter(|holder| meant(holder)).collect();
+        if left.is_empty() {
+            return Ok(found);
         }
         if Instant::now() > until {
-            return Err(format!(
-                "processes of ours still have the device files open: {}; if their daemon is not part of this maintenance, \
-                 take all GPUs into it",
-                words(&ours)
-            )
-            .into());
+            let beyond: BTreeSet<&str> =
+                left.iter().filter_map(|holder| Some(holder.daemon.as_ref()?.as_str())).collect();
+            let remedy = if beyond.is_empty() {
+                "end them, or find out what keeps them".to_owned()
+            } else {
+                let beyond: Vec<&str> = beyond.into_iter().collect();
+                format!("they are of {}, so take all of its GPUs into the maintenance", beyond.join(", "))
+            };
+            return Err(
+                format!("processes of ours have the device files open: {}; {remedy}", words(&left)).into()
+            );
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-fn proven(others: &[&DeviceHolder], Holders { unexamined, unproven, .. }: &Holders) -> String {
+fn proven(Holders { processes, unexamined, unproven }: &Holders) -> String {
+    let others: Vec<&DeviceHolder> = processes.iter().collect();
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
     if !unproven.is_empty() {
         let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
@@ -195,7 +231,7 @@ fn proven(others: &[&DeviceHolder], Holders { unexamined, unproven, .. }: &Holde
         ));
     }
     if !others.is_empty() {
-        outcome.push(format!("others that have: {}", words(others)));
+        outcome.push(format!("others that have: {}", words(&others)));
     }
     if *unexamined > 0 {
         outcome.push(format!("{} of other users could not be examined", counted(*unexamined, "process")));

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{
-    DeviceHolder, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
+    DeviceHolder, DriverModule, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
+    driver_modules,
 };
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
@@ -30,7 +31,8 @@ pub struct MaintenanceView {
     pub daemons: Vec<DaemonName>,
     /// Whether the driver is queried; while it is not, GPUs are shown as last seen.
     pub live: bool,
-    /// Processes that have the device files of these GPUs open; `null` when that is unknown.
+    /// Processes that have the device files of these GPUs open, or, where these are all GPUs, any file of the driver; `null`
+    /// when that is unknown.
     pub holders: Option<Vec<DeviceHolder>>,
     /// Why it is unknown.
     pub holders_unknown: Option<String>,
@@ -38,6 +40,9 @@ pub struct MaintenanceView {
     pub unexamined: u32,
     /// GPUs whose holders are unknown because the device file is unknown or missing.
     pub unproven: Vec<GpuUuid>,
+    /// The driver's modules that are loaded; `null` where that cannot be read, and on a simulated host.
+    #[serde(default)]
+    pub modules: Option<Vec<DriverModule>>,
 }
 
 impl Service {
@@ -58,6 +63,7 @@ impl Service {
                 holders_unknown: None,
                 unexamined: 0,
                 unproven: Vec::new(),
+                modules: None,
             });
         };
         let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
@@ -76,6 +82,10 @@ impl Service {
             Ok(found) => (Some(found), None),
             Err(why) => (None, Some(why.to_string())),
         };
+        let modules = match backend.simulated().await {
+            Some(_) => None,
+            None => std::fs::read_to_string("/proc/modules").ok().map(|text| driver_modules(&text)),
+        };
         let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
         let unproven =
             found.as_ref().map_or_else(|| maintenance.gpus.clone(), |found| found.unproven.clone());
@@ -90,6 +100,7 @@ impl Service {
             holders_unknown,
             unexamined,
             unproven,
+            modules,
         })
     }
 

@@ -306,7 +306,7 @@ impl Driver {
                 let found = self.search(desired).await;
                 if let Ok(Some(process)) = &found {
                     self.counts.incarnations += 1;
-                    let held = |earlier: &Incarnation| earlier.applied == desired.generation;
+                    let held = |earlier: &Incarnation| desired.holds_since(earlier.applied);
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
                         self.written.adopt(desired.memory_limits.clone());
                     }

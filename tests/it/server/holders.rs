@@ -41,6 +41,24 @@ fn holders_mark_adopted_daemon_but_not_clients() {
 }
 
 #[test]
+fn a_daemon_that_another_starts_in_our_place_is_not_ours() {
+    let (host, foreign, client): (Host, _, _) = beside_another();
+    assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
+    host.await_ready();
+    drop(client);
+    host.api().succeeds(&host.api().post("/api/v1/daemons/theirs/stop", &json!({})));
+    foreign.start();
+    let (control, client) = (foreign.pid(), foreign.client());
+    host.api().succeeds(&host.api().post(PATH, &json!({"timeout_s": 5})));
+    let found = holders(&host);
+    assert!(found.contains(&(control, false)) && found.contains(&(client.pid(), false)), "{found:?}");
+    assert!(is_alive(control));
+    drop(client);
+    foreign.quit();
+    host.api().succeeds(&host.api().delete(PATH));
+}
+
+#[test]
 fn observed_own_daemon_does_not_stop_maintenance() {
     let host = Host::ready();
     let mut spec = host.daemon("gpu1")["spec"].clone();

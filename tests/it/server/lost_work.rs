@@ -108,10 +108,10 @@ fn fault_incident_follows_the_mps_log() {
     };
     let mut b = start("t_b", &["--spin", "600"]);
     let mut c = start("t_c", &["--spin", "600"]);
-    let mut d = start("t_d", &["--spin", "4"]);
+    let mut d = start("t_d", &["--spin", "8"]);
     c.signal(Signal::STOP);
     let server = host.server_pid("trio");
-    let mut a = start("t_a", &["--spin", "600", "--fault-after", "1"]);
+    let mut a = start("t_a", &["--spin", "600", "--fault-after", "3"]);
 
     let message = host.await_reason("trio", "ServerFault");
     let holder = format!("process {} is stopped: continue it (kill -CONT", c.pid());

@@ -36,7 +36,8 @@ fn steps(operation: &Value) -> Vec<&str> {
     steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
 }
 
-const TAKEN_DOWN: [&str; 6] = [
+const TAKEN_DOWN: [&str; 7] = [
+    "see who has the GPUs open",
     "cordon",
     "wait for clients",
     "quit the daemons",
@@ -243,7 +244,7 @@ fn wedged_daemon_stops_when_termination_is_allowed() {
     assert!(is_alive(daemon));
     let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
     let operation = host.api().succeeds(&begin(&host, &body));
-    assert!(operation["steps"][2]["outcome"].as_str().unwrap().contains("goes down"), "{operation}");
+    assert!(operation["steps"][3]["outcome"].as_str().unwrap().contains("goes down"), "{operation}");
     assert!(!is_alive(daemon));
     assert_eq!(host.holders(0), Vec::<u32>::new());
     end(&host);
@@ -259,7 +260,7 @@ fn outside_gpu_holders_are_listed_not_blocking() {
     let mut outsider = Client::start(command);
     assert_eq!(outsider.seen["mps"], false);
     let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
-    let proof = operation["steps"][5]["outcome"].as_str().unwrap();
+    let proof = operation["steps"][6]["outcome"].as_str().unwrap();
     assert!(proof.contains(&format!("others that have: {} (", outsider.pid())), "{proof}");
     let active = now(&host);
     let holder = &active["holders"][0];
@@ -303,13 +304,74 @@ fn own_process_holding_gpu_fails_maintenance() {
     assert!(
         error.contains("processes of ours") && error.contains(&format!("{} (sleep 600)", clinging.0.id()))
     );
-    assert_eq!(steps(&operation).last(), Some(&"undo"));
+    assert_eq!(steps(&operation), [TAKEN_DOWN[0], "undo"], "before anybody lost work");
     // All is as before.
     host.await_ready();
     assert_eq!((&now(&host)["state"], &now(&host)["live"]), (&json!(null), &json!(true)));
     assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
     drop(clinging);
     host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    end(&host);
+}
+
+#[test]
+fn our_daemon_beyond_the_gpus_is_seen_before_clients_lose_work() {
+    let host = InProcess::ready();
+    let mut client = host.client("demo");
+    // As where CUDA opens the files of all GPUs: a server of gpu1 has GPU 0's.
+    let device = fs::File::open(host.runtime("sim/dev/nvidia0")).unwrap();
+    let mut command = Command::new("sleep");
+    command.arg("600").env_clear().stdin(Stdio::from(device));
+    command.env("MPS_MANAGER_INCARNATION", token_of(&host, "gpu1"));
+    let server = Clinging(command.spawn().unwrap());
+    drop(command);
+    let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
+    let operation = host.api().outcome(&begin(&host, &body));
+    let error = operation["error"].as_str().unwrap();
+    assert!(error.contains(&server.0.id().to_string()) && error.contains("they are of gpu1"), "{error}");
+    assert!(client.is_running());
+    let all = json!({"timeout_s": 0, "on_timeout": "terminate"});
+    let accepted = begin(&host, &all);
+    client.ended();
+    drop(server);
+    host.api().succeeds(&accepted);
+    end(&host);
+}
+
+/// The token in the environment of a daemon's control process.
+fn token_of(host: &Served, daemon: &str) -> String {
+    let environment = fs::read(format!("/proc/{}/environ", host.daemon_pid(daemon))).unwrap();
+    let environment = String::from_utf8(environment).unwrap();
+    let token = environment.split('\0').find_map(|one| one.strip_prefix("MPS_MANAGER_INCARNATION="));
+    token.expect("a token").to_owned()
+}
+
+#[test]
+fn all_files_of_the_driver_are_searched_when_all_gpus_are_released() {
+    let host = Host::ready();
+    let held = ["nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"].map(|name| {
+        let path = host.runtime("sim/dev").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let file =
+            fs::File::options().create(true).truncate(false).read(true).write(true).open(&path).unwrap();
+        (Clinging(Command::new("sleep").arg("600").stdin(Stdio::from(file)).spawn().unwrap()), path)
+    });
+    let pids: Vec<u32> = held.iter().map(|(process, _)| process.0.id()).collect();
+    host.api().succeeds(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 5})));
+    assert_eq!(now(&host)["holders"], json!([]), "the other GPU's users have them open, too");
+    end(&host);
+    host.await_ready();
+    let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    let foreseen = operation["steps"][0]["outcome"].as_str().unwrap();
+    let active = now(&host);
+    for (process, path) in &held {
+        assert!(foreseen.contains(&process.0.id().to_string()), "{foreseen}");
+        let holders = active["holders"].as_array().unwrap();
+        let holder = holders.iter().find(|holder| holder["pid"] == process.0.id()).expect("a holder");
+        assert_eq!((&holder["ours"], &holder["gpus"]), (&json!(false), &json!([])), "{holder}");
+        assert_eq!(holder["files"], json!([path]), "{holder}");
+    }
+    assert_eq!(active["holders"].as_array().unwrap().len(), pids.len(), "{active}");
     end(&host);
 }
 
@@ -329,15 +391,23 @@ fn unlisted_gpu_is_proven_by_device_file() {
     // Without its device file it cannot be determined who has it open.
     fs::remove_file(host.runtime("sim/dev/nvidia0")).unwrap();
     let operation = host.api().succeeds(&begin(&host, &body));
-    let proof = operation["steps"][5]["outcome"].as_str().unwrap();
+    let proof = operation["steps"][6]["outcome"].as_str().unwrap();
     assert!(proof.contains(&format!("not proven for {gpu}")), "{proof}");
 }
 
 #[test]
 fn interrupted_proof_is_repeated_by_next_manager() {
     let mut host = Host::ready();
+    let client = host.run_client("demo");
+    let accepted = begin(&host, &json!({"timeout_s": 600}));
+    await_state(&host, "draining");
     let clinging = Clinging::start(&host);
-    let accepted = begin(&host, &json!({"timeout_s": 5}));
+    drop(client);
+    let at = accepted.header("location").expect("a location").to_owned();
+    eventually("it is being proven", || {
+        let operation = host.api().get(&at).ok();
+        steps(&operation).last().is_some_and(|step| step.starts_with("prove")).then_some(())
+    });
     let active = await_state(&host, "active");
     assert_eq!(
         (pid(&active["holders"][0]["pid"]), &active["holders"][0]["ours"]),
@@ -361,7 +431,7 @@ fn remaining_clients_fail_maintenance_or_are_terminated() {
     let failed = host.api().outcome(&begin(&host, &json!({"timeout_s": 1})));
     assert_eq!(
         (&failed["state"], steps(&failed)),
-        (&json!("failed"), vec!["cordon", "wait for clients", "undo"])
+        (&json!("failed"), vec![TAKEN_DOWN[0], "cordon", "wait for clients", "undo"])
     );
     assert!(failed["error"].as_str().unwrap().contains(&client.pid().to_string()), "{failed}");
     assert!(client.is_running());
@@ -370,7 +440,7 @@ fn remaining_clients_fail_maintenance_or_are_terminated() {
     assert_eq!(host.run("batch", &["true"]).status.code(), Some(0));
 
     let ended = host.api().succeeds(&begin(&host, &json!({"timeout_s": 0, "on_timeout": "terminate"})));
-    assert_eq!(ended["steps"][2]["outcome"], "1 ended");
+    assert_eq!(ended["steps"][3]["outcome"], "1 ended");
     client.ended();
     assert_eq!(host.logged("gpu0", "Cmd:terminate_client"), 1);
     assert_released(&host);

@@ -114,7 +114,8 @@ impl DaemonReconciler {
             return ReconcileStep::Sync(wrong);
         }
         let serving = seen.is_serving();
-        if wrong.is_empty() && serving && self.applied != desired.generation && self.is_complete(desired) {
+        let is_unread = serving && self.applied != desired.generation && self.is_complete(desired);
+        if is_unread && differences(desired, seen).is_empty() {
             // The same settings under a new generation: ready only once they were read under it.
             return ReconcileStep::Sync(wrong);
         }

@@ -62,15 +62,15 @@ impl DaemonReconciler {
         }
     }
 
-    /// Whether this setting had been read back in this generation: then another program has changed it since.
+    /// Whether this setting had been read back in a generation that has it: then another program has changed it since.
     pub(super) fn was_held(&self, desired: &Desired, difference: &SettingDifference) -> bool {
-        let with_server = self.applied == desired.generation;
-        let without = self.defaults_held == desired.generation && difference.is_default();
+        let with_server = desired.holds_since(self.applied);
+        let without = desired.holds_since(self.defaults_held) && difference.is_default();
         // One that is only observed has no desired value.
         !desired.is_observed() && (with_server || without)
     }
 
-    /// Counts settings that had been read back in this generation and were changed since; a poll that finds the
+    /// Counts settings that had been read back and were changed since; a poll that finds the
     /// same as the one before finds nothing new, unless they had been restored in between.
     fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
         let mut differences = differences(desired, seen);

@@ -193,10 +193,16 @@ fn a_generation_without_new_settings_stays_ready() {
     assert!(state.carry_over(&desired));
     assert_eq!((state.applied, state.phase(&desired, 1)), (desired.generation, Phase::Ready));
     assert!(!state.carry_over(&desired), "once");
-    // What another program changed is still to be written.
+    // What another program changed is still to be written, unless the newer generation says that it stays.
     desired.generation += 1;
     state.polled(PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
     assert!(!state.carry_over(&desired));
+    assert!(matches!(state.decide(&desired, 0, 3), ReconcileStep::Sync(wrong) if !wrong.is_empty()));
+    desired.generation += 1;
+    desired.drift_policy = DriftPolicy::Report;
+    assert!(!state.carry_over(&desired));
+    let decided = state.decide(&desired, 0, 3);
+    assert!(matches!(decided, ReconcileStep::Wait(_)), "{decided:?}");
 }
 
 #[test]
@@ -390,7 +396,7 @@ fn changed_effective_settings_are_drift_and_repaired() {
 }
 
 #[test]
-fn reported_drift_stays_until_next_generation() {
+fn reported_drift_stays_until_settings_are_written() {
     let (mut desired, mut state) = (desired(), running());
     desired.drift_policy = DriftPolicy::Report;
     let drifted = || PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")]));
@@ -407,6 +413,9 @@ fn reported_drift_stays_until_next_generation() {
     }
     assert!(!state.is_ready(&desired));
     desired.generation += 1;
+    assert!(matches!(state.decide(&desired, 0, 9), ReconcileStep::Wait(_)), "as after a cordon");
+    desired.generation += 1;
+    desired.settings_since = desired.generation;
     assert!(matches!(state.decide(&desired, 0, 9), ReconcileStep::Sync(wrong) if wrong.len() == 2));
 }
 
