@@ -16,7 +16,16 @@ if [ -e "$record/refused" ]; then
     exit 1
 fi
 if [ -e "$record/env" ]; then
-    exec cat -- "$record/env"
+    cat -- "$record/env" || exit 1
+    # Apptainer and SingularityCE bind these directories beside their own. What the job has set stays, but for the tenant of a job that this
+    # one was submitted from: a directory that is gone ends each start.
+    directory=$(sed -n 's/^export CUDA_MPS_PIPE_DIRECTORY=//p' "$record/env")
+    bound=$(printf '%s\n' "${APPTAINER_BIND:-${SINGULARITY_BIND:-}}" | tr ',' '\n' | while IFS= read -r entry; do
+        case $entry in '' | "${directory%/*}"/*) ;; *) printf '%s,' "$entry" ;; esac
+    done)
+    echo "export APPTAINER_BIND=$bound$directory:$directory:ro"
+    echo "export SINGULARITY_BIND=$bound$directory:$directory:ro"
+    exit 0
 fi
 # Without a tenant the task would have the whole GPU, and no limit.
 if [ -n "${SLURM_SHARDS_ON_NODE:-}${SLURM_GPUS_ON_NODE:-}" ]; then

@@ -21,10 +21,11 @@ const STATE: [(&str, Content); 7] = [
     (AUDIT_HEAD, Content::File),
     (seed::SEEDING, Content::File),
 ];
-/// In a runtime directory, the one in which there is one for each daemon, the one in which there is one for each tenant, and the one
-/// with a file for each tenant.
+/// In a runtime directory, the one in which there is one for each daemon, the one in which there is one for each tenant, the one with a
+/// link for each tenant, and the one with a file for each.
 const DAEMONS: &str = "daemons";
 const TENANTS: &str = "tenants";
+const LINKS: &str = "by-name";
 const ENVIRONMENTS: &str = "env";
 
 /// Refuses directories that cannot be used, or that others could change.
@@ -80,7 +81,7 @@ pub(super) fn check_runtime(directory: &Path, trust: &Trust) -> Result<(), Untru
         _ => return Ok(()),
     }
     trust.check_no_link(&directory.join("api.sock"), Content::Socket)?;
-    for name in [DAEMONS, TENANTS, ENVIRONMENTS] {
+    for name in [DAEMONS, TENANTS, LINKS, ENVIRONMENTS] {
         let all = directory.join(name);
         trust.check_no_link(&all, Content::Directory)?;
     }

@@ -19,6 +19,7 @@ use crate::service::tenants::EnvironmentView;
 #[command(after_help = "Examples:
   eval \"$(mps-manager env web)\"
   eval \"docker run $(mps-manager env web --format docker) image\"
+  eval \"$(mps-manager env web --format apptainer)\" && apptainer exec image.sif program
   mps-manager env web --format nomad")]
 pub(super) struct EnvironmentArgs {
     /// The tenant
@@ -49,6 +50,9 @@ enum EnvFormat {
     Cdi,
     /// A service of a Compose file
     Compose,
+    /// Lines for a shell, before `apptainer exec` or `singularity exec`
+    #[value(alias = "singularity")]
+    Apptainer,
     /// Lines for a systemd unit
     Systemd,
     /// Lines for Slurm's task prolog
@@ -88,15 +92,34 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
                      (mps-manager status; cdi_dir in its configuration)"
                 ))
             })?;
-            cdi::as_options(device, container)
+            cdi::as_options(device, &view.variables, container)
         }
         EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
         EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
-        EnvFormat::TaskProlog => formats::as_task_prolog(&view.variables, &view.unset).ok_or_else(|| {
-            ClientError::Address("a value has a line break, which a task prolog cannot set".into())
-        })?,
+        EnvFormat::TaskProlog => {
+            let text = formats::as_task_prolog(&view.variables, &view.unset, view.container.as_ref());
+            text.ok_or_else(|| {
+                ClientError::Address("a value has a line break, which a task prolog cannot set".into())
+            })?
+        }
+        EnvFormat::Apptainer => {
+            formats::as_apptainer(&view.variables, container()?).ok_or_else(|| {
+                ClientError::Address(
+                    "the path of the tenant's directory has a comma or a colon, which Apptainer's list of directories cannot hold: serve with \
+                     another --runtime-dir"
+                        .into(),
+                )
+            })?
+        }
         EnvFormat::Nomad => formats::as_nomad_task(&view.variables, container()?),
     };
+    let is_for_containers = !matches!(
+        args.output,
+        EnvFormat::Sh | EnvFormat::Systemd | EnvFormat::TaskProlog | EnvFormat::Dotenv
+    );
+    if let Some(world) = formats::simulated(&view.variables).filter(|_| is_for_containers) {
+        eprintln!("the host is simulated: the text asks for no GPU, and mounts {world}, which plays them");
+    }
     line!("{}", text.trim_end());
     Ok(ExitCode::SUCCESS)
 }

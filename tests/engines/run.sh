@@ -10,9 +10,9 @@ repository=$PWD
 
 python=$(python_with tests/engines/requirements.txt)
 scratch=$(mktemp -d)
-daemon=
+started=()
 leave() {
-    if [ -n "$daemon" ]; then kill "$daemon" 2>/dev/null || true; fi
+    [ "${#started[@]}" = 0 ] || kill "${started[@]}" 2>/dev/null || true
     rm -rf -- "$scratch"
 }
 trap leave EXIT
@@ -25,13 +25,16 @@ ln -s "$binary" "$scratch/bin/mps-manager"
 printf '#!/bin/sh\n[ "$1" != compose ] || { shift; exec %s "$@"; }\nexec %s "$@"\n' "$compose" "$docker" >"$scratch/bin/docker"
 printf '#!/bin/sh\n[ "$1 $2" = "job validate" ] && cp "$3" %s/job.hcl\n' "$scratch" >"$scratch/bin/nomad"
 chmod +x "$scratch/bin/docker" "$scratch/bin/nomad"
-export MPS_MANAGER_RUNTIME_DIR=$HOST_A_RUNTIME_DIR DOCKER_HOST=unix://$scratch/docker.sock DOCKER_CONFIG=$scratch/docker
+export MPS_MANAGER_RUNTIME_DIR=$scratch/real DOCKER_HOST=unix://$scratch/docker.sock DOCKER_CONFIG=$scratch/docker
 export PATH=$scratch/bin:$PATH
 "$python/bin/python" tests/engines/docker_api.py "$scratch/docker.sock" "$scratch" &
-daemon=$!
+started+=($!)
+mkdir "$scratch/real"
+"$python/bin/python" tests/engines/real_host.py "$scratch/real/api.sock" "$HOST_A_RUNTIME_DIR/api.sock" &
+started+=($!)
 end=$((SECONDS + 30))
-until [ -S "$scratch/docker.sock" ]; do
-    [ "$SECONDS" -lt "$end" ] || fail "the stand-in for Docker's daemon does not come up"
+until [ -S "$scratch/docker.sock" ] && [ -S "$scratch/real/api.sock" ]; do
+    [ "$SECONDS" -lt "$end" ] || fail "a stand-in does not come up"
     sleep 0.1
 done
 

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::container::ContainerAccess;
-use super::formats::of_container;
-use crate::TenantName;
+use super::formats::{of_container, simulated};
+use crate::{GpuUuid, TenantName};
 
 /// The vendor and the class of every device.
 const KIND: &str = "mps-manager.dev/tenant";
@@ -84,11 +84,19 @@ fn mount(path: &str, access: &str) -> Value {
 }
 
 /// Options for `podman run` and `docker run` that request a tenant's device and its GPUs, in one line; `device` is its qualified
-/// name.
-pub fn as_options(device: &str, container: &ContainerAccess) -> String {
-    let gpus = container.gpus.iter().map(|gpu| format!("--device {GPU_KIND}={gpu}"));
-    let rest = [format!("--device {device}"), format!("--user {}", container.uid)];
-    format!("{}\n", gpus.chain(rest).collect::<Vec<_>>().join(" "))
+/// name. On a simulated host they mount what plays the GPUs, since there is no such device.
+pub fn as_options(device: &str, variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
+    let mut options: Vec<String> = match simulated(variables) {
+        Some(world) => vec![format!("--volume {world}:{world}")],
+        None => container.gpus.iter().map(|gpu| format!("--device {}", gpu_device(gpu))).collect(),
+    };
+    options.extend([format!("--device {device}"), format!("--user {}", container.uid)]);
+    format!("{}\n", options.join(" "))
+}
+
+/// The name of a GPU's device in the specification of NVIDIA's container toolkit.
+pub fn gpu_device(gpu: &GpuUuid) -> String {
+    format!("{GPU_KIND}={gpu}")
 }
 
 #[cfg(test)]
@@ -170,7 +178,7 @@ mod tests {
     fn options_name_gpus_before_the_tenant() {
         let (zero, one) = (h200(0).uuid, h200(1).uuid);
         assert_eq!(
-            as_options("mps-manager.dev/tenant=web", &container(false)),
+            as_options("mps-manager.dev/tenant=web", &BTreeMap::new(), &container(false)),
             format!(
                 "--device nvidia.com/gpu={zero} --device nvidia.com/gpu={one} --device mps-manager.dev/tenant=web --user 1000\n"
             )

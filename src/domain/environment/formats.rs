@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::container::ContainerAccess;
-use super::quoted;
+use super::{SIMULATED_WORLD, as_shell, quoted};
 use crate::GpuUuid;
 
 /// The variables, what is to be unset and what a container needs, as the API gives them.
@@ -26,15 +26,26 @@ pub(super) fn of_container<'v>(
     all.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
+/// The directory that plays the GPUs of a simulated host: a container gets it in the place of a GPU, which no engine has there.
+pub fn simulated(variables: &BTreeMap<String, String>) -> Option<&str> {
+    variables.get(SIMULATED_WORLD).map(String::as_str)
+}
+
 /// Options for `docker run` in a shell, each on a line of its own: the tenant's directory and no other, its user, its GPUs
 /// and its variables.
 pub fn as_container_options(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
     let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
     let devices = gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(",");
+    let bind = |path: &str, rest: &str| {
+        format!("--mount {}", quoted(&format!("type=bind,source={path},target={path}{rest}")))
+    };
     let mut lines = vec![
-        // Docker reads the value as a line of comma-separated fields, in which this is one.
-        format!("--gpus {}", quoted(&format!("\"device={devices}\""))),
-        format!("--mount {}", quoted(&format!("type=bind,source={mount},target={mount},readonly"))),
+        match simulated(variables) {
+            Some(world) => bind(world, ""),
+            // Docker reads the value as a line of comma-separated fields, in which this is one.
+            None => format!("--gpus {}", quoted(&format!("\"device={devices}\""))),
+        },
+        bind(mount, ",readonly"),
         format!("--user {uid}"),
     ];
     if *host_ipc {
@@ -66,23 +77,74 @@ pub fn as_compose(variables: &BTreeMap<String, String>, container: &ContainerAcc
     let mount = text(mount);
     let _ = write!(
         lines,
-        "    volumes:\n      - {{type: bind, source: {mount}, target: {mount}, read_only: true}}\n    \
-         deploy:\n      resources:\n        reservations:\n          devices:\n            \
-         - {{driver: nvidia, device_ids: [{devices}], capabilities: [gpu]}}\n    environment:\n"
+        "    volumes:\n      - {{type: bind, source: {mount}, target: {mount}, read_only: true}}\n"
     );
+    let _ = match simulated(variables).map(text) {
+        Some(world) => writeln!(lines, "      - {{type: bind, source: {world}, target: {world}}}"),
+        None => write!(
+            lines,
+            "    deploy:\n      resources:\n        reservations:\n          devices:\n            \
+             - {{driver: nvidia, device_ids: [{devices}], capabilities: [gpu]}}\n"
+        ),
+    };
+    lines.push_str("    environment:\n");
     for (name, value) in of_container(variables, container) {
         let _ = writeln!(lines, "      {name}: {}", text(value));
     }
     lines
 }
 
+/// The names by which Apptainer and SingularityCE take variables for a container: they win over those of its image, which the host's own
+/// do not. Apptainer reads both and says so where they differ; SingularityCE reads its own.
+const FOR_IMAGES: [&str; 2] = ["APPTAINERENV", "SINGULARITYENV"];
+
+/// Lines for a POSIX shell, after which Apptainer and SingularityCE start containers as clients: what `--format sh` prints, the same variables
+/// for containers, and the tenant's directory among those that they bind, beside what was there; an earlier tenant's is taken out, since a
+/// directory that is gone ends each start. `None` where the path of a directory cannot stand in such a list.
+pub fn as_apptainer(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> Option<String> {
+    let ContainerAccess { mount, .. } = container;
+    let (tenants, _) = mount.rsplit_once('/')?;
+    let world = simulated(variables);
+    if [Some(mount.as_str()), world].iter().flatten().any(|path| path.contains([',', ':', '\n'])) {
+        return None;
+    }
+    let pairs: Vec<(String, String)> = variables.iter().map(|(a, b)| (a.clone(), b.clone())).collect();
+    let mut lines = as_shell(&pairs);
+    for (name, value) in of_container(variables, container) {
+        for prefix in FOR_IMAGES {
+            let _ = writeln!(lines, "export {prefix}_{name}={}", quoted(value));
+        }
+    }
+    let world = world.map_or_else(String::new, |world| format!(",{world}:{world}"));
+    let _ = write!(
+        lines,
+        "mps_manager_bind=$(printf '%s\\n' \"${{APPTAINER_BIND:-${{SINGULARITY_BIND:-}}}}\" | tr ',' '\\n' | while IFS= read -r entry; do\n    \
+         case $entry in '' | {}/*) ;; *) printf '%s,' \"$entry\" ;; esac\n\
+         done)\n\
+         mps_manager_bind=$mps_manager_bind{}\n\
+         export APPTAINER_BIND=\"$mps_manager_bind\" SINGULARITY_BIND=\"$mps_manager_bind\"\n\
+         unset mps_manager_bind\n",
+        quoted(tenants),
+        quoted(&format!("{mount}:{mount}:ro{world}")),
+    );
+    Some(lines)
+}
+
 /// What Slurm's `TaskProlog` prints to change the environment of a task: it takes all behind the first `=` as it stands, up to the end
-/// of the line. `None` where a value has a line break.
-pub fn as_task_prolog(variables: &BTreeMap<String, String>, unset: &[String]) -> Option<String> {
+/// of the line. Where the tenant has a directory for containers, their variables come last. `None` where a value has a line break.
+pub fn as_task_prolog(
+    variables: &BTreeMap<String, String>,
+    unset: &[String],
+    container: Option<&ContainerAccess>,
+) -> Option<String> {
     let whole = variables.values().all(|value| !value.contains(['\n', '\r']));
     let unset = unset.iter().map(|name| format!("unset {name}\n"));
     let set = variables.iter().map(|(name, value)| format!("export {name}={value}\n"));
-    whole.then(|| unset.chain(set).collect())
+    let for_images = container.into_iter().flat_map(|container| {
+        let all = of_container(variables, container).into_iter();
+        all.flat_map(|(name, value)| FOR_IMAGES.map(|prefix| format!("export {prefix}_{name}={value}\n")))
+    });
+    whole.then(|| unset.chain(set).chain(for_images).collect())
 }
 
 /// Blocks for a task of a Nomad job, with the driver `docker` or `podman`. Nomad gives GPUs by the task's `device` block, which is not
@@ -90,12 +152,19 @@ pub fn as_task_prolog(variables: &BTreeMap<String, String>, unset: &[String]) ->
 pub fn as_nomad_task(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
     let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
     let devices = gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ");
-    let mut lines =
-        format!("# The task needs, by its device block: {devices}\nuser = \"{uid}\"\nconfig {{\n");
+    let mut lines = if simulated(variables).is_some() {
+        String::new()
+    } else {
+        format!("# The task needs, by its device block: {devices}\n")
+    };
+    let _ = write!(lines, "user = \"{uid}\"\nconfig {{\n");
     if *host_ipc {
         lines.push_str("  ipc_mode = \"host\"\n");
     }
-    let _ = writeln!(lines, "  volumes = [{}]\n}}\nenv {{", in_hcl(&format!("{mount}:{mount}:ro")));
+    let world = simulated(variables).map(|world| format!("{world}:{world}"));
+    let volumes = [Some(format!("{mount}:{mount}:ro")), world];
+    let volumes: Vec<String> = volumes.iter().flatten().map(|volume| in_hcl(volume)).collect();
+    let _ = writeln!(lines, "  volumes = [{}]\n}}\nenv {{", volumes.join(", "));
     for (name, value) in of_container(variables, container) {
         let _ = writeln!(lines, "  {name} = {}", in_hcl(value));
     }
@@ -223,11 +292,15 @@ mod tests {
     fn task_prolog_prints_one_variable_a_line() {
         let set =
             BTreeMap::from([("X".to_owned(), "it's $HOME = \"1\"".to_owned()), ("Y".into(), String::new())]);
-        let text = as_task_prolog(&set, &["A".to_owned(), "B".to_owned()]);
+        let text = as_task_prolog(&set, &["A".to_owned(), "B".to_owned()], None);
         assert_eq!(text.as_deref(), Some("unset A\nunset B\nexport X=it's $HOME = \"1\"\nexport Y=\n"));
         for value in ["a\nb", "a\rb"] {
-            assert_eq!(as_task_prolog(&one(value), &[]), None, "{value:?}");
+            assert_eq!(as_task_prolog(&one(value), &[], None), None, "{value:?}");
         }
+        let text = as_task_prolog(&one("1"), &[], Some(&container())).expect("whole");
+        let expected = "export X=1\nexport APPTAINERENV_X=1\nexport SINGULARITYENV_X=1\n\
+                        export APPTAINERENV_Y=100\nexport SINGULARITYENV_Y=100\n";
+        assert_eq!(text, expected, "the image's Y is set back");
     }
 
     #[test]
@@ -256,6 +329,61 @@ mod tests {
                         - {driver: nvidia, device_ids: [\"GPU-514466a0-8e68-f857-9f73-e438010e48cb\"], capabilities: [gpu]}\n    \
                         environment:\n      X: \"1\"\n      Y: \"100\"\n";
         assert_eq!(compose, expected);
+    }
+
+    #[test]
+    fn apptainer_binds_the_directory_beside_what_was_bound() {
+        let text = as_apptainer(&one("it's"), &container()).expect("a plain path");
+        let bound = |before: Option<(&str, &str)>| {
+            let script = format!(
+                "{text}printf '%s|' \"$APPTAINER_BIND\" \"$SINGULARITY_BIND\" \"$APPTAINERENV_X\" \"$SINGULARITYENV_Y\""
+            );
+            let mut shell = std::process::Command::new("sh");
+            shell
+                .args(["-euc", &script])
+                .env_clear()
+                .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+            shell.envs(before);
+            let out = shell.output().expect("sh runs");
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        };
+        let ours = "/run/tenants/0123456789:/run/tenants/0123456789:ro";
+        assert_eq!(bound(None), format!("{ours}|{ours}|it's|100|"));
+        let mut earlier = ours.replace('9', "8");
+        for name in ["APPTAINER_BIND", "SINGULARITY_BIND"] {
+            let before = format!("/my data,{earlier},/scratch:/s:ro");
+            let now = bound(Some((name, &before)));
+            let kept = format!("/my data,/scratch:/s:ro,{ours}");
+            assert_eq!(now, format!("{kept}|{kept}|it's|100|"), "{name}");
+        }
+        earlier.push(',');
+        assert!(bound(Some(("APPTAINER_BIND", &earlier))).starts_with(&format!("{ours}|")), "no empty entry");
+        let odd = ContainerAccess { mount: "/run/a,b/0123456789".into(), ..container() };
+        assert_eq!(as_apptainer(&one("1"), &odd), None, "it would be two");
+    }
+
+    #[test]
+    fn simulated_host_gives_its_world_and_no_gpu() {
+        let variables = BTreeMap::from([(SIMULATED_WORLD.to_owned(), "/run/sim".to_owned())]);
+        let docker = as_container_options(&variables, &container());
+        assert!(docker.starts_with("--mount type=bind,source=/run/sim,target=/run/sim \\\n"), "{docker}");
+        let compose: serde_json::Value =
+            serde_saphyr::from_str(&as_compose(&variables, &container())).expect("YAML");
+        let service = &compose["services"]["client"];
+        assert_eq!(
+            (&service["volumes"][1]["source"], service["deploy"].is_null()),
+            (&"/run/sim".into(), true)
+        );
+        let nomad = as_nomad_task(&variables, &container());
+        assert!(
+            nomad.contains(":ro\", \"/run/sim:/run/sim\"]") && !nomad.contains("device block"),
+            "{nomad}"
+        );
+        let apptainer = as_apptainer(&variables, &container()).expect("plain paths");
+        assert!(apptainer.contains(":ro,/run/sim:/run/sim\n"), "{apptainer}");
+        for text in [docker, compose.to_string(), nomad, apptainer] {
+            assert!(!text.contains("GPU-"), "{text}");
+        }
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub const MAX_CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 /// The name of the hint by which a process says whose it is.
 pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";
 
+/// The variable that names the simulated host of a process; on a real one there is none.
+pub const SIMULATED_WORLD: &str = "MPS_SIM_WORLD";
+
 /// The variables for a process of `tenant`, in a stable order.
 pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
     let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];

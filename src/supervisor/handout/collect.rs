@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Handout, Handouts, TenantEntry, directory};
+use super::{Handout, Handouts, TenantEntry, by_name, directory};
 use crate::domain::{TenantDirectory, TenantName};
 use crate::host::mounts;
 use crate::host::process::having;
@@ -27,6 +27,10 @@ impl Handouts {
     }
 
     pub(super) fn collect_after(&self, known: &BTreeSet<TenantDirectory>, kept: Duration) {
+        let is_owned = |name: &TenantDirectory| {
+            self.inner().entries.get(name).is_some_and(|entry| entry.daemon.is_some())
+        };
+        by_name::prune(&self.root, |name| known.contains(name) || is_owned(name));
         let mut orphans = Vec::new();
         for name in self.directories() {
             let mut inner = self.inner();

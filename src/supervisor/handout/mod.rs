@@ -3,6 +3,8 @@
 //! ```text
 //!   <runtime-dir>/tenants/<short id>/control   a hard link to the daemon's socket while the daemon may be used,
 //!                                              else a placeholder of this manager
+//!   <runtime-dir>/by-name/<tenant>             a symbolic link to the tenant's directory, for lists of mounts that are written
+//!                                              before there is the tenant
 //! ```
 //!
 //! What always holds:
@@ -14,6 +16,7 @@
 //!   that has not read that yet opens nothing that it closes. A tenant that is drained admits none.
 //! - What cannot be made safe is closed, and a reason is kept for the caller.
 
+mod by_name;
 mod collect;
 mod directory;
 mod mounted;
@@ -276,6 +279,9 @@ impl Handouts {
             let desired = held.of_tenant(name);
             // One that was taken back may have processes again.
             entry.is_finished &= draining.contains(name);
+            if let Err(error) = by_name::link(&self.root, tenant, name) {
+                tracing::warn!(%tenant, %error, "the tenant's directory has no link by the tenant's name");
+            }
             if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != desired {
                 self.apply(name, entry, &desired);
             }

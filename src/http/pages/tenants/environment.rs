@@ -68,9 +68,13 @@ fn all(view: &EnvironmentView, tenant: &TenantName) -> Vec<EnvironmentFormat> {
         if let Some(device) = cdi_device {
             let hint = "For podman run and docker run with CDI: the device brings the variables and the directory, and the GPU's own \
                         device is requested beside it. No container that begins while the tenant takes no new processes gets it.";
-            formats.push(format("cdi", "CDI", hint, cdi::as_options(device, container)));
+            formats.push(format("cdi", "CDI", hint, cdi::as_options(device, variables, container)));
         }
         formats.push(format("compose", "Compose", &mount, formats::as_compose(variables, container)));
+        if let Some(text) = formats::as_apptainer(variables, container) {
+            let hint = "For a shell, before apptainer exec or singularity exec: the directory is bound, and the image's own variables lose.";
+            formats.push(format("apptainer", "Apptainer", hint, text));
+        }
         let text = formats::as_nomad_task(variables, container);
         formats.push(format("nomad", "Nomad", &mount, text));
         if let Some(text) = formats::as_env_file(variables, container) {
