@@ -74,7 +74,7 @@ impl Prepared {
         let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
         let remembered =
             platform::remembered(store::maintenance::peek_inventory(&database, &machine_id).await.as_deref());
-        let real = config.sim.is_none().then(|| platform::real(config, remembered.clone())).transpose()?;
+        let real = config.sim.is_none().then(|| platform::find(config, remembered.clone())).transpose()?;
         let lock = store::lock::take(&config.state_dir).await.map_err(refused)?;
         let admin_token = token_file::read(&config.state_dir)?;
         file_watch::check_database(&config.state_dir, new_database)?;
@@ -112,7 +112,6 @@ pub struct App {
     health: HostHealth,
     audit_head: AuditHead,
     events: EventQueue,
-    listening: watch::Sender<HostListening>,
     new_token: bool,
     /// What requests have begun and may outlive them.
     tasks: TaskTracker,
@@ -120,6 +119,8 @@ pub struct App {
     record_writer: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
     lock: StateLock,
+    /// What is missing, where the driver is waited for.
+    waiting: Option<String>,
 }
 
 impl App {
@@ -130,11 +131,11 @@ impl App {
         config: &Config,
         prepared: Prepared,
         address: SocketAddr,
-        listening: HostListening,
+        listening: watch::Sender<HostListening>,
         stop: CancellationToken,
     ) -> Result<Self, StartupError> {
         let Prepared { lock, users, machine_id, real, remembered, admin_token, seeded, probe } = prepared;
-        let platform = real.map_or_else(|| platform::simulated(config, remembered), Ok)?;
+        let platform = real.map_or_else(|| platform::find(config, remembered), Ok)?;
         let program = platform.probe(&config.runtime_dir).await?;
         let health = HostHealth::default();
         let clock = Clock::system();
@@ -142,7 +143,9 @@ impl App {
         // After the database: a token without one shows that it was lost.
         let new_token = admin_token.is_none();
         let token = admin_token.map_or_else(|| token_file::create(&config.state_dir), Ok)?;
-        platform.apply_maintenance(maintenance_inventory(&store, &machine_id).await?)?;
+        if platform.waiting.is_none() {
+            platform.apply_maintenance(maintenance_inventory(&store, &machine_id).await?)?;
+        }
         let (recorder, records) = mpsc::channel(durable_records::QUEUE);
         let events = EventQueue::default();
         let inventory: Arc<dyn Inventory> = platform.inventory.clone();
@@ -162,8 +165,7 @@ impl App {
             tokio::spawn(writer::write_queued_events(clock, store.clone(), events.clone(), boot_id));
         let engine =
             Engine::new(clock, store.clone(), fleet.clone(), platform.inventory.clone(), manager_uid);
-        let tls = listening.tls.is_some();
-        let (listening, listening_now) = watch::channel(listening);
+        let tls = listening.borrow().tls.is_some();
         let tasks = TaskTracker::new();
         let metrics = Metrics { operations: engine.outcomes().clone(), ..Metrics::default() };
         let service = Service::new(Parts {
@@ -176,12 +178,13 @@ impl App {
             machine_id,
             manager_uid,
             timeout: Duration::from_secs(config.fresh_timeout_s.into()),
-            listening: listening_now,
+            listening: listening.subscribe(),
             metrics: metrics.clone(),
             tasks: tasks.clone(),
             streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
             health: health.clone(),
             cdi: config.cdi_directory(),
+            waiting_for_driver: platform.waiting.clone(),
         });
         service.without_permit().withdraw_engine_files().await;
         let first_start = service.without_permit().start().await.map_err(refused)?;
@@ -191,17 +194,8 @@ impl App {
         let mut background = spawn_background_tasks(&service, config);
         let watching = file_watch::watch(store.clone(), config.state_dir.clone(), health.clone());
         background.push(tokio::spawn(watching));
-        let unfinished = config.state_dir.join(seed::SEEDING);
-        // A copied state directory may bring the file along: what is sealed gets nothing new.
-        let is_new = platform.simulated && !store.is_sealed() && (first_start || unfinished.exists());
-        let seeded = seeded.filter(|_| is_new);
-        if seeded.is_some() && service.without_permit().has_lost_daemons().await {
-            tracing::warn!(
-                "daemons of this manager are running that its database does not know, so no examples were added: \
-                 `mps-manager daemon adopt --all-ours` takes them back"
-            );
-        } else if let Some(seeded) = seeded {
-            seed::seed_simulated_host(&service, &inventory, seeded, &unfinished).await?;
+        if platform.simulated && platform.waiting.is_none() {
+            add_examples(&service, &store, &inventory, seeded, first_start, config).await?;
         }
         let (hosts, open_metrics) = (config.access.hosts.clone(), config.access.open_metrics);
         let auth = Authenticator::new(ServerAddress { address, tls, hosts, open_metrics });
@@ -224,14 +218,24 @@ impl App {
             health,
             audit_head,
             events,
-            listening,
             new_token,
             tasks,
             event_writer,
             record_writer,
             background,
             lock,
+            waiting: platform.waiting,
         })
+    }
+
+    /// What is missing, where the driver is waited for.
+    pub(super) fn waiting(&self) -> Option<&str> {
+        self.waiting.as_deref()
+    }
+
+    /// Whether this is the first start with this state directory.
+    pub(super) fn is_new(&self) -> bool {
+        self.new_token
     }
 
     /// The API, its document, the pages and the probes; a request brings its [`Peer`](crate::http::auth::Peer).
@@ -249,11 +253,6 @@ impl App {
         &self.fleet
     }
 
-    /// How it is reached, and the way to change that.
-    pub(super) fn listening(&self) -> &watch::Sender<HostListening> {
-        &self.listening
-    }
-
     /// Answers what comes in on the sockets with its [`router`](Self::router), until `stop`.
     pub fn answer(
         &self,
@@ -262,20 +261,17 @@ impl App {
         limits: Limits,
         certificates: Option<Arc<Certificates>>,
         stop: CancellationToken,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    ) -> impl Future<Output = Listeners> + Send + use<> {
         let (wire, health) = (self.state.metrics.wire.clone(), self.health.clone());
         listeners.serve(router, limits, certificates, wire, health, stop)
     }
 
-    /// An address at which the operator logs in once, if this is the first start.
-    pub(super) async fn first_login(&self) -> Result<Option<Secret>, StartupError> {
-        if !self.new_token {
-            return Ok(None);
-        }
+    /// An address at which the operator logs in once.
+    pub(super) async fn first_login(&self) -> Result<Secret, StartupError> {
         let service = &self.state.service;
         let ctx = RequestContext::new(Actor::manager(), service.clock(), None);
         let made = service.create_login_code(&ctx).await.map_err(refused)?;
-        Ok(Some(self.state.auth.login_url(&made.code)))
+        Ok(self.state.auth.login_url(&made.code))
     }
 
     /// Ends everything but the daemons: first who may still write, then the writers, then the database, then the lock.
@@ -331,6 +327,29 @@ fn supervisor_context(
         recorder,
         events,
     })
+}
+
+/// Adds the examples of a new simulated host, or the rest of them where that was interrupted.
+async fn add_examples(
+    service: &Service,
+    store: &Store,
+    inventory: &Arc<dyn Inventory>,
+    seeded: Option<DesiredState>,
+    first_start: bool,
+    config: &Config,
+) -> Result<(), StartupError> {
+    let unfinished = config.state_dir.join(seed::SEEDING);
+    // A copied state directory may bring the file along: what is sealed gets nothing new.
+    let is_new = !store.is_sealed() && (first_start || unfinished.exists());
+    let Some(seeded) = seeded.filter(|_| is_new) else { return Ok(()) };
+    if service.without_permit().has_lost_daemons().await {
+        tracing::warn!(
+            "daemons of this manager are running that its database does not know, so no examples were added: \
+             `mps-manager daemon adopt --all-ours` takes them back"
+        );
+        return Ok(());
+    }
+    seed::seed_simulated_host(service, inventory, seeded, &unfinished).await
 }
 
 /// What runs beside the requests for as long as the manager does.

@@ -1,8 +1,10 @@
 //! Where the GPUs and the programs come from: this host, or a simulated one.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
 
 use super::{CONTROL_PROGRAM, StartupError, refused};
 use crate::config::Config;
@@ -10,7 +12,7 @@ use crate::domain::timings::Timings;
 use crate::gpu::{
     GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited, nvml, sim::SimInventory,
 };
-use crate::host::signal::WORLD_ENV;
+use crate::host::signal::{CONTROL, SERVER, WORLD_ENV};
 use crate::mps::{Binaries, Capability, InstalledProgram, capability};
 use crate::sim;
 
@@ -20,6 +22,8 @@ pub(super) struct Platform {
     pub(super) binaries: Binaries,
     pub(super) extra_env: Vec<(OsString, OsString)>,
     pub(super) simulated: bool,
+    /// What is missing, where the driver or its programs are waited for: then nothing is asked or started.
+    pub(super) waiting: Option<String>,
 }
 
 /// The control program, and what it can do.
@@ -35,6 +39,9 @@ impl Platform {
     /// Learns what the control program can do.
     pub(super) async fn probe(&self, runtime_dir: &Path) -> Result<ProbedProgram, StartupError> {
         let program = self.binaries.installed(self.extra_env.clone());
+        if self.waiting.is_some() {
+            return Ok(ProbedProgram { capability: Capability::unknown(&program), program });
+        }
         let driver = self.inventory.known_driver().ok().and_then(GpuDriver::running);
         let place = runtime_dir.join(CONTROL_PROGRAM);
         let capability = capability::probe(&program, driver.as_ref(), &place).await.map_err(refused)?;
@@ -66,11 +73,70 @@ pub(super) fn remembered(text: Option<&str>) -> Option<SuspendedGpus> {
     read.inspect_err(|error| tracing::error!(%error, "what was remembered of the GPUs cannot be read")).ok()
 }
 
-/// The GPUs and the programs of this host; touches nothing, and says all that is missing at once.
+/// The GPUs and the programs; touches nothing of a real host, and says all that is missing at once.
 ///
-/// In maintenance the driver is not touched, and need not even be there.
-pub(super) fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartupError> {
+/// Where `wait_for_driver` says so, what is missing is waited for.
+pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartupError> {
+    let is_simulated = config.sim.is_some();
+    let found = if is_simulated { simulated(config, remembered) } else { real(config, remembered) };
+    found.or_else(|Missing { what, opener, directory }| match opener {
+        Some(opener) if config.waits_for_driver() => {
+            // The programs are waited for with the driver: one package may have both.
+            let [control, server] = [CONTROL, SERVER].map(|name| directory.join(name));
+            Ok(Platform {
+                inventory: Arc::new(TimeLimited::new(Suspendable::closed(
+                    opener,
+                    SuspendedGpus::none(is_simulated),
+                ))),
+                binaries: Binaries { control, server },
+                extra_env: Vec::new(),
+                simulated: is_simulated,
+                waiting: Some(what),
+            })
+        }
+        _ if is_simulated => Err(StartupError(what)),
+        _ => Err(StartupError(format!(
+            "{what}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."
+        ))),
+    })
+}
+
+/// Cancels the token once the driver and its programs are here.
+pub(super) async fn arrives(config: Config, here: CancellationToken) {
+    let config = Config { wait_for_driver: Some(false), ..config };
+    let pause = Timings::duration(config.timings.driver_wait_ms);
+    loop {
+        tokio::time::sleep(pause).await;
+        let config = config.clone();
+        // Whatever maintenance there is, it is the driver that is waited for.
+        let found = tokio::task::spawn_blocking(move || find(&config, None).map(drop)).await;
+        match found {
+            Ok(Ok(())) => return here.cancel(),
+            Ok(Err(missing)) => tracing::debug!(%missing, "still waiting for the driver"),
+            Err(error) => tracing::error!(%error, "the driver could not be looked for"),
+        }
+    }
+}
+
+type Opener = fn() -> Result<Box<dyn Inventory>, InventoryError>;
+
+/// What is missing of a host.
+struct Missing {
+    what: String,
+    /// What opens the driver once it is here; `None` where waiting would not help.
+    opener: Option<Opener>,
+    directory: PathBuf,
+}
+
+impl<E: std::fmt::Display> From<E> for Missing {
+    fn from(error: E) -> Self {
+        Self { what: error.to_string(), opener: None, directory: PathBuf::new() }
+    }
+}
+
+fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, Missing> {
     let inventory = match remembered {
+        // In maintenance the driver is not touched, and need not even be there.
         Some(remembered) => Ok(TimeLimited::new(Suspendable::closed(open_nvml, remembered))),
         None => TimeLimited::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
             match inventory.gpus() {
@@ -85,15 +151,20 @@ pub(super) fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result
     };
     let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
     match (inventory, binaries) {
-        (Ok(inventory), Ok(binaries)) => {
-            Ok(Platform { inventory: Arc::new(inventory), binaries, extra_env: Vec::new(), simulated: false })
-        }
+        (Ok(inventory), Ok(binaries)) => Ok(Platform {
+            inventory: Arc::new(inventory),
+            binaries,
+            extra_env: Vec::new(),
+            simulated: false,
+            waiting: None,
+        }),
         (inventory, binaries) => {
             let missing: Vec<String> = inventory.err().into_iter().chain(binaries.err()).collect();
-            Err(StartupError(format!(
-                "{}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host.",
-                missing.join("\n")
-            )))
+            Err(Missing {
+                what: missing.join("\n"),
+                opener: Some(open_nvml),
+                directory: config.mps_dir.clone().unwrap_or_default(),
+            })
         }
     }
 }
@@ -103,27 +174,32 @@ pub(super) fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
 }
 
 /// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
-pub(super) fn simulated(
-    config: &Config,
-    remembered: Option<SuspendedGpus>,
-) -> Result<Platform, StartupError> {
+fn simulated(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, Missing> {
     let directory = config.runtime_dir.join("sim");
-    sim::world::create(&directory, config.sim.as_deref().unwrap_or_default()).map_err(refused)?;
+    sim::world::create(&directory, config.sim.as_deref().unwrap_or_default())?;
     let programs = config.mps_dir.clone().unwrap_or_else(|| directory.join("bin"));
     let world = directory.clone();
     let opener =
         move || -> Result<Box<dyn Inventory>, InventoryError> { Ok(Box::new(SimInventory::open(&world)?)) };
     let inventory = match remembered {
         Some(remembered) => Suspendable::closed(opener, remembered),
-        None => Suspendable::open(opener).map_err(refused)?,
+        None => Suspendable::open(opener).map_err(|error| match error {
+            InventoryError::NoDriver { .. } => Missing {
+                what: error.to_string(),
+                opener: Some(|| Err(InventoryError::Suspended)),
+                directory: programs.clone(),
+            },
+            other => other.into(),
+        })?,
     };
     Ok(Platform {
         inventory: Arc::new(TimeLimited::with_deadline(
             inventory,
             Timings::duration(config.timings.driver_call_ms),
         )),
-        binaries: Binaries::locate(Some(&programs)).map_err(refused)?,
+        binaries: Binaries::locate(Some(&programs))?,
         extra_env: vec![(WORLD_ENV.into(), directory.into_os_string())],
         simulated: true,
+        waiting: None,
     })
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-use super::{App, Prepared, StartupError, certificates, refused, trial, trusted, welcome};
+use super::{App, Prepared, StartupError, certificates, platform, refused, trial, trusted, welcome};
 use crate::clock::Clock;
 use crate::config::{Config, Limits};
 use crate::domain::host_file::HostFile;
@@ -34,7 +36,8 @@ pub struct ServeOptions {
 ///
 /// Everything that can be refused is refused before the database is opened and before any daemon is touched.
 ///
-/// `host_file` is applied before anybody is answered; one that is refused ends the start.
+/// `host_file` is applied before anybody is answered; one that is refused ends the start. While the driver is waited for, a manager that
+/// changes nothing answers; once it is here, another one takes its place.
 pub async fn serve(
     config: Config,
     options: ServeOptions,
@@ -45,55 +48,90 @@ pub async fn serve(
     let around = if options.remove_at_exit { trial::check_removable(&config)? } else { Vec::new() };
     check_address(config.listen, config.tls.is_some(), config.insecure_listen).map_err(refused)?;
     let (hangups, tls) = certificates::begin(config.tls.as_ref())?;
-    let prepared = Prepared::new(&config, options.new_database).await?;
-    let prepared = if host_file.is_some() { prepared.without_examples() } else { prepared };
-    let listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
-    let address = listeners.address().map_err(refused)?;
-    raise_fd_limit(&config.limits);
-    let stop = CancellationToken::new();
-    let listening = certificates::listening(address, tls.as_deref());
-    let app = App::build(&config, prepared, address, listening, stop.clone()).await?;
-    let login = match prepare(&app, host_file).await {
-        Ok(login) => login,
-        Err(refused) => {
-            app.shutdown().await;
-            if options.remove_at_exit
-                && let Err(error) = trial::remove_all(&config, &around).await
-            {
-                tracing::error!(%error, "the simulated host could not be removed");
-            }
-            return Err(refused);
-        }
-    };
     let effect = if options.remove_at_exit {
         "the simulated host and its directories are removed"
     } else {
         "daemons and their clients run on"
     };
-    let stopping = tokio::spawn(lifecycle::watch(signals, stop.clone(), effect));
-    announce(&config, &app.listening().borrow());
-    welcome::print(&config, &app.listening().borrow(), login.as_ref(), options.remove_at_exit);
-    lifecycle::ready(&format!("serving on {}", welcome::url(&app.listening().borrow())));
-    let following = tokio::spawn(certificates::follow(tls.clone(), hangups, app.listening().clone()));
+    let stop = CancellationToken::new();
+    let mut prepared = look(&config, host_file.is_some(), options.new_database).await?;
+    let mut listeners = Listeners::bind(config.listen, &config.socket()).await.map_err(refused)?;
+    let address = listeners.address().map_err(refused)?;
+    raise_fd_limit(&config.limits);
+    let listening = watch::Sender::new(certificates::listening(address, tls.as_deref()));
+    let url = welcome::url(&listening.borrow());
+    let (mut signals, mut stopping) = (Some(signals), None);
+    let following = tokio::spawn(certificates::follow(tls.clone(), hangups, listening.clone()));
     let releasing = tokio::spawn(release_freed_memory(Timings::duration(config.timings.release_memory_ms)));
-    app.answer(app.router(), listeners, config.limits, tls, stop).await;
+    let mut is_first = false;
+    loop {
+        let round = stop.child_token();
+        let app = App::build(&config, prepared, address, listening.clone(), round.clone()).await?;
+        is_first |= app.is_new();
+        let login = match before_answering(&app, host_file.as_ref(), is_first).await {
+            Ok(login) => login,
+            Err(refused) => {
+                app.shutdown().await;
+                if options.remove_at_exit
+                    && let Err(error) = trial::remove_all(&config, &around).await
+                {
+                    tracing::error!(%error, "the simulated host could not be removed");
+                }
+                return Err(refused);
+            }
+        };
+        stopping =
+            stopping.or(signals.take().map(|it| tokio::spawn(lifecycle::watch(it, stop.clone(), effect))));
+        announce(&config, &listening.borrow());
+        let waiting = app.waiting().is_some();
+        welcome::print(&config, &listening.borrow(), login.as_ref(), options.remove_at_exit, waiting);
+        let arriving = if let Some(missing) = app.waiting() {
+            tracing::warn!("waiting for the NVIDIA driver, and changing nothing until it is here: {missing}");
+            lifecycle::ready(&format!("serving on {url}, and waiting for the NVIDIA driver"));
+            Some(tokio::spawn(platform::arrives(config.clone(), round.clone())))
+        } else {
+            lifecycle::ready(&format!("serving on {url}"));
+            None
+        };
+        listeners = app.answer(app.router(), listeners, config.limits, tls.clone(), round).await;
+        arriving.inspect(JoinHandle::abort);
+        app.shutdown().await;
+        if stop.is_cancelled() {
+            break;
+        }
+        tracing::info!("the NVIDIA driver is here");
+        prepared = look(&config, host_file.is_some(), false).await?;
+    }
+    drop(listeners);
     releasing.abort();
     following.abort();
-    app.shutdown().await;
     if options.remove_at_exit {
         trial::remove_all(&config, &around).await?;
     }
-    stopping.abort();
+    stopping.inspect(JoinHandle::abort);
     tracing::info!("stopped");
     Ok(())
 }
 
+/// Finds all that can be refused; a host file brings its own daemons, so that there are no examples.
+async fn look(config: &Config, has_file: bool, new_database: bool) -> Result<Prepared, StartupError> {
+    let prepared = Prepared::new(config, new_database).await?;
+    Ok(if has_file { prepared.without_examples() } else { prepared })
+}
+
 /// What has to succeed before anybody is answered.
-async fn prepare(app: &App, host_file: Option<HostFile>) -> Result<Option<Secret>, StartupError> {
-    if let Some(file) = host_file {
-        app.apply_host_file(file).await?;
+async fn before_answering(
+    app: &App,
+    host_file: Option<&HostFile>,
+    is_first: bool,
+) -> Result<Option<Secret>, StartupError> {
+    if app.waiting().is_some() {
+        return Ok(None);
     }
-    app.first_login().await
+    if let Some(file) = host_file {
+        app.apply_host_file(file.clone()).await?;
+    }
+    if is_first { app.first_login().await.map(Some) } else { Ok(None) }
 }
 
 /// Gives back what a start or a burst of requests needed and nobody needs now.

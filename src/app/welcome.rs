@@ -7,6 +7,8 @@ use crate::config::Config;
 use crate::domain::listening::HostListening;
 use crate::domain::token::Secret;
 
+const WAITING: &str = "for the NVIDIA driver; nothing is changed until it is here";
+
 /// Prints it, whether or not anybody reads it.
 ///
 /// The log may be filtered. The reader may have gone, as `head -1` does, which is no reason to end.
@@ -15,12 +17,13 @@ pub(super) fn print(
     listening: &HostListening,
     login: Option<&Secret>,
     removed_at_exit: bool,
+    waiting: bool,
 ) {
     let mut stdout = std::io::stdout().lock();
     let text = if stdout.is_terminal() {
-        for_a_person(config, listening, login, removed_at_exit)
+        for_a_person(config, listening, login, removed_at_exit, waiting)
     } else {
-        for_a_script(config, listening, login)
+        for_a_script(config, listening, login, waiting)
     };
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
@@ -48,6 +51,7 @@ fn for_a_person(
     listening: &HostListening,
     login: Option<&Secret>,
     removed_at_exit: bool,
+    waiting: bool,
 ) -> String {
     let host = match &config.sim {
         Some(profile) => format!("simulated {profile}: GPUs that are files, and nothing is computed"),
@@ -67,8 +71,9 @@ fn for_a_person(
         ("Admin token", config.state_dir.join("admin.token").display().to_string()),
         ("Stop", end.to_owned()),
     ];
+    let waiting = waiting.then(|| ("Waiting", WAITING.to_owned()));
     let mut text = String::from("\n");
-    for (name, value) in rows {
+    for (name, value) in rows.into_iter().chain(waiting) {
         let _ = writeln!(text, "  {name:<14}{value}", name = format!("{name}:"));
     }
     text.push('\n');
@@ -76,9 +81,10 @@ fn for_a_person(
 }
 
 /// The first line is `mps-manager serves … on URL …`.
-fn for_a_script(config: &Config, listening: &HostListening, login: Option<&Secret>) -> String {
+fn for_a_script(config: &Config, listening: &HostListening, login: Option<&Secret>, waiting: bool) -> String {
+    let waiting = if waiting { format!("Waiting {WAITING}\n") } else { String::new() };
     format!(
-        "mps-manager serves {} on {} and {}\nadmin token: {}\nConsole: {}\n",
+        "mps-manager serves {} on {} and {}\nadmin token: {}\nConsole: {}\n{waiting}",
         kind(config),
         url(listening),
         config.socket().display(),

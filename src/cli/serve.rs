@@ -36,6 +36,9 @@ pub(super) struct Serve {
     /// The directory of NVIDIA's two programs
     #[arg(long, value_name = "DIR")]
     mps_dir: Option<PathBuf>,
+    /// Where the driver or its MPS programs are missing, answer requests and wait for them
+    #[arg(long)]
+    wait_for_driver: bool,
     /// The format of log lines
     #[arg(long, value_name = "FORMAT", value_enum)]
     log_format: Option<LogFormat>,
@@ -75,6 +78,7 @@ impl Serve {
         config.runtime_dir = self.runtime_dir.unwrap_or(config.runtime_dir);
         config.sim = self.sim.or(config.sim);
         config.mps_dir = self.mps_dir.or(config.mps_dir);
+        config.wait_for_driver = self.wait_for_driver.then_some(true).or(config.wait_for_driver);
         config.log_format = self.log_format.unwrap_or(config.log_format);
         config.check()
     }

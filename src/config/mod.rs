@@ -46,6 +46,10 @@ pub struct Config {
     /// The directory of `nvidia-cuda-mps-control` and `-server`; without it, `PATH`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_dir: Option<PathBuf>,
+    /// Whether a driver or MPS programs that are missing at the start are waited for; without it, a service of systemd waits, and a
+    /// manager that was started otherwise ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_for_driver: Option<bool>,
     /// How log lines are written.
     pub log_format: LogFormat,
     /// Which log lines are written, as `info` or `mps_manager=debug,info`.
@@ -112,6 +116,7 @@ impl Default for Config {
             cdi_dir: None,
             sim: None,
             mps_dir: None,
+            wait_for_driver: None,
             log_format: LogFormat::Text,
             log_filter: "info".into(),
             poll_interval_s: 60,
@@ -207,6 +212,11 @@ impl Config {
     /// What the users of this host were granted; refused where one is named that the host does not know.
     pub fn users(&self) -> Result<UserMap, ConfigError> {
         self.access.resolved().map_err(|(key, detail)| ConfigError::Unknown { key, detail })
+    }
+
+    /// Whether a driver that is missing at the start is waited for.
+    pub fn waits_for_driver(&self) -> bool {
+        self.wait_for_driver.unwrap_or_else(|| std::env::var_os("NOTIFY_SOCKET").is_some())
     }
 
     /// Where the CDI specification is kept: where the configuration says, for root where engines look for it, for a simulated host

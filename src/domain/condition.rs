@@ -93,6 +93,8 @@ words! {
         StateDiskFull,
         /// Clients wait until those of another user are gone.
         UsersWaiting,
+        /// The NVIDIA driver or its MPS programs are not here yet.
+        WaitingForDriver,
         /// The last write to the database failed.
         WritesFail,
     }
@@ -145,6 +147,8 @@ words! {
         DiskFull,
         /// What is known of a process does not agree, so nothing is touched.
         DoubtfulProcess,
+        /// The NVIDIA driver, or a program of it, is not there.
+        DriverMissing,
         /// The tenant has expired.
         Expired,
         /// MPS gives no client fewer SMs.

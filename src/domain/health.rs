@@ -25,6 +25,8 @@ pub enum HostFault {
     AuditTruncated,
     /// The files for container engines and systemd are not what they should be.
     EngineFilesNotWritten,
+    /// The NVIDIA driver or its programs are not here yet.
+    WaitingForDriver,
 }
 
 impl HostFault {
@@ -44,6 +46,7 @@ impl From<HostFault> for ConditionType {
             HostFault::SocketLost => Self::SocketLost,
             HostFault::AuditTruncated => Self::AuditTruncated,
             HostFault::EngineFilesNotWritten => Self::EngineFilesNotWritten,
+            HostFault::WaitingForDriver => Self::WaitingForDriver,
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct Timings {
     pub drain_poll_ms: u32,
     /// Longest time for one call of the GPU driver.
     pub driver_call_ms: u32,
+    /// Pause between two looks for a driver that was not there at the start.
+    pub driver_wait_ms: u32,
     /// Pause after which a stream in which nothing happened says that it is still there.
     pub stream_heartbeat_ms: u32,
     /// Pause between two times that freed memory is given back.
@@ -41,6 +43,7 @@ impl Default for Timings {
             backoff_longest_ms: 60_000,
             drain_poll_ms: 2_000,
             driver_call_ms: 5_000,
+            driver_wait_ms: 2_000,
             stream_heartbeat_ms: 15_000,
             release_memory_ms: 10_000,
         }

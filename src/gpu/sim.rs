@@ -25,6 +25,9 @@ const DRIVER_OVERHEAD: u64 = 8 << 20;
 const LOST: &str = "lost";
 const MIG: &str = "mig";
 
+/// The file that says that the driver is not loaded.
+const ABSENT: &str = "driver-absent";
+
 /// The only version of the world's files that this reads.
 const WORLD_SCHEMA: u32 = 1;
 
@@ -44,6 +47,14 @@ pub struct SimInventory {
 impl SimInventory {
     /// Opens the world in a directory, which must describe its GPUs already.
     pub fn open(world: &Path) -> Result<Self, InventoryError> {
+        let absent = world.join(ABSENT);
+        if absent.exists() {
+            let detail = format!(
+                "the driver of the simulated host is not loaded, since there is {}",
+                absent.display()
+            );
+            return Err(InventoryError::NoDriver { detail });
+        }
         let mut inventory = Self { world: world.to_path_buf(), devices: Vec::new() };
         let minors = inventory.read_world()?.gpus.into_iter().map(|gpu| gpu.minor);
         inventory.devices =

@@ -23,6 +23,15 @@ pub struct SuspendedGpus {
     device_files: Vec<(GpuUuid, PathBuf)>,
 }
 
+impl SuspendedGpus {
+    /// Nothing is known of the GPUs: the driver was never here.
+    pub fn none(simulated: bool) -> Self {
+        let driver =
+            GpuDriver { driver_version: String::new(), cuda_version: None, simulated, profile: None };
+        Self { driver, gpus: Vec::new(), device_files: Vec::new() }
+    }
+}
+
 /// Pause between two tries to close it while calls are under way.
 const RETRY: Duration = Duration::from_millis(10);
 

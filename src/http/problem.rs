@@ -168,12 +168,9 @@ impl Problem {
                 let problem = Self::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail);
                 Self { wait_s: keeps_turn.then_some(1), ..problem }
             }
-            ServiceError::ReadOnly(_) => Self::new(
-                "read-only",
-                StatusCode::CONFLICT,
-                "The database belongs to another machine",
-                detail,
-            ),
+            ServiceError::ReadOnly(_) => {
+                Self::new("read-only", StatusCode::CONFLICT, "Nothing may be changed now", detail)
+            }
             ServiceError::NotAdmitted(field) => {
                 Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot admit this", detail)
                     .with(vec![field])

@@ -31,7 +31,7 @@ impl MetricsSnapshot {
         )?;
         families.gauges::<0>(
             "read_only",
-            "1 while the database belongs to another machine and nothing is managed",
+            "1 while nothing is managed, as the database belongs to another machine or the driver is waited for",
             None,
             [([], truth(self.read_only))],
         )?;

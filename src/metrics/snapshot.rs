@@ -29,7 +29,7 @@ pub struct MetricsSnapshot {
     pub queue: usize,
     /// How the API is reached.
     pub listening: HostListening,
-    /// Whether the database belongs to another machine, so that nothing is managed.
+    /// Whether the database belongs to another machine, or the driver is waited for, so that nothing is managed.
     pub read_only: bool,
 }
 

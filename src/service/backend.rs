@@ -83,6 +83,8 @@ pub struct Parts {
     pub health: HostHealth,
     /// Where the tenants' CDI specification is kept, if anywhere.
     pub cdi: Option<CdiDirectory>,
+    /// What is missing, where the driver is waited for.
+    pub waiting_for_driver: Option<String>,
 }
 
 impl Service {

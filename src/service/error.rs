@@ -103,7 +103,7 @@ pub enum ServiceError {
     /// The key was used for another request.
     #[error("the Idempotency-Key {0:?} was used for another request: choose a new key for a new request")]
     KeyReused(String),
-    /// The database belongs to another machine, so nothing may be changed.
+    /// The database belongs to another machine, or the driver is waited for, so nothing may be changed.
     #[error("{0}")]
     ReadOnly(String),
     /// Nothing can be written: the database file is not at its path.

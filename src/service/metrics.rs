@@ -46,7 +46,7 @@ impl Service {
             present: parts.fleet.context().gpu_presence.borrow().present(),
             queue: parts.store.waiting(),
             listening: parts.listening.borrow().clone(),
-            read_only: parts.store.is_sealed(),
+            read_only: backend.is_read_only(),
         };
         let text = parts.metrics.render(world, parts.store.commits(), format);
         text.map_err(|error| ServiceError::Internal(error.to_string()))

@@ -160,6 +160,27 @@ inside() {
     check "daemon, server and client are still the same" same
     systemctl stop mps-manager
     check "daemon, server and client run on" alive
+
+    drop_in private
+    touch /run/mps-manager/sim/driver-absent
+    check "without a driver the unit starts" systemctl start mps-manager
+    check "and says what it waits for" grep -q 'waiting for the NVIDIA driver' <(systemctl show --property=StatusText --value mps-manager)
+    check "for 30 s it is neither ready nor started again" waits 30
+    check "daemon, server and client run on" alive
+    rm /run/mps-manager/sim/driver-absent
+    until_true "with the driver it adopts what runs" adopted
+    systemctl stop mps-manager
+}
+
+# Whether the unit stays active for so many seconds, without a restart and without being ready.
+waits() {
+    local end=$((SECONDS + $1))
+    while [ "$SECONDS" -lt "$end" ]; do
+        [ "$(systemctl show --property=ActiveState --value mps-manager)" = active ] || return 1
+        [ "$(systemctl show --property=NRestarts --value mps-manager)" = 0 ] || return 1
+        ! ready || return 1
+        sleep 1
+    done
 }
 
 scope_of() { grep -o 'mps-manager-gpu[01]-[0-9a-f]*\.scope' "/proc/$1/cgroup" | head -n 1; }

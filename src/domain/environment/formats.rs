@@ -94,11 +94,11 @@ pub fn as_compose(variables: &BTreeMap<String, String>, container: &ContainerAcc
     lines
 }
 
-/// The names by which Apptainer and SingularityCE take variables for a container: they win over those of its image, which the host's own
-/// do not. Apptainer reads both and says so where they differ; SingularityCE reads its own.
+/// The names by which Apptainer and `SingularityCE` take variables for a container: they win over those of its image, which the host's own
+/// do not. Apptainer reads both and says so where they differ; `SingularityCE` reads its own.
 const FOR_IMAGES: [&str; 2] = ["APPTAINERENV", "SINGULARITYENV"];
 
-/// Lines for a POSIX shell, after which Apptainer and SingularityCE start containers as clients: what `--format sh` prints, the same variables
+/// Lines for a POSIX shell, after which Apptainer and `SingularityCE` start containers as clients: what `--format sh` prints, the same variables
 /// for containers, and the tenant's directory among those that they bind, beside what was there; an earlier tenant's is taken out, since a
 /// directory that is gone ends each start. `None` where the path of a directory cannot stand in such a list.
 pub fn as_apptainer(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> Option<String> {

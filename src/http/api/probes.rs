@@ -28,7 +28,7 @@ pub struct Readiness {
     pub ready: bool,
     /// The daemons that are not ready.
     pub not_ready: Vec<NotReady>,
-    /// Why the manager manages no daemon: its database belongs to another machine, or was confirmed and is being loaded.
+    /// Why the manager manages no daemon: its database belongs to another machine, or was confirmed and is being loaded, or the driver is waited for.
     /// `GET /api/v1/host` says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
@@ -47,7 +47,7 @@ pub struct NotReady {
 }
 
 /// Machine IDs are left out, since a probe needs no token.
-const READ_ONLY: &str = "the database is another machine's, or is being loaded: no daemon is adopted, started, stopped or changed. \
+const READ_ONLY: &str = "the database is another machine's, or is being loaded, or the NVIDIA driver is not here yet: no daemon is adopted, started, stopped or changed. \
                          GET /api/v1/host says why";
 
 /// Check the manager

@@ -104,7 +104,7 @@ impl Listeners {
         self.tcp.local_addr()
     }
 
-    /// Serves until `stop`, then lets requests in progress finish.
+    /// Serves until `stop`, then lets requests in progress finish. Whoever connects meanwhile waits for whoever serves next.
     pub async fn serve(
         self,
         router: Router,
@@ -113,7 +113,7 @@ impl Listeners {
         wire: Wire,
         health: HostHealth,
         stop: CancellationToken,
-    ) {
+    ) -> Self {
         let Self { tcp: mut tcp_listener, unix: mut socket, mut file } = self;
         let serving = Arc::new(Serving {
             router,
@@ -152,13 +152,13 @@ impl Listeners {
                 }
             } => {}
         }
-        drop(file);
         tasks.close();
         if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
             tracing::warn!("some requests did not end within {DRAIN:?} of the stop");
             abandon.cancel();
             tasks.wait().await;
         }
+        Self { tcp: tcp_listener, unix: socket, file }
     }
 }
 

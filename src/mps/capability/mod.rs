@@ -133,6 +133,17 @@ fn version_number(text: &str) -> Option<u32> {
 }
 
 impl Capability {
+    /// Nothing is known yet: the program or its driver is waited for.
+    pub fn unknown(program: &InstalledProgram) -> Self {
+        Self {
+            binary_version: 0,
+            commands: BTreeSet::new(),
+            options: BTreeSet::new(),
+            describes_itself: false,
+            program: program.path.clone(),
+        }
+    }
+
     /// Why the program cannot work with the driver that runs: it is of another one. Both may have been replaced since the program was asked,
     /// so its file is read anew.
     pub fn other_driver(&self, driver: &RunningDriver) -> Option<String> {
@@ -173,7 +184,12 @@ impl Capability {
     }
 
     /// What depends on the version, and why what is missing is missing.
+    ///
+    /// Empty where nothing is known yet.
     pub fn list(&self) -> Vec<HostCapability> {
+        if self.binary_version == 0 {
+            return Vec::new();
+        }
         let since = |version: u32, what: &str| {
             format!("since CUDA {}, and this is CUDA {}: {what}", cuda_version(version), self.cuda_version())
         };

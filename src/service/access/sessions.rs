@@ -94,7 +94,7 @@ impl Service {
         }
         let cookie = Secret::new(random()?);
         let session = LoginSession { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
-        backend.refuse_read_only().await?;
+        backend.refuse_sealed().await?;
         let open = backend.parts.access.sessions_of(&session.holder);
         let surplus: Vec<Digest> =
             open.iter().copied().take((open.len() + 1).saturating_sub(MAX_SESSIONS)).collect();
@@ -226,7 +226,7 @@ impl Backend {
         digests: Vec<Digest>,
     ) -> Result<(), ServiceError> {
         self.parts.access.end_sessions(&digests);
-        self.refuse_read_only().await?;
+        self.refuse_sealed().await?;
         let (by, clock) = (permit.ctx().cause(), self.parts.clock);
         self.write(permit, move |db| {
             Box::pin(async move {

@@ -108,7 +108,7 @@ impl Service {
             last_used_at: None,
             revoked_at: None,
         };
-        backend.refuse_read_only().await?;
+        backend.refuse_sealed().await?;
         if let Some(made) = backend.answered::<TokenId>(ctx).await? {
             return backend.created_before(&made).await;
         }
@@ -163,7 +163,7 @@ impl Service {
     ) -> Result<(), ServiceError> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
-        backend.refuse_read_only().await?;
+        backend.refuse_sealed().await?;
         let by = ctx.actor.subject.to_string();
         let (revoked, dry_run, because) = (id.clone(), options.dry_run, ctx.cause());
         let clock = ctx.clock;

@@ -10,6 +10,9 @@ use tokio::sync::Mutex;
 pub struct ReadOnly {
     /// The reason, and what to do.
     pub reason: String,
+    /// Whether it ends by itself, once the NVIDIA driver is here.
+    #[serde(default)]
+    pub waiting_for_driver: bool,
     /// The machine that the database belongs to; `none` for one without an ID.
     pub stored_machine_id: String,
     /// This machine.

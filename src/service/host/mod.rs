@@ -53,7 +53,7 @@ pub struct HostView {
     pub machine_id: String,
     /// How daemons are isolated from the manager's own unit.
     pub isolation: HostIsolation,
-    /// Set while the database belongs to another machine: then nothing is adopted, started, stopped or changed.
+    /// Set while the database belongs to another machine, or the driver is waited for: then nothing is adopted, started, stopped or changed.
     pub read_only: Option<ReadOnly>,
     /// The version of this manager.
     pub manager_version: String,
@@ -184,8 +184,10 @@ pub struct HostIdentity {
     pub hostname: Option<String>,
     /// The profile of a simulated host; `None` for a real one.
     pub simulated: Option<String>,
-    /// Whether nothing may be changed because the database belongs to another machine.
+    /// Whether nothing may be changed because the database belongs to another machine, or the driver is not here yet.
     pub read_only: bool,
+    /// Whether that is because the driver is not here yet.
+    pub waiting_for_driver: bool,
 }
 
 /// The daemons, and the memory limits of their tenants.
@@ -281,7 +283,12 @@ impl Backend {
     /// The identity of the host for any authenticated user, even while the driver does not answer.
     pub async fn host_identity(&self, ctx: &RequestContext) -> HostIdentity {
         let hostname = ctx.actor.may(Right::View).is_ok().then(hostname);
-        HostIdentity { hostname, simulated: self.simulated().await, read_only: self.is_read_only() }
+        HostIdentity {
+            hostname,
+            simulated: self.simulated().await,
+            read_only: self.is_read_only(),
+            waiting_for_driver: self.parts.waiting_for_driver.is_some(),
+        }
     }
 
     /// Condition types of the faults that keep the manager from working, which anyone may know.

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::domain::audit::AttemptedAction;
+use crate::domain::condition::ConditionReason;
 use crate::domain::event::{DomainEvent, EventCause, HostConfirmation};
 use crate::domain::gpu::Gpu;
-use crate::domain::health::HostFault;
+use crate::domain::health::{FaultReport, HostFault};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::events::writer;
@@ -34,6 +35,13 @@ pub struct ConfirmRequest {
     pub machine_id: String,
 }
 
+fn waiting_words(missing: &str) -> String {
+    format!(
+        "the NVIDIA driver is waited for, and nothing is adopted, started, stopped or changed until it is here: {}",
+        missing.replace('\n', "; ")
+    )
+}
+
 impl Service {
     /// Moves the database to this machine, and completes startup.
     pub async fn confirm_host(
@@ -44,6 +52,11 @@ impl Service {
     ) -> Result<HostView, ServiceError> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
+        if backend.parts.waiting_for_driver.is_some() {
+            return Err(ServiceError::ReadOnly(
+                "the NVIDIA driver is not here yet: confirm the host once it is, so that its daemons can be taken over".to_owned(),
+            ));
+        }
         let here = &backend.parts.machine_id;
         if request.machine_id != *here {
             return Err(ServiceError::field(
@@ -75,7 +88,14 @@ impl Service {
 
 impl Backend {
     /// Loads the stored state, or seals the store if it belongs to another machine; returns whether there are no daemons yet.
+    ///
+    /// While the driver is waited for, the stored state is shown and not loaded: nothing is known of the daemons that may run.
     pub async fn start(&self) -> Result<bool, StoreError> {
+        if let Some(missing) = &self.parts.waiting_for_driver {
+            let message = waiting_words(missing);
+            let report = FaultReport { reason: ConditionReason::DriverMissing, message };
+            self.parts.health.set(HostFault::WaitingForDriver, Some(report));
+        }
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
         let (here, clock) = (self.parts.machine_id.clone(), self.parts.clock);
         match stored {
@@ -103,6 +123,9 @@ impl Backend {
         }
         self.load_tokens().await?;
         self.load_sessions().await?;
+        if self.parts.waiting_for_driver.is_some() {
+            return Ok(false);
+        }
         self.initialize().await?;
         Ok(store::daemons::all(&mut *self.parts.store.read().await?).await?.is_empty())
     }
@@ -120,6 +143,12 @@ impl Backend {
         let stored = store::host::machine_id(&mut *self.parts.store.read().await?).await?;
         let stored_machine_id = stored.unwrap_or_else(|| NO_MACHINE_ID.to_owned());
         let machine_id = self.parts.machine_id.clone();
+        if let Some(missing) = &self.parts.waiting_for_driver
+            && !self.parts.store.is_sealed()
+        {
+            let (reason, waiting_for_driver) = (waiting_words(missing), true);
+            return Ok(Some(ReadOnly { reason, waiting_for_driver, stored_machine_id, machine_id }));
+        }
         let confirm = format!(
             "run `mps-manager host confirm` (POST {{\"machine_id\": \"{machine_id}\"}} to /api/v1/host/confirm)"
         );
@@ -135,15 +164,20 @@ impl Backend {
                  state directory of its own"
             )
         };
-        Ok(Some(ReadOnly { reason, stored_machine_id, machine_id }))
+        Ok(Some(ReadOnly { reason, waiting_for_driver: false, stored_machine_id, machine_id }))
     }
 
-    /// Refuses while the database belongs to another machine.
+    /// Refuses while the database belongs to another machine, or the driver is waited for.
     pub(in crate::service) async fn refuse_read_only(&self) -> Result<(), ServiceError> {
         match self.read_only().await? {
             None => Ok(()),
             Some(ReadOnly { reason, .. }) => Err(ServiceError::ReadOnly(reason)),
         }
+    }
+
+    /// Refuses while the database belongs to another machine. Who may use the manager can be changed before the driver is here.
+    pub(in crate::service) async fn refuse_sealed(&self) -> Result<(), ServiceError> {
+        if self.parts.store.is_sealed() { self.refuse_read_only().await } else { Ok(()) }
     }
 
     /// Accepts the database as it is although rows are missing from its audit log.
@@ -342,7 +376,7 @@ impl Backend {
 
     /// Stores the GPUs; a daemon whose GPU is new can be planned from then on.
     async fn remember(&self, present: Vec<Gpu>) -> Result<(), StoreError> {
-        if self.parts.store.is_sealed() {
+        if self.parts.store.is_sealed() || self.parts.waiting_for_driver.is_some() {
             return Ok(());
         }
         let known = present.clone();

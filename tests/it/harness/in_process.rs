@@ -13,6 +13,7 @@ use mps_manager::config::Config;
 use mps_manager::domain::listening::HostListening;
 use mps_manager::http::server::Listeners;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +31,7 @@ pub(crate) struct ThisProcess {
 
 struct Running {
     app: App,
-    sockets: JoinHandle<()>,
+    sockets: JoinHandle<Listeners>,
     stop: CancellationToken,
 }
 
@@ -53,6 +54,7 @@ impl Manager for ThisProcess {
             let listeners = Listeners::bind(config.listen, &config.socket()).await.expect("sockets");
             let address = listeners.address().expect("an address");
             let listening = HostListening { address: address.to_string(), tls: None, insecure: false };
+            let listening = watch::Sender::new(listening);
             let stop = CancellationToken::new();
             let app = App::build(&config, prepared, address, listening, stop.clone()).await;
             let app = app.expect("a manager");

@@ -40,7 +40,7 @@ pub(crate) use stream::{EventStream, Message};
 pub(crate) use trap::{Spring, Trap};
 
 /// Pauses of a test's host: long enough to be seen, and no longer.
-const TIMINGS: &str = "timings = { blocked_retry_ms = 500, hung_poll_ms = 300, backoff_first_ms = 300, backoff_longest_ms = 5000, \
+const TIMINGS: &str = "timings = { blocked_retry_ms = 500, driver_wait_ms = 100, hung_poll_ms = 300, backoff_first_ms = 300, backoff_longest_ms = 5000, \
                        drain_poll_ms = 300, stream_heartbeat_ms = 500, release_memory_ms = 1000 }";
 
 /// The longest pause between two questions.

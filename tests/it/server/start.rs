@@ -3,10 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use rustix::process::Signal;
 use serde_json::json;
 
+use super::log_pages::page;
 use crate::harness::scratch::install_script;
-use crate::harness::{Host, InProcess, Served, is_alive};
+use crate::harness::{Host, InProcess, Served, is_alive, stderr_of};
 
 #[test]
 fn every_documented_profile_starts() {
@@ -68,6 +70,86 @@ fn slow_control_program_still_works() {
 #[test]
 fn very_slow_control_program_still_works() {
     becomes_ready_slowly("2", 10);
+}
+
+/// What a driver that is not loaded leaves: a manager that answers, changes nothing, and begins once the driver is here.
+#[test]
+fn missing_driver_is_waited_for() {
+    let mut host = Host::new("wait_for_driver = true");
+    host.serve();
+    host.await_ready();
+    let daemons = ["gpu0", "gpu1"].map(|name| host.daemon_pid(name));
+    host.end_manager(Signal::TERM);
+    let absent = host.runtime("sim/driver-absent");
+    fs::write(&absent, "").unwrap();
+    host.serve();
+
+    let api = host.api();
+    let readiness = api.get("/readyz");
+    assert_eq!((readiness.status, &readiness.json()["conditions"]), (503, &json!(["WaitingForDriver"])));
+    let shown = api.get("/api/v1/host").ok();
+    let condition = &shown["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["reason"]),
+        (&json!("WaitingForDriver"), &json!("DriverMissing"))
+    );
+    assert!(condition["message"].as_str().unwrap().contains("driver-absent"), "{condition}");
+    assert_eq!(
+        (&shown["read_only"]["waiting_for_driver"], &shown["capabilities"]),
+        (&json!(true), &json!([]))
+    );
+    assert_eq!(api.get("/api/v1/tenants/demo").ok()["spec"]["daemon"], "gpu0", "what is stored is shown");
+    let spec = json!({"daemon": "gpu0"});
+    let refused = api.put("/api/v1/tenants/late", &spec);
+    assert!(
+        refused.status >= 400 && refused.text.contains("the NVIDIA driver is waited for"),
+        "{}",
+        refused.text
+    );
+    let confirmed = api.post("/api/v1/host/confirm", &json!({"machine_id": shown["machine_id"]}));
+    assert!(confirmed.status >= 400, "it is no other machine's: {}", confirmed.text);
+    assert!(host.cli(&["login-url"]).status.success(), "the console can be reached");
+    let page = page(&host, "/settings");
+    assert!(page.contains("The NVIDIA driver is not here yet") && !page.contains("confirm-host"), "{page}");
+    let status = host.cli(&["status"]);
+    assert!(
+        String::from_utf8_lossy(&status.stdout).contains("the NVIDIA driver is waited for"),
+        "{}",
+        String::from_utf8_lossy(&status.stdout)
+    );
+    let run = stderr_of(&host.run("demo", &["true"]));
+    assert!(run.contains("the NVIDIA driver is waited for"), "{run}");
+    assert!(daemons.into_iter().all(is_alive), "nothing is touched");
+
+    fs::remove_file(&absent).unwrap();
+    host.await_ready();
+    assert_eq!(["gpu0", "gpu1"].map(|name| host.daemon_pid(name)), daemons, "adopted as they are");
+    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
+    assert_eq!(host.end_manager(Signal::TERM), Some(0));
+}
+
+#[test]
+fn first_start_may_wait_and_still_prints_a_login() {
+    let mut host = Host::new("wait_for_driver = true");
+    let absent = host.runtime("sim/driver-absent");
+    fs::create_dir_all(absent.parent().unwrap()).unwrap();
+    fs::write(&absent, "").unwrap();
+    host.serve();
+    assert_eq!(host.api().get("/readyz").status, 503);
+    fs::remove_file(&absent).unwrap();
+    host.await_ready();
+    let tenants = host.api().get("/api/v1/tenants").ok();
+    assert_eq!(tenants["items"].as_array().unwrap().len(), 2, "with its examples");
+}
+
+#[test]
+fn missing_driver_ends_a_start_that_does_not_wait() {
+    let host = Host::new("wait_for_driver = false");
+    let absent = host.runtime("sim/driver-absent");
+    fs::create_dir_all(absent.parent().unwrap()).unwrap();
+    fs::write(&absent, "").unwrap();
+    let said = host.refused(&[]);
+    assert!(said.contains("no usable NVIDIA driver") && said.contains("driver-absent"), "{said}");
 }
 
 #[test]

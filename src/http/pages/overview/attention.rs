@@ -64,7 +64,7 @@ pub(super) async fn all(
 fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
     let mut found = Vec::new();
     let settings = || RemedyLink::new("/settings", "Settings");
-    if let Some(read_only) = &host.read_only {
+    if let Some(read_only) = host.read_only.as_ref().filter(|read_only| !read_only.waiting_for_driver) {
         let what = "This host is read-only";
         found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
     }
@@ -75,6 +75,7 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
             ConditionType::WritesFail => "Nothing can be written",
             ConditionType::StateDiskFull => "The disk of the state directory is full",
             ConditionType::SocketLost => "Commands on this host cannot reach the manager",
+            ConditionType::WaitingForDriver => "The NVIDIA driver is not here yet",
             ConditionType::EngineFilesNotWritten => "Container engines and systemd are not given the tenants",
             _ => "The database lost its last writes",
         };
