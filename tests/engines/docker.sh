@@ -15,7 +15,7 @@ image=nvcr.io/nvidia/pytorch:26.01-py3
 daemon=
 
 # What goes on in the background has the directory of this test in its command line: dockerd, its containerd, their shims.
-rest() { grep -lzF -- "$work/" /proc/[0-9]*/cmdline 2>/dev/null | grep -vx "/proc/$$/cmdline" | cut -d / -f 3; }
+rest() { grep -lzF -f - /proc/[0-9]*/cmdline 2>/dev/null <<<"$work/" | cut -d / -f 3; }
 leave() {
     local status=$? pid end=$((SECONDS + 20))
     set +e
@@ -129,7 +129,7 @@ client rm --force loop >/dev/null
 if [ "$version" -ge 25 ]; then
     # In the place of what NVIDIA's container toolkit writes.
     gpu=$(mps env web --format json | grep -o 'GPU-[0-9a-f-]*' | head -n 1)
-    printf '{"cdiVersion": "0.3.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["GPU=simulated"]}},
+    printf '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["GPU=simulated"]}},
         {"name": "%s", "containerEdits": {"env": ["GPU=simulated"]}}]}\n' "$gpu" >"$work/cdi/nvidia.json"
     listed() { grep -q '"name": "web"' "$world/cdi/mps-manager.json"; }
     until_true "the tenant has a device" listed
@@ -143,7 +143,9 @@ if [ "$version" -ge 25 ]; then
     say "ok: the documented service with CDI devices is one too"
     mps daemon cordon gpu0 >/dev/null
     until_true "the device of a cordoned daemon is withdrawn" refuses listed
-    until_true "and Docker refuses it" refuses client create --device mps-manager.dev/tenant=web "$image" true
+    if docker run --rm --device mps-manager.dev/tenant=web "$image" true 2>"$work/refusal"; then fail "Docker gave a device that is withdrawn"; fi
+    grep -qF 'unresolvable CDI devices mps-manager.dev/tenant=web' "$work/refusal" || fail "Docker refuses it for another reason: $(cat "$work/refusal")"
+    say "ok: and Docker refuses a container with it"
     mps daemon uncordon gpu0 >/dev/null
 fi
 
@@ -153,5 +155,6 @@ until_true "no client is left" nobody_is_client
 kill -TERM "$daemon"
 wait "$daemon" || fail "Docker's daemon ended with $?"
 daemon=
-[ -z "$(rest)" ] || fail "processes of Docker's are left: $(rest)"
+nothing_is_left() { [ -z "$(rest)" ]; }
+until_true "Docker's daemon ended, and no process of it is left" nothing_is_left
 say "all passed in $SECONDS s"

@@ -1,15 +1,14 @@
 #!/bin/sh
-# Becomes a command in a mount namespace of its own, so that nothing that it mounts is left anywhere: `tests/engines/in_root.sh COMMAND...`. With
-# ENGINES_ROOT, that directory is its root, with this machine's /proc, /sys, /dev and /tmp, and an empty /run.
+# Becomes a command in a mount namespace of its own, so that nothing that it mounts is left anywhere, with an empty /run, so that no containerd of this
+# machine is taken for its own: `tests/engines/in_root.sh COMMAND...`. With ENGINES_ROOT, that directory is its root, with this machine's /proc, /sys,
+# /dev and /tmp.
 set -eu
 if [ -z "${IN_ROOT:-}" ]; then
     IN_ROOT=yes exec unshare --mount --propagation private "$0" "$@"
 fi
 unset IN_ROOT
 if [ -z "${ENGINES_ROOT:-}" ]; then
-    # Another containerd of this machine is not this one's.
-    mkdir -p /run/containerd
-    mount -t tmpfs tmpfs /run/containerd
+    mount -t tmpfs tmpfs /run
     exec "$@"
 fi
 folder=$PWD
