@@ -26,7 +26,20 @@ slurm_packages() {
     without_service munge slurmctld slurmd slurm-client
 }
 
-# What tests/engines runs: Docker's client, which older Debians have with the daemon only, and Compose.
+# What tests/engines/docker.sh runs: Docker's daemon, and what its image is made of.
+docker_packages() {
+    local missing=()
+    command -v dockerd >/dev/null || missing+=(docker.io)
+    command -v containerd >/dev/null || missing+=(containerd)
+    command -v runc >/dev/null || missing+=(runc)
+    command -v busybox >/dev/null || missing+=(busybox-static)
+    command -v strip >/dev/null || missing+=(binutils)
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    apt-get update -q
+    without_service "${missing[@]}"
+}
+
+# What tests/engines/run.sh runs: Docker's client, which older Debians have with the daemon only, and Compose.
 engines_packages() {
     local missing=()
     command -v docker-compose >/dev/null || missing+=(docker-compose)

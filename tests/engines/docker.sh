@@ -80,12 +80,15 @@ run_example() {
 
 python3 tests/engines/image.py "$work/image.tar" "$image" "$binary" "$(dirname "$binary")/simulated-mps" \
     CUDA_VISIBLE_DEVICES=7 CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps
-flags=()
 version=$("$in_root" dockerd --version | sed 's/^Docker version \([0-9]*\).*/\1/')
-if [ "$version" -ge 25 ]; then flags=(--feature cdi=true --cdi-spec-dir "$work/cdi" --cdi-spec-dir "$world/cdi"); fi
-echo '{}' >"$work/daemon.json"
-"$in_root" dockerd --config-file "$work/daemon.json" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" --host "$DOCKER_HOST" \
-    --iptables=false --bridge none --storage-driver vfs --exec-opt native.cgroupdriver=cgroupfs "${flags[@]}" >"$work/dockerd.log" 2>&1 &
+if [ "$version" -ge 25 ]; then
+    printf '{"features": {"cdi": true}, "cdi-spec-dirs": ["%s", "%s"]}\n' "$work/cdi" "$world/cdi" >"$work/daemon.json"
+else
+    echo '{}' >"$work/daemon.json"
+fi
+# It ends with this script, whatever ends that.
+setpriv --pdeathsig TERM "$in_root" dockerd --config-file "$work/daemon.json" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" --host "$DOCKER_HOST" \
+    --iptables=false --bridge none --storage-driver vfs --exec-opt native.cgroupdriver=cgroupfs >"$work/dockerd.log" 2>&1 &
 daemon=$!
 until_true "Docker's daemon answers" client info
 client load --quiet --input "$work/image.tar" >/dev/null

@@ -61,6 +61,8 @@ def layer():
         write("usr/bin/python", CLIENT)
         # `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and the loader alone on its line.
         named = subprocess.run(["ldd", PROGRAM, SIMULATED], check=True, capture_output=True, text=True).stdout
+        # It may be linked to nothing.
+        named += subprocess.run(["ldd", shutil.which("busybox")], capture_output=True, text=True).stdout
         for library in sorted(set(re.findall(r"(/[^ :]*) \(", named))):
             add(library, library.removeprefix("/"))
     return data.getvalue()

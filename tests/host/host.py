@@ -205,6 +205,16 @@ class Host(Api):
                 continue
 
 
+def end_in_order(child):
+    """Ends a process that may have something to put in order first."""
+    child.terminate()
+    try:
+        child.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", metavar="LINE", action="append", default=[], help="a further line of each host's configuration")
@@ -222,7 +232,9 @@ def main():
             host = Host(lines=options.config)
             hosts.callback(host.close)
             environment |= {f"HOST_{name}_URL": host.url, f"HOST_{name}_TOKEN": host.token, f"HOST_{name}_RUNTIME_DIR": str(host.home / "run")}
-        sys.exit(subprocess.run(command, env=environment).returncode)
+        child = subprocess.Popen(command, env=environment)
+        hosts.callback(end_in_order, child)
+        sys.exit(child.wait())
 
 
 if __name__ == "__main__":
