@@ -60,6 +60,18 @@ for options in --contain --cleanenv --containall --nv "--bind /usr/share:/mnt" -
 done
 is_client "$(bare "${environment[@]}" APPTAINER_BINDPATH=/usr/share:/mnt apptainer --silent exec --contain "$home/directory" "${client[@]}")"
 say "ok: beside the binds of the site"
+# The documented command, in the place of whose image is the directory.
+ln -s directory "$home/pytorch.sif"
+example docs/integrate/containers.md apptainer >"$work/example.sh"
+documented() (
+    mps-manager() { mps "$@"; }
+    apptainer() { bare "APPTAINER_BIND=$world" apptainer --silent "$@"; }
+    cd "$home"
+    # shellcheck disable=SC1091 # made above
+    . "$work/example.sh"
+)
+is_client "$(documented)"
+say "ok: the documented command starts one too"
 
 # What APPTAINERENV_ is for: the image's own variables win over those of the shell, and lead outside MPS.
 variables=()

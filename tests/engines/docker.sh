@@ -53,7 +53,12 @@ docker() {
         shift
         words=(run --network none --mount "type=bind,source=$world,target=$world")
         while [ $# -gt 0 ]; do
-            if [ "$1" = --gpus ]; then shift; else words+=("$1"); fi
+            case $1 in
+            --gpus) shift ;;
+            # The text has it already.
+            "type=bind,source=$world,target=$world") unset 'words[-1]' ;;
+            *) words+=("$1") ;;
+            esac
             shift
         done
         client "${words[@]}"
@@ -139,6 +144,16 @@ if [ "$version" -ge 25 ]; then
     is_client "$(docker run --rm --user 1000 --device nvidia.com/gpu=0 --device mps-manager.dev/tenant=web "$image" python train.py)"
     is_client "$(eval "docker run --rm $(mps env web --format cdi) $image python train.py")"
     say "ok: a container with the tenant's CDI device is a client"
+    docker run --detach --name device --user 1000 --device nvidia.com/gpu=0 --device mps-manager.dev/tenant=web "$image" sleep 600 >/dev/null
+    if client exec device env | grep -q MPS_MANAGER_TENANT=web; then
+        say "note: docker exec gives the device's environment too"
+    else
+        say "note: docker exec gives no environment of the device: what it starts runs outside MPS"
+    fi
+    run_example containers.md exec 's/ trainer / device /' >"$work/executed"
+    is_client "$(cat "$work/executed")"
+    say "ok: what docker exec starts with the tenant's variables is a client"
+    client rm --force device >/dev/null
     mkdir "$work/cdi-project"
     { example docs/integrate/containers.md compose.yaml && echo '    command: python train.py'; } >"$work/cdi-project/compose.yaml"
     sed -i 's/^  client:$/  train:/' "$work/simulated.yaml"
