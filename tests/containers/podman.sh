@@ -115,7 +115,16 @@ say "ok: the documented command is one too"
 # The GPU stands in its own line.
 is_client "$(eval "container --rm $(mps env web --format docker | grep -v -- --gpus) $image python train.py")"
 say "ok: and a container with the options for Docker"
-setting() { echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY="$work/run/daemons/gpu0/pipe" "$work/run/sim/bin/nvidia-cuda-mps-control"; }
+ask() { echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY="$work/run/daemons/gpu0/pipe" "$work/run/sim/bin/nvidia-cuda-mps-control"; }
+# The daemon has one session at a time, and the manager may be having it.
+setting() {
+    local answer end=$((SECONDS + 30))
+    until answer=$(ask 2>/dev/null); do
+        [ "$SECONDS" -lt "$end" ] || fail "the daemon answers nobody"
+        sleep 0.1
+    done
+    echo "$answer"
+}
 before=$(setting)
 answer=$(container --rm --device "$device" "$image" /bin/sh -c 'echo set_default_active_thread_percentage 10 | /usr/bin/nvidia-cuda-mps-control' 2>&1 || true)
 [ "$(setting)" = "$before" ] || fail "a container changed a setting of the daemon from $before to $(setting)"
