@@ -43,36 +43,15 @@ docker=/usr/bin/docker compose=
 [ -x "$docker" ] || docker=$(type -P docker) || fail "docker is not installed"
 if [ -z "${ENGINES_ROOT:-}" ]; then compose=$(type -P docker-compose) || fail "docker-compose is not installed"; fi
 
-# --- What the simulated host takes out of the product's texts and adds to them, in one place. `--gpus` and Compose's `driver: nvidia` need NVIDIA's
-# container toolkit; the directory of the simulated GPUs takes the place of device files.
-without_gpus() { sed -i '/^    deploy:$/,/driver: nvidia/d' "$1"; }
+# The texts as they stand, but for the network, which this daemon has none of.
 docker() {
-    local words=()
     case $1 in
-    run)
-        shift
-        words=(run --network none --mount "type=bind,source=$world,target=$world")
-        while [ $# -gt 0 ]; do
-            case $1 in
-            --gpus) shift ;;
-            # The text has it already.
-            "type=bind,source=$world,target=$world") unset 'words[-1]' ;;
-            *) words+=("$1") ;;
-            esac
-            shift
-        done
-        client "${words[@]}"
-        ;;
-    compose)
-        shift
-        [ ! -e mps.yaml ] || without_gpus mps.yaml
-        compose -f "$work/simulated.yaml" "$@"
-        ;;
+    run) client run --network none "${@:2}" ;;
+    compose) compose -f "$work/beside.yaml" "${@:2}" ;;
     *) client "$@" ;;
     esac
 }
 mps-manager() { mps "$@"; }
-# ---
 
 # run_example PAGE NAME [SED]: an example in the project's directory, changed by sed.
 run_example() {
@@ -102,10 +81,14 @@ say "ok: $(client version --format 'daemon {{.Server.Version}}, client {{.Client
 
 # The documented steps, as they stand.
 run_example docker.md tenant
+for format in docker compose; do
+    said=$(mps env trainer --format "$format" 2>&1 >/dev/null)
+    [[ $said == "the host is simulated"* ]] || fail "nothing says that the text for $format requests no GPU: $said"
+done
 is_client "$(run_example docker.md run)" 8
 say "ok: the documented command starts a client with its SMs and its limit"
 example docs/integrate/docker.md compose.yaml >"$work/project/compose.yaml"
-printf 'services:\n  client:\n    network_mode: none\n    volumes:\n      - {type: bind, source: "%s", target: "%s"}\n' "$world" "$world" >"$work/simulated.yaml"
+printf 'services:\n  client:\n    network_mode: none\n' >"$work/beside.yaml"
 is_client "$(run_example docker.md compose 's/ config$/ up/' 2>&1)" 8
 say "ok: and so does the documented service"
 
@@ -136,9 +119,8 @@ client rm --force loop >/dev/null
 
 if [ "$version" -ge 25 ]; then
     # In the place of what NVIDIA's container toolkit writes.
-    gpu=$(mps env web --format json | grep -o 'GPU-[0-9a-f-]*' | head -n 1)
-    printf '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["GPU=simulated"]}},
-        {"name": "%s", "containerEdits": {"env": ["GPU=simulated"]}}]}\n' "$gpu" >"$work/cdi/nvidia.json"
+    printf '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [{"hostPath": "%s",
+        "containerPath": "%s", "options": ["rw", "bind"]}]}}]}\n' "$world" "$world" >"$work/cdi/nvidia.json"
     listed() { grep -q '"name": "web"' "$world/cdi/mps-manager.json"; }
     until_true "the tenant has a device" listed
     is_client "$(docker run --rm --user 1000 --device nvidia.com/gpu=0 --device mps-manager.dev/tenant=web "$image" python train.py)"
@@ -156,7 +138,7 @@ if [ "$version" -ge 25 ]; then
     client rm --force device >/dev/null
     mkdir "$work/cdi-project"
     { example docs/integrate/containers.md compose.yaml && echo '    command: python train.py'; } >"$work/cdi-project/compose.yaml"
-    sed -i 's/^  client:$/  train:/' "$work/simulated.yaml"
+    sed -i 's/^  client:$/  train:/' "$work/beside.yaml"
     is_client "$(cd "$work/cdi-project" && docker compose -f compose.yaml up 2>&1)"
     say "ok: the documented service with CDI devices is one too"
     mps daemon cordon gpu0 >/dev/null
