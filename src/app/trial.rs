@@ -26,7 +26,7 @@ const SIMULATED: &str = "simulated";
 /// What else a manager puts into a state directory, beside the database with its log and its copies.
 const STATE: [&str; 4] = ["admin.token", AUDIT_HEAD, super::seed::SEEDING, "lock"];
 /// What a manager of a simulated host puts into a runtime directory.
-const RUNTIME: [&str; 5] = ["api.sock", "daemons", "env", "sim", "tenants"];
+const RUNTIME: [&str; 6] = ["api.sock", "by-name", "daemons", "env", "sim", "tenants"];
 /// How long processes may take to die of a signal.
 const DYING: Duration = Duration::from_secs(2);
 /// How often processes are searched for again: a daemon may start a server while it is ended.
