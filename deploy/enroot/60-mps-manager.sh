@@ -20,5 +20,9 @@ else
     exit 0
 fi
 directory=$(printf '%s\n' "$variables" | sed -n 's/^CUDA_MPS_PIPE_DIRECTORY=//p')
+if [ -z "$directory" ]; then
+    echo "mps-manager: $record/env is of a Prolog that knew no containers: submit the job again" >&2
+    exit 1
+fi
 printf '%s\n' "$variables" >>"$ENROOT_ENVIRON"
 enroot-mount --root "$ENROOT_ROOTFS" - <<<"$directory $directory none x-create=dir,bind,ro,nosuid,nodev,noexec,private"
