@@ -203,3 +203,11 @@ fn simulated(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platf
         waiting: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn hand_over_names_the_world_as_programs_do() {
+        assert_eq!(crate::domain::environment::SIMULATED_WORLD, super::WORLD_ENV);
+    }
+}

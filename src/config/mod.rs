@@ -285,6 +285,7 @@ mod tests {
             sim: Some("h200x2".into()),
             mps_dir: Some("/usr/bin".into()),
             cdi_dir: Some("/var/run/cdi".into()),
+            wait_for_driver: Some(true),
             tls: Some(Tls { certificate: "/c.pem".into(), key: "/k.pem".into() }),
             ..Config::default()
         };

@@ -218,7 +218,7 @@ pub struct OwnDaemon {
 
 /// Whose a process is, if it is ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner<'a> {
+pub enum ProcessOwner<'a> {
     /// The manager itself, or a program that it started.
     Manager,
     /// A daemon of it.
@@ -248,7 +248,7 @@ pub struct OwnershipSigns {
 /// one too, but a pipe directory outside `directory`. One that was adopted has no token: it is known by its process and
 /// its servers by their parent. The directory alone shows nothing, since anybody may start a control daemon there after
 /// ours; only a server that has lost its control daemon is known by it.
-pub fn owner<'a>(signs: &OwnershipSigns, ours: &'a OwnProcesses) -> Option<Owner<'a>> {
+pub fn owner<'a>(signs: &OwnershipSigns, ours: &'a OwnProcesses) -> Option<ProcessOwner<'a>> {
     let pipe = signs.pipe_directory.as_deref();
     let token = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token));
     let parent = signs.ancestors.first();
@@ -259,13 +259,13 @@ pub fn owner<'a>(signs: &OwnershipSigns, ours: &'a OwnProcesses) -> Option<Owner
     });
     let unrecorded = || {
         let is_marked = token.is_some() && pipe.is_some_and(|pipe| pipe.starts_with(&ours.directory));
-        is_marked.then_some(Owner::Unrecorded)
+        is_marked.then_some(ProcessOwner::Unrecorded)
     };
     let family = || {
         let is_family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
-        is_family.then_some(Owner::Manager)
+        is_family.then_some(ProcessOwner::Manager)
     };
-    daemon.map(|daemon| Owner::Daemon(&daemon.name)).or_else(unrecorded).or_else(family)
+    daemon.map(|daemon| ProcessOwner::Daemon(&daemon.name)).or_else(unrecorded).or_else(family)
 }
 
 #[cfg(test)]
@@ -324,20 +324,20 @@ mod tests {
         let stranded =
             |pipe_directory| OwnershipSigns { pid: 52, pipe_directory, stranded_server: true, ..signs() };
         let cases = [
-            (OwnershipSigns { pid: 100, ..signs() }, Some(Owner::Manager), "the manager"),
+            (OwnershipSigns { pid: 100, ..signs() }, Some(ProcessOwner::Manager), "the manager"),
             (
                 OwnershipSigns { pid: 7, ancestors: vec![6, 100, 1], ..signs() },
-                Some(Owner::Manager),
+                Some(ProcessOwner::Manager),
                 "its probe",
             ),
             (
                 OwnershipSigns { pid: 9, token: token("known"), ..signs() },
-                Some(Owner::Daemon(&gpu0)),
+                Some(ProcessOwner::Daemon(&gpu0)),
                 "a known token",
             ),
             (
                 OwnershipSigns { pid: 8, token: token("some"), pipe_directory: server.clone(), ..signs() },
-                Some(Owner::Unrecorded),
+                Some(ProcessOwner::Unrecorded),
                 "an unknown token below our directory",
             ),
             (
@@ -365,15 +365,19 @@ mod tests {
             (OwnershipSigns { pid: 9, ancestors: vec![1], ..signs() }, None, "a stranger"),
             (
                 OwnershipSigns { pid: 50, ..signs() },
-                Some(Owner::Daemon(&adopted)),
+                Some(ProcessOwner::Daemon(&adopted)),
                 "an adopted control process",
             ),
             (
                 OwnershipSigns { pid: 51, ancestors: vec![50, 1], ..signs() },
-                Some(Owner::Daemon(&adopted)),
+                Some(ProcessOwner::Daemon(&adopted)),
                 "its server",
             ),
-            (stranded(pipe("/run/theirs")), Some(Owner::Daemon(&adopted)), "a server that has lost it"),
+            (
+                stranded(pipe("/run/theirs")),
+                Some(ProcessOwner::Daemon(&adopted)),
+                "a server that has lost it",
+            ),
             (stranded(pipe("/run/elsewhere")), None, "a server of nobody here"),
             (
                 OwnershipSigns { pid: 53, pipe_directory: pipe("/run/theirs"), ..signs() },
@@ -387,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_the_driver_are_read_with_their_users() {
+    fn modules_are_read_with_their_users() {
         let text = "nvidia_uvm 4857856 2 - Live 0x0000000000000000 (PO)\n\
                     nvidia_drm 131072 0 - Live 0x0000000000000000 (PO)\n\
                     nvidia 56823808 42 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (PO)\n\

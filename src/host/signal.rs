@@ -30,7 +30,8 @@ use super::process::{command, is_alive, is_kernel_thread};
 pub const CONTROL: &str = "nvidia-cuda-mps-control";
 /// Name of the server program, which a control daemon starts by itself.
 pub const SERVER: &str = "nvidia-cuda-mps-server";
-pub use crate::domain::environment::SIMULATED_WORLD as WORLD_ENV;
+/// The variable that names the simulated host of a process.
+pub const WORLD_ENV: &str = "MPS_SIM_WORLD";
 
 /// Why a process may be signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::{Engine, OperationFailure};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
-use crate::domain::maintenance::{DeviceHolder, OwnDaemon, OwnProcesses, Owner, OwnershipSigns, owner};
+use crate::domain::maintenance::{
+    DeviceHolder, OwnDaemon, OwnProcesses, OwnershipSigns, ProcessOwner, owner,
+};
 use crate::gpu::{DeviceFile, Inventory, InventoryError};
 use crate::host::signal::{CONTROL, SERVER};
 use crate::host::{self, Identity, files};
@@ -122,9 +124,9 @@ fn search(
             files: opened.files.iter().map(|path| path.display().to_string()).collect(),
             unit: host::systemd::service(pid),
             ours: owner.is_some(),
-            is_manager: owner == Some(Owner::Manager),
+            is_manager: owner == Some(ProcessOwner::Manager),
             daemon: match owner {
-                Some(Owner::Daemon(name)) => Some(name.clone()),
+                Some(ProcessOwner::Daemon(name)) => Some(name.clone()),
                 _ => None,
             },
         }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_follows_its_tenant_and_goes_with_it() {
+    fn link_follows_its_tenant_and_goes_with_it() {
         let home = tempfile::tempdir().expect("a directory");
         let root = home.path().join("tenants");
         let tenant = TenantName::parse("web").expect("a name");

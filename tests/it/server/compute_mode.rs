@@ -269,7 +269,7 @@ fn missing_gpu_gets_its_mode_restored_later() {
 
     let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 5}));
     let operation = host.api().succeeds(&begun);
-    let restored = operation["steps"][3]["outcome"].as_str().unwrap();
+    let restored = operation["steps"][4]["outcome"].as_str().unwrap();
     assert!(restored.contains(uuid) && restored.contains("missing"), "{restored}");
     assert_eq!(mode(), "exclusive_process", "nobody can");
     host.api().outcome(&host.api().delete("/api/v1/host/maintenance"));

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Host, Served, eventually, signal, stderr_of};
+use crate::harness::{Answer, Host, Served, eventually, signal, stderr_of};
 
 /// Longest time for an answer while the driver is silent, on a machine that has much else to do.
 const IN_TIME: Duration = Duration::from_secs(20);
@@ -138,27 +138,42 @@ fn start_waits_for_a_hung_driver() {
     assert_eq!(host.daemon_pid("gpu1"), other);
 }
 
+fn begin_maintenance(host: &Host) -> Answer {
+    let accepted = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 600}));
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    accepted
+}
+
+fn draining(host: &Host) {
+    eventually("clients are waited for", || (state(host) == json!("draining")).then_some(()));
+}
+
 #[test]
 fn maintenance_of_hung_driver_can_be_cancelled() {
     let host = Host::ready();
-    let client = host.run_client("demo");
-    let begin = || {
-        let accepted = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 600}));
-        assert_eq!(accepted.status, 202, "{}", accepted.text);
-        accepted
-    };
-    let draining =
-        || eventually("clients are waited for", || (state(&host) == json!("draining")).then_some(()));
-    let called_off = begin();
-    draining();
+    let mut client = host.run_client("demo");
+    let called_off = begin_maintenance(&host);
+    draining(&host);
     let silence = Silence::begin(&host);
     let place = called_off.header("location").unwrap();
     assert_eq!(host.api().post(&format!("{place}/cancel"), &json!({})).status, 202);
     let operation = host.api().outcome(&called_off);
     assert_eq!((&operation["state"], state(&host)), (&json!("cancelled"), json!(null)), "{operation}");
 
-    let failing = begin();
-    draining();
+    let early = host.api().outcome(&begin_maintenance(&host));
+    assert_eq!((&early["state"], state(&host)), (&json!("failed"), json!(null)), "{early}");
+    assert!(early["error"].as_str().unwrap().contains(WORDS) && client.is_running(), "{early}");
+    silence.end(&host);
+    host.await_ready();
+}
+
+#[test]
+fn driver_that_falls_silent_is_not_released() {
+    let host = Host::ready();
+    let client = host.run_client("demo");
+    let failing = begin_maintenance(&host);
+    draining(&host);
+    let silence = Silence::begin(&host);
     drop(client);
     eventually("the driver is to be released", || {
         let operation = host.api().get(failing.header("location").unwrap()).ok();

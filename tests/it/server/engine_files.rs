@@ -101,10 +101,10 @@ fn files_follow_tenant_and_its_limit() {
     assert_eq!((mode(SPECIFICATION), mode("env/web.env")), (0o644, 0o644));
     assert_eq!(given["cdi_device"], "mps-manager.dev/tenant=web");
     let printed = host.cli(&["env", "web", "--format", "cdi"]).stdout;
-    let (gpu, uid) = (uuid(&host, 0), &given["container"]["uid"]);
+    let (world, uid) = (host.runtime("sim").display().to_string(), &given["container"]["uid"]);
     assert_eq!(
         String::from_utf8_lossy(&printed),
-        format!("--device nvidia.com/gpu={gpu} --device mps-manager.dev/tenant=web --user {uid}\n")
+        format!("--volume {world}:{world} --device mps-manager.dev/tenant=web --user {uid}\n")
     );
     assert_eq!(host.api().delete("/api/v1/tenants/web").status, 204);
     await_devices(&host, &["batch", "demo"]);

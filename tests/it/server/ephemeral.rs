@@ -362,8 +362,12 @@ fn task_prolog_and_nomad_job_get_variables() {
     for name in view["unset"].as_array().expect("names") {
         assert!(printed.contains(&format!("unset {}\n", name.as_str().expect("a name"))), "{printed}");
     }
+    let world = host.runtime("sim").display().to_string();
     let printed = said(&host.cli(&["env", "demo", "--format", "nomad"]), 0);
-    assert!(printed.contains(&format!("  volumes = [\"{directory}:{directory}:ro\"]\n")), "{printed}");
+    assert!(
+        printed.contains(&format!("  volumes = [\"{directory}:{directory}:ro\", \"{world}:{world}\"]\n")),
+        "{printed}"
+    );
     assert!(printed.contains(&format!("  CUDA_MPS_PIPE_DIRECTORY = \"{directory}\"\n")), "{printed}");
     assert!(page(&host, "/tenants/demo").contains("volumes = ["), "the console has the same");
     let file = |format: &str| said(&host.cli(&["env", "demo", "--format", format]), 0);

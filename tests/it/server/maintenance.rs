@@ -1,7 +1,7 @@
 //! Maintenance: daemons down, the driver released, nothing of ours on the GPUs, and all of it started again.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -12,31 +12,31 @@ use crate::harness::{
 
 const PATH: &str = "/api/v1/host/maintenance";
 
-fn begin(host: &Served, body: &Value) -> Answer {
+pub fn begin(host: &Served, body: &Value) -> Answer {
     host.api().post(PATH, body)
 }
 
-fn end(host: &Served) -> Value {
+pub fn end(host: &Served) -> Value {
     host.api().succeeds(&host.api().delete(PATH))
 }
 
-fn now(host: &Served) -> Value {
+pub fn now(host: &Served) -> Value {
     host.api().get(PATH).ok()
 }
 
-fn await_state(host: &Served, state: &str) -> Value {
+pub fn await_state(host: &Served, state: &str) -> Value {
     eventually(&format!("maintenance is {state}"), || {
         let now = now(host);
         (now["state"] == state).then_some(now)
     })
 }
 
-fn steps(operation: &Value) -> Vec<&str> {
+pub fn steps(operation: &Value) -> Vec<&str> {
     let steps = operation["steps"].as_array().expect("steps");
     steps.iter().map(|step| step["name"].as_str().expect("a name")).collect()
 }
 
-const TAKEN_DOWN: [&str; 7] = [
+pub const TAKEN_DOWN: [&str; 7] = [
     "see who has the GPUs open",
     "cordon",
     "wait for clients",
@@ -252,156 +252,12 @@ fn wedged_daemon_stops_when_termination_is_allowed() {
 }
 
 #[test]
-fn outside_gpu_holders_are_listed_not_blocking() {
-    let host = Host::ready();
-    let mut command = Command::new(MANAGER);
-    command.args(["sim", "client", "--json", "--spin", "600", "--gpus", "0"]).env_clear();
-    command.env("MPS_SIM_WORLD", host.runtime("sim")).env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("nowhere"));
-    let mut outsider = Client::start(command);
-    assert_eq!(outsider.seen["mps"], false);
-    let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
-    let proof = operation["steps"][6]["outcome"].as_str().unwrap();
-    assert!(proof.contains(&format!("others that have: {} (", outsider.pid())), "{proof}");
-    let active = now(&host);
-    let holder = &active["holders"][0];
-    assert_eq!((pid(&holder["pid"]), &holder["ours"]), (outsider.pid(), &json!(false)));
-    assert!(holder["command"].as_str().unwrap().contains("sim client --json --spin"), "{holder}");
-    assert_eq!(holder["gpus"], json!([host.api().get("/api/v1/gpus/0").ok()["uuid"]]));
-    assert!(outsider.is_running());
-    drop(outsider);
-    assert_eq!(now(&host)["holders"], json!([]), "as of now, not as of then");
-    end(&host);
-}
-
-/// A process that looks like a server of ours which does not release its GPU.
-struct Clinging(Child);
-
-impl Clinging {
-    fn start(host: &Served) -> Self {
-        let device = fs::File::open(host.runtime("sim/dev/nvidia0")).unwrap();
-        let mut command = Command::new("sleep");
-        command.arg("600").env_clear().stdin(Stdio::from(device));
-        command.env("MPS_MANAGER_INCARNATION", "some token");
-        command.env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("daemons/gpu0/pipe"));
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Clinging {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn own_process_holding_gpu_fails_maintenance() {
-    let host = InProcess::ready();
-    let clinging = Clinging::start(&host);
-    let operation = host.api().outcome(&begin(&host, &json!({"timeout_s": 5})));
-    assert_eq!(operation["state"], "failed");
-    let error = operation["error"].as_str().unwrap();
-    assert!(
-        error.contains("processes of ours") && error.contains(&format!("{} (sleep 600)", clinging.0.id()))
-    );
-    assert_eq!(steps(&operation), [TAKEN_DOWN[0], "undo"], "before anybody lost work");
-    // All is as before.
-    host.await_ready();
-    assert_eq!((&now(&host)["state"], &now(&host)["live"]), (&json!(null), &json!(true)));
-    assert_eq!(host.run("demo", &["true"]).status.code(), Some(0));
-    drop(clinging);
-    host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
-    end(&host);
-}
-
-#[test]
-fn our_daemon_beyond_the_gpus_is_seen_before_clients_lose_work() {
-    let host = InProcess::ready();
-    let mut client = host.client("demo");
-    // As where CUDA opens the files of all GPUs: a server of gpu1 has GPU 0's.
-    let device = fs::File::open(host.runtime("sim/dev/nvidia0")).unwrap();
-    let mut command = Command::new("sleep");
-    command.arg("600").env_clear().stdin(Stdio::from(device));
-    command.env("MPS_MANAGER_INCARNATION", token_of(&host, "gpu1"));
-    let server = Clinging(command.spawn().unwrap());
-    drop(command);
-    let body = json!({"gpus": ["0"], "timeout_s": 0, "on_timeout": "terminate"});
-    let operation = host.api().outcome(&begin(&host, &body));
-    let error = operation["error"].as_str().unwrap();
-    assert!(error.contains(&server.0.id().to_string()) && error.contains("they are of gpu1"), "{error}");
-    assert!(client.is_running());
-    let all = json!({"timeout_s": 0, "on_timeout": "terminate"});
-    let accepted = begin(&host, &all);
-    client.ended();
-    drop(server);
-    host.api().succeeds(&accepted);
-    end(&host);
-}
-
-/// The token in the environment of a daemon's control process.
-fn token_of(host: &Served, daemon: &str) -> String {
-    let environment = fs::read(format!("/proc/{}/environ", host.daemon_pid(daemon))).unwrap();
-    let environment = String::from_utf8(environment).unwrap();
-    let token = environment.split('\0').find_map(|one| one.strip_prefix("MPS_MANAGER_INCARNATION="));
-    token.expect("a token").to_owned()
-}
-
-#[test]
-fn all_files_of_the_driver_are_searched_when_all_gpus_are_released() {
-    let host = Host::ready();
-    let held = ["nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"].map(|name| {
-        let path = host.runtime("sim/dev").join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let file =
-            fs::File::options().create(true).truncate(false).read(true).write(true).open(&path).unwrap();
-        (Clinging(Command::new("sleep").arg("600").stdin(Stdio::from(file)).spawn().unwrap()), path)
-    });
-    let pids: Vec<u32> = held.iter().map(|(process, _)| process.0.id()).collect();
-    host.api().succeeds(&begin(&host, &json!({"gpus": ["0"], "timeout_s": 5})));
-    assert_eq!(now(&host)["holders"], json!([]), "the other GPU's users have them open, too");
-    end(&host);
-    host.await_ready();
-    let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
-    let foreseen = operation["steps"][0]["outcome"].as_str().unwrap();
-    let active = now(&host);
-    for (process, path) in &held {
-        assert!(foreseen.contains(&process.0.id().to_string()), "{foreseen}");
-        let holders = active["holders"].as_array().unwrap();
-        let holder = holders.iter().find(|holder| holder["pid"] == process.0.id()).expect("a holder");
-        assert_eq!((&holder["ours"], &holder["gpus"]), (&json!(false), &json!([])), "{holder}");
-        assert_eq!(holder["files"], json!([path]), "{holder}");
-    }
-    assert_eq!(active["holders"].as_array().unwrap().len(), pids.len(), "{active}");
-    end(&host);
-}
-
-#[test]
-fn unlisted_gpu_is_proven_by_device_file() {
-    let host = InProcess::ready();
-    let gpu = host.api().get("/api/v1/gpus/0").ok()["uuid"].as_str().unwrap().to_owned();
-    let clinging = Clinging::start(&host);
-    fs::write(host.runtime("sim/gpus").join(&gpu).join("lost"), "").unwrap();
-    host.await_phase("gpu0", "blocked");
-    let body = json!({"gpus": [gpu], "timeout_s": 5});
-    let failed = host.api().outcome(&begin(&host, &body));
-    let error = failed["error"].as_str().unwrap_or_else(|| panic!("nothing clings: {failed}"));
-    assert!(error.contains(&format!("{} (sleep 600)", clinging.0.id())), "{error}");
-    drop(clinging);
-
-    // Without its device file it cannot be determined who has it open.
-    fs::remove_file(host.runtime("sim/dev/nvidia0")).unwrap();
-    let operation = host.api().succeeds(&begin(&host, &body));
-    let proof = operation["steps"][6]["outcome"].as_str().unwrap();
-    assert!(proof.contains(&format!("not proven for {gpu}")), "{proof}");
-}
-
-#[test]
 fn interrupted_proof_is_repeated_by_next_manager() {
     let mut host = Host::ready();
     let client = host.run_client("demo");
     let accepted = begin(&host, &json!({"timeout_s": 600}));
     await_state(&host, "draining");
-    let clinging = Clinging::start(&host);
+    let clinging = super::maintenance_holders::Clinging::start(&host);
     drop(client);
     let at = accepted.header("location").expect("a location").to_owned();
     eventually("it is being proven", || {

@@ -59,6 +59,7 @@ mod lost_state;
 mod lost_work;
 mod machine;
 mod maintenance;
+mod maintenance_holders;
 mod metrics;
 mod negotiation;
 mod openapi;

@@ -129,7 +129,7 @@ fn missing_driver_is_waited_for() {
 }
 
 #[test]
-fn first_start_may_wait_and_still_prints_a_login() {
+fn first_start_may_wait_for_the_driver() {
     let mut host = Host::new("wait_for_driver = true");
     let absent = host.runtime("sim/driver-absent");
     fs::create_dir_all(absent.parent().unwrap()).unwrap();
@@ -143,7 +143,7 @@ fn first_start_may_wait_and_still_prints_a_login() {
 }
 
 #[test]
-fn missing_driver_ends_a_start_that_does_not_wait() {
+fn missing_driver_may_end_a_start() {
     let host = Host::new("wait_for_driver = false");
     let absent = host.runtime("sim/driver-absent");
     fs::create_dir_all(absent.parent().unwrap()).unwrap();

@@ -155,7 +155,7 @@ fn maintenance_begins_and_ends() {
     let host = InProcess::ready();
     ok(&host, &["daemon", "cordon", "gpu1"]);
     let begun = ok(&host, &["maintenance", "begin", "--gpu", "1", "--timeout", "10s"]);
-    assert!(begun.starts_with("maintenance has begun: the driver is released ("), "{begun}");
+    assert!(begun.starts_with("maintenance has begun: the manager has released the driver ("), "{begun}");
     assert!(ok(&host, &["maintenance", "status"]).starts_with("Maintenance:  active\n"));
     let ended = ok(&host, &["maintenance", "end"]);
     assert!(
