@@ -284,7 +284,8 @@ if [ -s "$leftover/$run" ]; then
     [ ! -e "$leftover/$run" ] || refuse "an epilog is still deleting tenant $had, which it had before"
 fi
 shards=$(shards_in "$per_node")
-set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s"
+set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s" --label "slurm-job=$target"
+[ -z "${SLURM_JOB_USER:-}" ] || set -- "$@" --label "slurm-user=$SLURM_JOB_USER"
 for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do set -- "$@" --gpu "$(gpu_of "$gpu")"; done
 if [ -n "$is_divided" ]; then
     case $shards,$gpus in

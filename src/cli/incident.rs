@@ -1,5 +1,6 @@
 //! `mps-manager incident`: what broke, which clients lost their work, and who took note of it.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -8,7 +9,8 @@ use clap_complete::engine::ArgValueCandidates;
 use super::completion;
 use super::fetch::{GpuNames, all, filtered, require_daemon, require_tenant};
 use super::output::{
-    DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, complain, word,
+    DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, complain, with_workload,
+    word,
 };
 use super::server::{CallArgs, ask, exit_code};
 use super::values::incident_id;
@@ -178,11 +180,11 @@ fn print(call: &CallArgs, incident: &IncidentView, names: &GpuNames) {
         details = details.row("Occurrences", incident.occurrences.to_string());
     }
     for suspect in &incident.suspected {
-        let (label, words) = suspected(incident.kind, suspect);
+        let (label, words) = suspected(incident.kind, suspect, &incident.workloads);
         details = details.row(label, words);
     }
     for client in &incident.affected {
-        details = details.row("Affected", process(client.pid, client.tenant.as_ref()));
+        details = details.row("Affected", process(client.pid, client.tenant.as_ref(), &incident.workloads));
     }
     if let Some(unaffected) = incident.unaffected {
         details = details.row("Unaffected", counted(unaffected, "other client"));
@@ -216,8 +218,12 @@ fn ending(opened_at: i64, at: i64, ms: Option<i64>) -> (&'static str, String) {
 }
 
 /// A process that an incident is about, and what it is to it.
-fn suspected(kind: IncidentKind, suspect: &Suspect) -> (&'static str, String) {
-    let words = process(suspect.pid, suspect.tenant.as_ref());
+fn suspected(
+    kind: IncidentKind,
+    suspect: &Suspect,
+    workloads: &BTreeMap<TenantName, String>,
+) -> (&'static str, String) {
+    let words = process(suspect.pid, suspect.tenant.as_ref(), workloads);
     let program = suspect.program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
     let ended = if suspect.has_ended { ", which has ended" } else { "" };
     match kind {
@@ -231,9 +237,9 @@ fn suspected(kind: IncidentKind, suspect: &Suspect) -> (&'static str, String) {
     }
 }
 
-fn process(pid: u32, tenant: Option<&TenantName>) -> String {
+fn process(pid: u32, tenant: Option<&TenantName>, workloads: &BTreeMap<TenantName, String>) -> String {
     match tenant {
-        Some(tenant) => format!("process {pid} of {tenant}"),
+        Some(tenant) => format!("process {pid} of {}", with_workload(tenant, workloads.get(tenant))),
         None => format!("process {pid}"),
     }
 }
@@ -251,15 +257,19 @@ mod tests {
             program: Some("train".into()),
             has_ended: true,
         };
-        let shown = |kind| suspected(kind, &suspect);
+        let none = BTreeMap::new();
+        let shown = |kind| suspected(kind, &suspect, &none);
         let refused = ("Refused", "process 7 of web (train)".to_owned());
         assert_eq!(shown(IncidentKind::ClientRefused), refused);
         let unknown = Suspect { tenant: None, program: None, ..suspect.clone() };
         let refused = ("Refused", "process 7 (tenant unknown: it had already ended)".to_owned());
-        assert_eq!(suspected(IncidentKind::ClientRefused, &unknown), refused);
+        assert_eq!(suspected(IncidentKind::ClientRefused, &unknown, &none), refused);
         let outside = ("Process", "process 7 of web (train), which has ended".to_owned());
         assert_eq!(shown(IncidentKind::Bypass), outside);
         assert_eq!(shown(IncidentKind::GpuFault).0, "Suspected");
+        let web = TenantName::parse("web").expect("a name");
+        let workloads = BTreeMap::from([(web.clone(), "pod prod/web-0".to_owned())]);
+        assert_eq!(process(7, Some(&web), &workloads), "process 7 of web, pod prod/web-0");
     }
 
     #[test]

@@ -71,6 +71,7 @@ pub mod token;
 mod token_id;
 pub mod verification;
 pub mod wedge;
+pub mod workload;
 
 pub use device_memory_limit::DeviceMemoryLimit;
 pub use gpu::GpuUuid;

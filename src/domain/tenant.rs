@@ -55,7 +55,7 @@ pub struct TenantSpec<G = GpuUuid> {
     /// How its processes are told their GPUs.
     #[serde(default, skip_serializing_if = "VisibleDevices::is_uuid")]
     pub visible_devices: VisibleDevices,
-    /// Words for people and programs; the manager reads none of them.
+    /// Words for people and programs. Those that name a pod or a job are shown as its workload; the manager reads none otherwise.
     #[serde(default)]
     #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
@@ -89,9 +89,9 @@ fn none<T>() -> Option<T> {
     None
 }
 
-/// Most labels, and the longest key or value in characters.
+/// Most labels, and the longest key or value in characters: the name of a pod fits.
 const MAX_LABELS: usize = 32;
-const MAX_LABEL_LEN: usize = 128;
+const MAX_LABEL_LEN: usize = 253;
 
 fn labels() -> utoipa::openapi::schema::Object {
     use utoipa::openapi::schema::{ObjectBuilder, Type};
@@ -100,7 +100,7 @@ fn labels() -> utoipa::openapi::schema::Object {
         ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern))
     };
     ObjectBuilder::new()
-        .description(Some("Words for people and programs; the manager reads none of them."))
+        .description(Some("Words for people and programs. Those that name a pod or a job are shown as its workload; the manager reads none otherwise."))
         .max_properties(Some(MAX_LABELS))
         .property_names(Some(text("1")))
         .additional_properties(Some(text("0")))

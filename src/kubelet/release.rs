@@ -12,6 +12,7 @@ use super::context::{PluginContext, TrackedTenant, answered, deletion, millis, t
 use super::usage::{ClaimUse, DeviceUsage, device_usage};
 use crate::client::ClientError;
 use crate::domain::count::counted;
+use crate::domain::workload::Workload;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
@@ -58,7 +59,8 @@ async fn renew_or_release_all(context: &PluginContext, usage: &DeviceUsage) -> R
     for (tenant, claim) in &tenants {
         let used = usage.of_claim(claim);
         is_doubtful |= used == ClaimUse::Doubtful;
-        if let Err(error) = renew_or_release(context, tenant, used).await {
+        let holder = usage.holder(claim);
+        if let Err(error) = renew_or_release(context, tenant, used, holder).await {
             tracing::warn!(%error, "tenant {} could be neither renewed nor deleted", tenant.name);
         }
     }
@@ -69,6 +71,7 @@ async fn renew_or_release(
     context: &PluginContext,
     tenant: &TenantView,
     used: ClaimUse,
+    holder: Option<&Workload>,
 ) -> Result<(), ClientError> {
     let mut all = context.tracked.lock().await;
     let tracked = all.entry(tenant.name.clone()).or_insert_with(TrackedTenant::new);
@@ -76,7 +79,7 @@ async fn renew_or_release(
         tracked.unlisted = 0;
         drop(all);
         // One that is doubtful for long expires.
-        return if used == ClaimUse::Held { answered(renew(context, tenant)).await } else { Ok(()) };
+        return if used == ClaimUse::Held { answered(renew(context, tenant, holder)).await } else { Ok(()) };
     }
     if tracked.is_young(context.options.min_age) {
         return Ok(());
@@ -101,10 +104,17 @@ async fn renew_or_release(
     Ok(())
 }
 
-/// Moves the expiry once half of the time has passed; of one that is drained it stays, since a later one would take the drain back.
-async fn renew(context: &PluginContext, tenant: &TenantView) -> Result<(), ClientError> {
+/// Labels it with the container that holds its places, and moves the expiry once half of the time has passed; of one that is drained it
+/// stays, since a later one would take the drain back.
+async fn renew(
+    context: &PluginContext,
+    tenant: &TenantView,
+    holder: Option<&Workload>,
+) -> Result<(), ClientError> {
     let half = context.clock.unix_ms().saturating_add(millis(context.options.ttl) / 2);
-    if tenant.status.draining || tenant.spec.expires_at.is_none_or(|at| at > half) {
+    // `Allocate` is not told whose places it gives.
+    let is_named = holder.is_none_or(|holder| Workload::of(&tenant.spec.labels).as_ref() == Some(holder));
+    if tenant.status.draining || is_named && tenant.spec.expires_at.is_none_or(|at| at > half) {
         return Ok(());
     }
     let path = tenant_path(&tenant.name);
@@ -113,6 +123,7 @@ async fn renew(context: &PluginContext, tenant: &TenantView) -> Result<(), Clien
     if now.status.draining {
         return Ok(());
     }
+    now.spec.labels.extend(holder.map(Workload::labels).unwrap_or_default());
     now.spec.expires_at = Some(context.expiry());
     context.client.put::<Value>(&path, Some(&tag), &now.spec).await.map(drop)
 }

@@ -18,6 +18,7 @@ use super::api::pod_resources::{AllocatableResourcesRequest, ListPodResourcesReq
 use super::channel::connected;
 use super::context::KubeletPluginOptions;
 use crate::domain::GpuUuid;
+use crate::domain::workload::Workload;
 
 /// The file in the directory of device plugins in which the kubelet notes what it has allocated.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
@@ -30,8 +31,8 @@ const LONGEST: usize = 64 << 20;
 pub(super) struct DeviceUsage {
     /// Where it is from, in words.
     pub(super) source: &'static str,
-    /// The places of each container that the API lists; `None` where it does not answer.
-    listed: Option<BTreeSet<DeviceClaim>>,
+    /// The places of each container that the API lists, and which container it is; `None` where it does not answer.
+    listed: Option<BTreeMap<DeviceClaim, Workload>>,
     /// The places of each container in the checkpoint; `None` where it cannot be read.
     noted: Option<BTreeSet<DeviceClaim>>,
 }
@@ -48,7 +49,7 @@ pub(super) enum ClaimUse {
 }
 
 impl DeviceUsage {
-    fn of(listed: Option<BTreeSet<DeviceClaim>>, noted: Option<BTreeSet<DeviceClaim>>) -> Self {
+    fn of(listed: Option<BTreeMap<DeviceClaim, Workload>>, noted: Option<BTreeSet<DeviceClaim>>) -> Self {
         let source = match (&listed, &noted) {
             (Some(_), Some(_)) => "the PodResources API",
             (Some(_), None) => "the PodResources API without the checkpoint, so nothing is deleted",
@@ -60,12 +61,17 @@ impl DeviceUsage {
 
     /// Whether a container holds these places. The checkpoint alone counts where the API does not answer.
     pub(super) fn of_claim(&self, claim: &DeviceClaim) -> ClaimUse {
-        let is_in = |claims: &BTreeSet<DeviceClaim>| claims.contains(claim);
-        match (self.listed.as_ref().map(is_in), self.noted.as_ref().map(is_in)) {
+        let is_listed = self.listed.as_ref().map(|claims| claims.contains_key(claim));
+        match (is_listed, self.noted.as_ref().map(|claims| claims.contains(claim))) {
             (Some(true), _) | (None, Some(true) | None) => ClaimUse::Held,
             (Some(false), Some(true) | None) => ClaimUse::Doubtful,
             (Some(false) | None, Some(false)) => ClaimUse::Free,
         }
+    }
+
+    /// The container that holds these places, where the API lists it.
+    pub(super) fn holder(&self, claim: &DeviceClaim) -> Option<&Workload> {
+        self.listed.as_ref()?.get(claim)
     }
 }
 
@@ -126,14 +132,22 @@ fn replicas(devices: Vec<(String, Vec<String>)>) -> BTreeMap<GpuUuid, String> {
     gpus
 }
 
-async fn pod_resources(socket: &Path) -> Result<BTreeSet<DeviceClaim>, String> {
+async fn pod_resources(socket: &Path) -> Result<BTreeMap<DeviceClaim, Workload>, String> {
     let channel = connected(socket).await.map_err(|error| error.to_string())?;
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST);
     let listed = client.list(ListPodResourcesRequest {}).await.map_err(|error| error.to_string())?;
-    let mut claims = BTreeSet::new();
-    for container in listed.into_inner().pod_resources.into_iter().flat_map(|pod| pod.containers) {
-        let devices = container.devices.into_iter();
-        claims.extend(of_container(devices.map(|devices| (devices.resource_name, devices.device_ids))));
+    let mut claims = BTreeMap::new();
+    for pod in listed.into_inner().pod_resources {
+        for container in pod.containers {
+            let holder = Workload::Container {
+                namespace: pod.namespace.clone(),
+                pod: pod.name.clone(),
+                container: Some(container.name),
+            };
+            let devices = container.devices.into_iter();
+            let of_it = of_container(devices.map(|devices| (devices.resource_name, devices.device_ids)));
+            claims.extend(of_it.map(|claim| (claim, holder.clone())));
+        }
     }
     Ok(claims)
 }
@@ -224,7 +238,11 @@ mod tests {
     fn places_are_free_that_neither_source_has() {
         let held = claim("x/y", &["a"]);
         let (none, with) = (|| Some(BTreeSet::new()), || Some(BTreeSet::from([held.clone()])));
-        let of = |listed, noted| DeviceUsage::of(listed, noted).of_claim(&held);
+        let pod = || Workload::Container { namespace: "prod".into(), pod: "web-0".into(), container: None };
+        let named = |claims: BTreeSet<DeviceClaim>| claims.into_iter().map(|claim| (claim, pod())).collect();
+        let of = |listed: Option<BTreeSet<DeviceClaim>>, noted| {
+            DeviceUsage::of(listed.map(named), noted).of_claim(&held)
+        };
         assert_eq!(of(with(), none()), ClaimUse::Held);
         assert_eq!(of(with(), None), ClaimUse::Held);
         assert_eq!(of(none(), with()), ClaimUse::Doubtful);

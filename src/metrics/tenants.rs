@@ -9,6 +9,7 @@ use super::families::{Families, number};
 use super::snapshot::MetricsSnapshot;
 use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::tenant::Tenant;
+use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// Whose clients there are, and what they hold of each GPU.
@@ -95,6 +96,16 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
         "Processes of the tenant that may be connected at once; missing where it states none",
         None,
         tenants().filter_map(|tenant| Some((labels(tenant), f64::from(tenant.spec.max_clients?)))),
+    )?;
+    families.gauges(
+        "tenant_info",
+        "What the tenant was made for, as its labels say: always 1",
+        None,
+        tenants().filter_map(|tenant| {
+            let ([daemon, name], [namespace, pod, container, job, user]) =
+                (labels(tenant), Workload::of(&tenant.spec.labels)?.metric_labels());
+            Some(([daemon, name, namespace, pod, container, job, user], 1.0))
+        }),
     )?;
     families.gauges(
         "clients_unattributed",

@@ -11,7 +11,8 @@ use crate::domain::incident::{
     Acknowledgement, Incident, IncidentFilter, IncidentKind, IncidentState, MEMORY_MS, Occurrence,
     StoredIncident, Transition, counts_unaffected, group, may_concern_incidents,
 };
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::workload::Workload;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// Most incidents that have ended and are kept.
 pub const KEPT: i64 = 10_000;
@@ -34,7 +35,8 @@ pub async fn record(
     };
     let seen = Occurrence { id, at: now, event: &event.event, because, gpus: &gpus, connected: &connected };
     let mut events = Vec::new();
-    for change in group(&seen, &known) {
+    for mut change in group(&seen, &known) {
+        name_workloads(&mut *db, &mut change.incident).await?;
         let number = match change.id {
             Some(number) => {
                 update(&mut *db, number, &change.incident).await?;
@@ -54,6 +56,18 @@ pub async fn record(
         }
     }
     Ok(events)
+}
+
+/// Notes what the tenants of an incident were made for, as long as these are here.
+async fn name_workloads(db: &mut SqliteConnection, incident: &mut Incident) -> Result<(), StoreError> {
+    let known = |tenant: &&TenantName| !incident.workloads.contains_key(*tenant);
+    let unknown: Vec<TenantName> = incident.named_tenants().into_iter().filter(known).cloned().collect();
+    for name in unknown {
+        let tenant = super::tenants::get(&mut *db, &name).await?;
+        let workload = tenant.and_then(|tenant| Workload::of(&tenant.spec.labels));
+        incident.workloads.extend(workload.map(|workload| (name, workload)));
+    }
+    Ok(())
 }
 
 /// The incidents of a daemon that an event may concern: open ones, and those that ended a short time ago, oldest first.

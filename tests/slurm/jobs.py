@@ -347,6 +347,8 @@ def partitions(cluster, host, is_long):
     assert len(held) == len(jobs) and set(held) <= names, held
     users = {name: tenants(host)[name]["spec"]["uid"] for name in held}
     assert users == {name: pwd.getpwnam(job.user).pw_uid for name, job in held.items()}, users
+    workloads = {name: tenants(host)[name]["workload"] for name in held}
+    assert workloads == {name: f"job {job.id} of {job.user}" for name, job in held.items()}, workloads
     lost_job, holder, *_ = jobs
     prolog_again(cluster, host, holder)
     if is_long:

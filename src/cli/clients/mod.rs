@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
-pub(super) use self::select::CLIENTS;
+pub(super) use self::select::{CLIENTS, tenant_of};
 use self::select::{ClientSelector, resolve};
 pub(super) use self::terminate::{TerminateArgs, terminate};
 use super::completion;
@@ -55,7 +55,7 @@ const LAYOUT: ListLayout<ClientView> = ListLayout {
     name: |client| client.id.to_string(),
     columns: &[
         ListColumn::new("CLIENT", |client| client.id.to_string().into()),
-        ListColumn::new("TENANT", |client| TableCell::optional(client.tenant.as_ref())),
+        ListColumn::new("TENANT", |client| TableCell::optional(tenant_of(client))),
         ListColumn::ranked(6, ListColumn::new("BY", |client| word(client.attributed_by).into())),
         ListColumn::ranked(3, ListColumn::new("DAEMON", |client| client.daemon.as_str().into())),
         ListColumn::ranked(4, ListColumn::new("UID", |client| TableCell::optional(client.uid))),
@@ -94,7 +94,7 @@ async fn get(call: &CallArgs, named: &str) -> Result<ExitCode, ClientError> {
     let mut details = DetailsTable::default()
         .row("Client", client.id.to_string())
         .row("PID", client.pid.to_string())
-        .row("Tenant", TableCell::optional(client.tenant.as_ref()))
+        .row("Tenant", TableCell::optional(tenant_of(client)))
         .row("Known by", word(client.attributed_by))
         .row("Daemon", client.daemon.as_str())
         .row("Server", client.server.to_string())

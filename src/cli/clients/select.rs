@@ -5,6 +5,7 @@ use clap_complete::engine::ArgValueCandidates;
 
 use super::super::completion;
 use super::super::fetch::{all, encoded, filtered, require_daemon, require_tenant};
+use super::super::output::with_workload;
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::{DaemonName, TenantName};
@@ -65,7 +66,7 @@ pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c 
         [] => Err(format!("there is no client {named}: `mps-manager client list` shows them")),
         _ => {
             let candidate = |client: &&ClientView| {
-                let tenant = client.tenant.as_ref().map_or("no tenant", TenantName::as_str);
+                let tenant = tenant_of(client).unwrap_or_else(|| "no tenant".to_owned());
                 format!("\n  {}  {tenant}  {}  {}", client.id, client.daemon, client.command)
             };
             let candidates: String = found.iter().map(candidate).collect();
@@ -75,6 +76,11 @@ pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c 
             ))
         }
     }
+}
+
+/// The tenant of a client, with what that was made for.
+pub(in crate::cli) fn tenant_of(client: &ClientView) -> Option<String> {
+    client.tenant.as_ref().map(|tenant| with_workload(tenant, client.workload.as_ref()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::super::fetch::{all, filtered};
 use super::super::output::remark;
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow_one_of_several};
-use super::select::{CLIENTS, ClientSelector, resolve};
+use super::select::{CLIENTS, ClientSelector, resolve, tenant_of};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::operation::Operation;
@@ -121,7 +121,7 @@ async fn terminate_one(
     let stopped = args.stopped.map(|action| action.as_str().to_owned());
     let path = filtered(&format!("{CLIENTS}/{}/terminate", one.id), &[("stopped", stopped)]);
     let operation: Operation = client.post(&path, &json!({})).await?;
-    let tenant = one.tenant.as_ref().map_or_else(String::new, |tenant| format!(" ({tenant})"));
+    let tenant = tenant_of(one).map_or_else(String::new, |tenant| format!(" ({tenant})"));
     let words = OperationWords {
         doing: &format!("terminating client {}{tenant}", one.pid),
         done: &format!("client {}{tenant} was terminated", one.pid),

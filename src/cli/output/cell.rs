@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use crate::domain::TenantName;
 use crate::domain::condition::{self, Condition};
 use crate::domain::printable::printable;
 
@@ -145,6 +146,11 @@ fn cut(text: &str, width: usize) -> Cow<'_, str> {
     }
     kept.push('…');
     kept.into()
+}
+
+/// A tenant, with what it was made for: `kube-81732caa7a79, pod prod/web-0/app`.
+pub(in crate::cli) fn with_workload(tenant: &TenantName, workload: Option<&String>) -> String {
+    workload.map_or_else(|| tenant.to_string(), |workload| format!("{tenant}, {workload}"))
 }
 
 /// The API's word for a value, as `back_off`.

@@ -15,7 +15,7 @@ mod table;
 mod terminal;
 
 pub(super) use self::age::age;
-pub(super) use self::cell::{CellColour, TableCell, word};
+pub(super) use self::cell::{CellColour, TableCell, with_workload, word};
 pub(super) use self::colour::{ColourChoice, choose_colour};
 pub(super) use self::details::{DetailsTable, condition_sentence};
 pub(super) use self::exit_codes::{DIFFERS, ERROR, EXIT_CODES};

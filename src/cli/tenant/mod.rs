@@ -16,7 +16,9 @@ use self::set::{TENANTS, TenantSetArgs};
 use super::completion;
 use super::fetch::{GpuNames, all, filtered, require_daemon};
 use super::incident::with_current;
-use super::output::{DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, remark};
+use super::output::{
+    DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, remark, with_workload,
+};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
 use crate::domain::condition::{ConditionReason, ready};
@@ -75,7 +77,7 @@ pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
     noun: "tenants",
     name: |tenant| tenant.name.to_string(),
     columns: &[
-        ListColumn::new("TENANT", |tenant| tenant.name.as_str().into()),
+        ListColumn::new("TENANT", |tenant| with_workload(&tenant.name, tenant.workload.as_ref()).into()),
         ListColumn::ranked(3, ListColumn::new("DAEMON", |tenant| tenant.spec.daemon.as_str().into())),
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
         ListColumn::ranked(

@@ -3,7 +3,7 @@
 //! One incident groups what belongs together: a GPU fault with the death of its server and its clients, a daemon's death with its
 //! server's, repeated deaths in a crash loop, repeated drift. A client that lost its work in one incident does not lose it again in another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::IncidentReport;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, Suspect};
@@ -442,6 +442,7 @@ impl Grouping<'_> {
             occurrences: 0,
             detail: None,
             events: Vec::new(),
+            workloads: BTreeMap::new(),
         };
         self.add_report(&mut incident, None, report);
         incident

@@ -14,6 +14,8 @@ mod sentence;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -26,6 +28,7 @@ pub use sentence::recovery_words;
 
 use super::client::ClientId;
 use super::event::{AffectedClient, IncidentNotice, Severity};
+use super::workload::Workload;
 use super::{DaemonName, GpuUuid, TenantName};
 
 /// For how long after its end people are shown an incident that nobody acknowledged, in milliseconds.
@@ -226,6 +229,9 @@ pub struct Incident {
     pub detail: Option<String>,
     /// Its events.
     pub events: Vec<i64>,
+    /// What the tenants that it names were made for when it hit them: a pod's or a job's may be gone by the time that it is read.
+    #[serde(default)]
+    pub workloads: BTreeMap<TenantName, Workload>,
 }
 
 impl Incident {
@@ -266,6 +272,12 @@ impl Incident {
         tenants.sort();
         tenants.dedup();
         tenants
+    }
+
+    /// All tenants that it names, in order.
+    pub fn named_tenants(&self) -> BTreeSet<&TenantName> {
+        let affected = self.affected.iter().filter_map(|client| client.tenant.as_ref());
+        affected.chain(self.suspects.iter().filter_map(|suspect| suspect.tenant.as_ref())).collect()
     }
 
     /// It, as the events about it report it.

@@ -1,6 +1,9 @@
 //! An incident in one sentence, as people would say it.
 
+use std::collections::BTreeSet;
+
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, Suspect};
+use crate::TenantName;
 use crate::count::{counted, enumerated};
 
 /// The most names in a sentence that counts the others.
@@ -72,7 +75,8 @@ impl Incident {
                 format!("{daemon}'s own directory {is} mounted in another mount namespace")
             }
             IncidentKind::Breach => {
-                let who = self.suspects.first().map_or_else(|| "a client".to_owned(), named);
+                let who = self.suspects.first();
+                let who = who.map_or_else(|| "a client".to_owned(), |suspect| self.named(suspect));
                 match over {
                     Some(_) => format!("{who} held more memory on {daemon} than its limit allows"),
                     None => format!("{who} holds more memory on {daemon} than its limit allows"),
@@ -80,7 +84,7 @@ impl Incident {
             }
             IncidentKind::ClientRefused => {
                 let times = if self.occurrences > 1 { self.times() } else { String::new() };
-                format!("MPS refused a client{} of {daemon}{times}", of_tenants(&self.suspects))
+                format!("MPS refused a client{} of {daemon}{times}", self.of_tenants(&self.suspects))
             }
             IncidentKind::UnknownOutcome => match over {
                 Some(_) => format!("a command to {daemon} was not answered; its client is gone now"),
@@ -112,10 +116,10 @@ impl Incident {
         let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
         if is_over || present.is_empty() {
             let who = counted(self.suspects.len(), "process");
-            return format!("{who}{} used a GPU of {daemon} outside MPS", of_tenants(&self.suspects));
+            return format!("{who}{} used a GPU of {daemon} outside MPS", self.of_tenants(&self.suspects));
         }
         let who = counted(present.len(), "process");
-        let of = of_tenants(present.iter().copied());
+        let of = self.of_tenants(present.iter().copied());
         let s = if present.len() == 1 { "s" } else { "" };
         let gone = match self.suspects.len() - present.len() {
             0 => String::new(),
@@ -164,7 +168,7 @@ impl Incident {
     fn blame(&self) -> String {
         match self.suspects.as_slice() {
             [] => String::new(),
-            [one] => format!(", which MPS attributes to {},", named(one)),
+            [one] => format!(", which MPS attributes to {},", self.named(one)),
             several => format!(", which MPS attributes to {},", counted(several.len(), "process")),
         }
     }
@@ -181,9 +185,7 @@ impl Incident {
                 "; no client lost its work".to_owned()
             };
         }
-        let tenants = self.affected.iter().filter_map(|client| client.tenant.as_ref());
-        let names: std::collections::BTreeSet<&str> = tenants.map(crate::TenantName::as_str).collect();
-        let of = if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) };
+        let of = self.of(self.affected.iter().filter_map(|client| client.tenant.as_ref()));
         let clients = counted(self.affected.len(), "client");
         let their = if self.affected.len() == 1 { "its" } else { "their" };
         let doubt = if self.is_uncertain { ", as far as is known" } else { "" };
@@ -194,31 +196,34 @@ impl Incident {
         };
         format!("; {clients}{of} lost {their} work{doubt}{kept}")
     }
-}
 
-/// A process, with its tenant.
-fn named(suspect: &Suspect) -> String {
-    match &suspect.tenant {
-        Some(tenant) => format!("process {} of {tenant}", suspect.pid),
-        None => format!("process {}", suspect.pid),
+    /// A process, with its tenant.
+    fn named(&self, suspect: &Suspect) -> String {
+        format!("process {}{}", suspect.pid, self.of(suspect.tenant.as_ref()))
+    }
+
+    fn of_tenants<'s>(&self, suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
+        self.of(suspects.into_iter().filter_map(|suspect| suspect.tenant.as_ref()))
+    }
+
+    /// Whose something is, as ` of demo and kube-81732caa7a79 (pod prod/web-0/app)`.
+    fn of<'t>(&self, tenants: impl IntoIterator<Item = &'t TenantName>) -> String {
+        let tenants: BTreeSet<&TenantName> = tenants.into_iter().collect();
+        let shown = |tenant: &TenantName| match self.workloads.get(tenant) {
+            Some(workload) => format!("{tenant} ({workload})"),
+            None => tenant.to_string(),
+        };
+        let names: Vec<String> = tenants.into_iter().map(shown).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        if names.is_empty() { String::new() } else { format!(" of {}", listed(&names)) }
     }
 }
 
-fn of_tenants<'s>(suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
-    let names: std::collections::BTreeSet<&str> = suspects
-        .into_iter()
-        .filter_map(|suspect| suspect.tenant.as_ref())
-        .map(crate::TenantName::as_str)
-        .collect();
-    if names.is_empty() { String::new() } else { format!(" of {}", listed(names.into_iter())) }
-}
-
 /// Tenants as `demo, inference and nightly`; of many, how many more there are.
-fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    let names: Vec<&str> = names.collect();
+fn listed(names: &[&str]) -> String {
     // A single name says more than "1 more tenant".
     if names.len() <= NAMED + 1 {
-        return enumerated(&names);
+        return enumerated(names);
     }
     let (first, others) = names.split_at(NAMED);
     format!("{} and {}", first.join(", "), counted(others.len(), "more tenant"))
@@ -266,8 +271,8 @@ mod tests {
     #[test]
     fn many_tenants_are_counted_as_tenants() {
         let names = ["batch", "br", "demo", "web", "x"];
-        assert_eq!(listed(names.into_iter().take(4)), "batch, br, demo and web");
-        assert_eq!(listed(names.into_iter()), "batch, br, demo and 2 more tenants");
-        assert_eq!(listed(names.into_iter().take(3)), "batch, br and demo");
+        assert_eq!(listed(&names[..4]), "batch, br, demo and web");
+        assert_eq!(listed(&names), "batch, br, demo and 2 more tenants");
+        assert_eq!(listed(&names[..3]), "batch, br and demo");
     }
 }

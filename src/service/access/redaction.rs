@@ -365,6 +365,7 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
         acknowledged,
         occurrences,
         events,
+        workloads: incident.workloads.into_iter().filter(|(owner, _)| is_own(Some(owner))).collect(),
         ..incident
     }
 }
@@ -375,7 +376,10 @@ mod tests {
     use crate::domain::DaemonName;
     use crate::domain::access::{Grant, Origin, Principal};
     use crate::domain::event::EventSubject;
+    use std::collections::BTreeMap;
+
     use crate::domain::incident::{IncidentTopic, Suspect};
+    use crate::domain::workload::Workload;
     use crate::service::FieldError;
 
     /// What no tenant may see.
@@ -427,6 +431,7 @@ mod tests {
             program: None,
             has_ended: false,
         };
+        let job = || Workload::Job { id: "7".into(), user: None };
         let refusals = |suspects: Vec<Suspect>| Incident {
             kind: IncidentKind::ClientRefused,
             daemon: DaemonName::parse("gpu0").expect("a name"),
@@ -446,11 +451,13 @@ mod tests {
             unaffected: None,
             detail: None,
             events: vec![4, 5, 6],
+            workloads: ["web", "batch"].map(|name| (TenantName::parse(name).expect("a name"), job())).into(),
         };
         let web = TenantName::parse("web").expect("a name");
         let shared = refusals(vec![suspect(7, "web"), suspect(8, "batch"), suspect(9, "batch")]);
         let seen = redact_incident(shared, &web);
         assert_eq!((seen.occurrences, seen.suspects.len(), seen.events), (1, 1, Vec::new()));
+        assert_eq!(seen.workloads, BTreeMap::from([(web.clone(), job())]));
         let seen = redact_incident(refusals(vec![suspect(7, "web"), suspect(8, "web")]), &web);
         assert_eq!((seen.occurrences, seen.events), (2, vec![4, 5, 6]));
     }

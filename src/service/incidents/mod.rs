@@ -3,6 +3,8 @@
 pub mod breaches;
 pub mod exposures;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Actor, Right};
@@ -75,6 +77,10 @@ pub struct IncidentView {
     /// The tenants that it hit.
     #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
+    /// What these were made for when it hit them, as their labels say, by tenant: `pod prod/web-0/app`, `job 4711 of alice`. Others are
+    /// left out.
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub workloads: BTreeMap<TenantName, String>,
     /// How often it happened before it ended.
     pub occurrences: u32,
     /// What was found, as the settings that differ; `null` where there is nothing to add.
@@ -92,8 +98,10 @@ impl IncidentView {
             Some(own) => redact_incident(incident, own),
             None => incident,
         };
+        let workloads = incident.workloads.iter().map(|(tenant, of)| (tenant.clone(), of.to_string()));
         Self {
             id,
+            workloads: workloads.collect(),
             kind: incident.kind,
             severity: incident.kind.severity(),
             state: if incident.is_open() { IncidentState::Open } else { IncidentState::Recovered },

@@ -10,6 +10,7 @@ use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::daemon::Mode;
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::resolution::Resolved;
+use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 use crate::host;
 use crate::service::access::context::RequestContext;
@@ -41,6 +42,9 @@ pub struct ClientView {
     pub server: u32,
     /// Its tenant; `null` if unknown.
     pub tenant: Option<TenantName>,
+    /// What its tenant was made for, as the labels of that say: `pod prod/web-0/app`, `job 4711 of alice`; `null` where they name neither.
+    #[serde(default)]
+    pub workload: Option<String>,
     /// How the tenant is known.
     pub attributed_by: AttributedBy,
     /// Its user.
@@ -201,12 +205,16 @@ impl Backend {
         let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
         drop(reader);
         let tenants = self.stored_tenants().await?;
+        let workloads: BTreeMap<&TenantName, Workload> =
+            tenants.iter().filter_map(|one| Some((&one.name, Workload::of(&one.spec.labels)?))).collect();
         let mut views = Vec::new();
         for (daemon, clients) in seen.into_iter().filter(|(_, clients)| !clients.is_empty()) {
             let candidates = Candidate::of(&tenants, &daemon);
             for client in clients {
                 let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);
-                views.push(view(client, daemon.clone(), tenant, attributed_by));
+                let workload = tenant.as_ref().and_then(|tenant| workloads.get(tenant));
+                let workload = workload.map(ToString::to_string);
+                views.push(ClientView { workload, ..view(client, daemon.clone(), tenant, attributed_by) });
             }
         }
         views.sort_by_key(|client| client.id);
@@ -249,6 +257,7 @@ fn view(
         daemon,
         server: client.server,
         tenant,
+        workload: None,
         attributed_by,
         uid: client.uid,
         command: client.command,

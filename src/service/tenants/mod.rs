@@ -32,6 +32,7 @@ use crate::domain::plan::Desired;
 use crate::domain::resolution::{Resolved, effective};
 use crate::domain::tenant::{Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
+use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
@@ -62,6 +63,9 @@ pub struct TenantView {
     #[serde(with = "crate::domain::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: i64,
+    /// What it was made for, as its labels say: `pod prod/web-0/app`, `job 4711 of alice`; `null` where they name neither.
+    #[serde(default)]
+    pub workload: Option<String>,
     /// Its desired state.
     pub spec: TenantSpec,
     /// Its observed state.
@@ -465,7 +469,8 @@ impl Backend {
                 .push(not_ready(ConditionReason::CannotBeHeld, error.for_actor(&ctx.actor).to_string())),
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
-        let mut view = TenantView { name, generation, created_at, updated_at, spec, status };
+        let workload = Workload::of(&spec.labels).map(|workload| workload.to_string());
+        let mut view = TenantView { name, generation, created_at, updated_at, workload, spec, status };
         if ctx.actor.scope().is_some() {
             keep_own_share(&view.name, &mut view.status);
         }

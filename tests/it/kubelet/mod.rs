@@ -186,7 +186,14 @@ fn allocation_makes_tenant_until_pod_is_gone() {
     assert_eq!((&spec["daemon"], &spec["max_clients"]), (&json!("gpu0"), &json!(2)));
     assert_eq!(spec["gpus"], json!([zero]));
     let places = format!("kubernetes-places-{zero}");
-    assert_eq!(spec["labels"], json!({"kubernetes-resource": QUARTER, places: "1-2"}));
+    let labels = json!({
+        "kubernetes-resource": QUARTER, places: "1-2",
+        "kubernetes-namespace": "default", "kubernetes-pod": "a", "kubernetes-container": "main",
+    });
+    eventually("it is named by its pod", || {
+        (tenants(&host).get(&name)?["spec"]["labels"] == labels).then_some(())
+    });
+    assert_eq!(tenants(&host)[&name]["workload"], "pod default/a/main");
     assert!(spec["expires_at"].is_string(), "{spec}");
     // The kubelet may ask again, as for an init container.
     let again = kubelet.allocate(QUARTER, &[ids[1].clone(), ids[0].clone()]).0.expect("allocated");

@@ -41,7 +41,7 @@ fn holders_mark_adopted_daemon_but_not_clients() {
 }
 
 #[test]
-fn a_daemon_that_another_starts_in_our_place_is_not_ours() {
+fn daemon_started_by_another_is_not_ours() {
     let (host, foreign, client): (Host, _, _) = beside_another();
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();

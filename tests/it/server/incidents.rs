@@ -40,7 +40,16 @@ fn sorted(clients: &[&Client]) -> Vec<u64> {
 #[test]
 fn killed_daemon_is_one_incident_with_its_clients() {
     let host = InProcess::ready();
+    let named =
+        host.cli(&["tenant", "set", "batch", "--label", "slurm-job=4711", "--label", "slurm-user=alice"]);
+    assert!(named.status.success(), "{}", stderr_of(&named));
+    host.await_ready();
     let clients = [host.client("demo"), host.client("batch")];
+    let shown = host.cli(&["client", "get", &clients[1].pid().to_string()]);
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("batch, job 4711 of alice"), "{shown}");
+    let info = "mps_manager_tenant_info{daemon=\"gpu0\",tenant=\"batch\",namespace=\"\",pod=\"\",container=\"\",job=\"4711\",user=\"alice\"} 1";
+    eventually("it is in the metrics", || host.api().get("/metrics").text.contains(info).then_some(()));
     let daemon = host.daemon_pid("gpu0");
     signal(daemon, Signal::KILL);
     let died = incident(&host, "daemon_died", recovered);
@@ -49,9 +58,16 @@ fn killed_daemon_is_one_incident_with_its_clients() {
     assert_eq!((&died["daemon"], &died["ended_by"]), (&json!("gpu0"), &json!("recovered")));
     let summary = died["summary"].as_str().expect("text");
     assert!(summary.starts_with("gpu0's control daemon crashed and was restarted"), "{summary}");
-    assert!(summary.ends_with("2 clients of batch and demo lost their work"), "{summary}");
+    assert!(
+        summary.ends_with("2 clients of batch (job 4711 of alice) and demo lost their work"),
+        "{summary}"
+    );
     let all = host.api().get("/api/v1/incidents").ok();
     assert_eq!(all["items"].as_array().expect("items").len(), 1, "its server's death is part of it: {all}");
+    assert_eq!(died["workloads"], json!({"batch": "job 4711 of alice"}));
+    let id = died["id"].as_i64().expect("an ID");
+    assert!(page(&host, &format!("/incidents/{id}")).contains("job 4711 of alice"));
+    assert!(page(&host, "/tenants/batch").contains("job 4711 of alice"));
     // Its events name it, and it names its events.
     let opened = host.api().get("/api/v1/events?type=incident.").ok()["items"].clone();
     let kinds: Vec<&str> =

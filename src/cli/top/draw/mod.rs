@@ -5,7 +5,8 @@ use ratatui_core::text::{Line, Span};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::state::{TopState, memory};
-use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, word};
+use crate::cli::clients::tenant_of;
+use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, with_workload, word};
 use crate::cli::status::{attention, names};
 use crate::cli::tenant::{MARK, clients_of, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
@@ -31,7 +32,7 @@ const TENANTS: ListLayout<TenantView> = ListLayout {
     noun: "tenants",
     name: |tenant| tenant.name.to_string(),
     columns: &[
-        ListColumn::cut("TENANT", |tenant| tenant.name.as_str().into()),
+        ListColumn::cut("TENANT", |tenant| with_workload(&tenant.name, tenant.workload.as_ref()).into()),
         ListColumn::cut("DAEMON", |tenant| tenant.spec.daemon.as_str().into()),
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
         ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
@@ -44,7 +45,7 @@ const TENANTS_NARROW: ListLayout<TenantView> = ListLayout {
     noun: "tenants",
     name: |tenant| tenant.name.to_string(),
     columns: &[
-        ListColumn::cut("TENANT", |tenant| tenant.name.as_str().into()),
+        ListColumn::cut("TENANT", |tenant| with_workload(&tenant.name, tenant.workload.as_ref()).into()),
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
         ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
         ListColumn::new("LIMIT", |tenant| limit_of(tenant).into()),
@@ -56,7 +57,7 @@ const CLIENTS: ListLayout<ClientView> = ListLayout {
     name: |client| client.id.to_string(),
     columns: &[
         ListColumn::new("PID", |client| client.pid.to_string().into()),
-        ListColumn::cut("TENANT", |client| TableCell::optional(client.tenant.as_ref())),
+        ListColumn::cut("TENANT", |client| TableCell::optional(tenant_of(client))),
         ListColumn::cut("DAEMON", |client| client.daemon.as_str().into()),
         ListColumn::new("MEMORY", |client| Bytes(memory(client)).to_string().into()),
         ListColumn::new("AGE", |client| age(client.since).into()),
@@ -69,7 +70,7 @@ const CLIENTS_NARROW: ListLayout<ClientView> = ListLayout {
     name: |client| client.id.to_string(),
     columns: &[
         ListColumn::new("PID", |client| client.pid.to_string().into()),
-        ListColumn::cut("TENANT", |client| TableCell::optional(client.tenant.as_ref())),
+        ListColumn::cut("TENANT", |client| TableCell::optional(tenant_of(client))),
         ListColumn::new("MEMORY", |client| Bytes(memory(client)).to_string().into()),
     ],
 };
