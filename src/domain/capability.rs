@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum CapabilityName {
     /// A GPU can be divided into static SM partitions (CUDA 13.1).
     StaticPartitions,
+    /// A daemon takes clients of several users at once (CUDA 12.5).
+    MultiUser,
     /// A daemon says whether a server takes clients (CUDA 12.4).
     ServerStatus,
     /// A daemon lists its devices (CUDA 13.0).
@@ -21,6 +23,7 @@ impl CapabilityName {
     pub fn title(self) -> &'static str {
         match self {
             Self::StaticPartitions => "Static partitions",
+            Self::MultiUser => "Several users",
             Self::ServerStatus => "Server status",
             Self::DeviceQuery => "Device list",
             Self::GuardedDefaults => "Guarded defaults",

@@ -283,6 +283,8 @@ words! {
         Starting,
         /// Its GPUs or its control program know no static partitions.
         StaticModeUnsupported,
+        /// Its control program takes clients of one user at a time.
+        MultiUserUnsupported,
         /// It could not be stopped.
         StopFailed,
         /// It is stopped, as its spec says.

@@ -116,14 +116,21 @@ class Side:
 
 def play(side):
     """Everything that is compared, as pairs of what was done and what came of it."""
-    def options(*words):
-        out, err, code = side.call(*words)
+    def options(*words, uid=None):
+        out, err, code = side.call(*words, uid=uid)
         # The sentence of the help is indented.
         heading = [line for line in out.splitlines() if line and not line.startswith("  ")]
-        yield f"{words} without a daemon", (heading, err, code)
+        yield f"{words} of user {uid or 0} without a daemon", (heading, err, code)
 
-    for words in [["-v"], ["--version"], ["--help"], ["-h"], ["-S"], ["-x"], ["-d", "-S"], ["--nothing"], []]:
+    for words in [["-v"], ["--version"], ["--help"], ["-h"], ["-S"], ["-x"], ["-d", "-S"], ["--nothing"], [],
+                  ["-M"], ["--multiuser-server"], ["-d", "-M"], ["-d", "--multiuser-server"], ["--daemon"], ["--forground"], ["-q"]]:
         yield from options(*words)
+    yield from options("-d", "-multiuser-server", uid=65534)
+    yield "-d -multiuser-server", side.call("-d", "-multiuser-server")
+    if side.daemon():
+        eventually("the daemon answers", lambda: side.call(lines=["get_server_list"])[2] == "rc 0")
+        yield "quit of it", side.call(lines=["quit"])[:2]
+        eventually("the daemon ends", lambda: not side.daemon())
     yield "quit without a daemon", side.call(lines=["quit"])
     yield "files", side.files()
     yield "-d", side.call("-d")

@@ -89,7 +89,7 @@ def settings(effective):
 def capabilities(host, version):
     has = {one["name"]: one["available"] for one in host.api("GET", "/host")["capabilities"]}
     newer = version != "535"
-    expected = {"static_partitions": False, "server_status": newer, "device_query": False, "guarded_defaults": newer}
+    expected = {"static_partitions": False, "multi_user": version == "555", "server_status": newer, "device_query": False, "guarded_defaults": newer}
     assert has == expected, has
     text, _ = host.cli("host", "get")
     assert "Guarded defaults" in text and "since CUDA 13.0" in text, text
@@ -100,10 +100,36 @@ def capabilities(host, version):
         raise AssertionError("a static daemon was taken")
     except Refused as refused:
         assert "CUDA 13.1" in refused.problem["detail"], refused
+    several_users(host, version)
     doctor, _ = host.cli("doctor", "--config", str(host.home / "config.toml"))
     assert f"CUDA {CUDA[version]}" in doctor, doctor
     assert ("AnyUserMaySetDefaults" in str(host.daemon()["status"]["conditions"])) != newer
     note(version, "its capabilities are learnt, listed and used to refuse")
+
+
+def several_users(host, version):
+    """A daemon for several users: refused where the control program has none, and else started as it wants that."""
+    spec = {"gpus": ["1"], "multi_user": True}
+    if version != "555":
+        try:
+            host.api("PUT", "/daemons/gpu1", spec)
+            raise AssertionError("a daemon for several users was taken")
+        except Refused as refused:
+            assert "several users at once need CUDA 12.5" in refused.problem["detail"], refused
+        return
+    before = host.api("GET", "/daemons/gpu1")["spec"]
+
+    def started(is_so):
+        pid = host.daemon("gpu1")["status"].get("pid")
+        return pid and (b"-multiuser-server" in of_process(pid, "cmdline")) == is_so and pid
+
+    host.api("PUT", "/daemons/gpu1", spec)
+    pid = eventually("it is started for several users", lambda: started(True))
+    # What runs is recognised as what is wanted: nothing starts it again.
+    time.sleep(2)
+    assert started(True) == pid
+    host.api("PUT", "/daemons/gpu1", before)
+    eventually("it is as before", lambda: started(False))
 
 
 def failing_server(host, version):

@@ -27,6 +27,8 @@ use crate::domain::daemon::Mode;
 const DEADLINE: Duration = Duration::from_secs(10);
 /// A server that no daemon has: commands that name it change nothing.
 const NO_SERVER: u32 = 1;
+/// The option for several users of a program that does not describe itself (recorded with driver 555).
+pub(super) const MULTI_USER: &str = "-multiuser-server";
 
 /// What a control program knew when a daemon of it was asked.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,13 +39,14 @@ struct KnownCommands {
     /// The commands that it was asked, since a later manager may ask more.
     asked: BTreeSet<String>,
     commands: BTreeSet<String>,
+    options: BTreeSet<String>,
 }
 
-/// The commands that a control program takes.
+/// The commands that a control program takes, and of its options those on which something depends.
 pub(super) async fn commands(
     program: &InstalledProgram,
     place: &Path,
-) -> Result<BTreeSet<String>, ProbeError> {
+) -> Result<(BTreeSet<String>, BTreeSet<String>), ProbeError> {
     let failed = |why: String| ProbeError::NotAsked { path: program.path.clone(), why };
     let file = identity(&program.path).map_err(|error| failed(error.to_string()))?;
     let kept = place.with_extension("json");
@@ -52,18 +55,18 @@ pub(super) async fn commands(
     let is_it =
         |known: &KnownCommands| known.program == program.path && known.file == file && known.asked == asked;
     if let Some(known) = read.filter(is_it) {
-        return Ok(known.commands);
+        return Ok((known.commands, known.options));
     }
     let answered = ask_daemon(program, place).await;
     // Nothing of it is needed any more, whatever came of it.
     let _ = fs::remove_dir_all(place);
-    let commands = answered.map_err(failed)?;
-    let known = KnownCommands { program: program.path.clone(), file, asked, commands };
+    let (commands, options) = answered.map_err(failed)?;
+    let known = KnownCommands { program: program.path.clone(), file, asked, commands, options };
     let text = serde_json::to_vec(&known).unwrap_or_default();
     if let Err(error) = fs::write(&kept, text) {
         tracing::debug!(path = %kept.display(), %error, "what the control program knows is asked again at the next start");
     }
-    Ok(known.commands)
+    Ok((known.commands, known.options))
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64, u64, i128)> {
@@ -72,7 +75,10 @@ fn identity(path: &Path) -> io::Result<(u64, u64, u64, i128)> {
     Ok((file.dev(), file.ino(), file.size(), changed))
 }
 
-async fn ask_daemon(program: &InstalledProgram, place: &Path) -> Result<BTreeSet<String>, String> {
+async fn ask_daemon(
+    program: &InstalledProgram,
+    place: &Path,
+) -> Result<(BTreeSet<String>, BTreeSet<String>), String> {
     let token = format!("asked in {}", place.display());
     // A manager that was killed meanwhile has left one.
     end_all_of(&token).await;
@@ -89,12 +95,21 @@ async fn ask_daemon(program: &InstalledProgram, place: &Path) -> Result<BTreeSet
         log_directory,
         gpus: Vec::new(),
         mode: Mode::Shared,
-        multi_user: false,
+        multi_user: Some(MULTI_USER),
         token: token.clone(),
         launcher: None,
         deadline: DEADLINE,
     };
-    let started = start(program, &spec).await.map_err(|error: DaemonStartError| error.to_string())?;
+    // Up to CUDA 12.4 an option that it does not know makes it overlook all of them, and no daemon starts.
+    let (started, knows_option) = match start(program, &spec).await {
+        Ok(started) => (started, true),
+        Err(refused) => {
+            // Another user than root is told that only root may have it.
+            let knows_option = refused.to_string().contains(MULTI_USER);
+            let started = start(program, &StartSpec { multi_user: None, ..spec }).await;
+            (started.map_err(|error: DaemonStartError| error.to_string())?, knows_option)
+        }
+    };
     let control = Control::new(program, pipe_directory);
     let asked = ask(&control).await.map_err(|error| error.to_string());
     let stopped = stop(&control, started.identity, 0).await;
@@ -102,7 +117,7 @@ async fn ask_daemon(program: &InstalledProgram, place: &Path) -> Result<BTreeSet
     end_all_of(&token).await;
     let commands = asked?;
     stopped.map_err(|error| error.to_string())?;
-    Ok(commands)
+    Ok((commands, knows_option.then(|| MULTI_USER.to_owned()).into_iter().collect()))
 }
 
 /// Each command that can be missing, with arguments that change nothing; that which runs alone is the last.

@@ -21,6 +21,8 @@ use crate::domain::gpu::cuda_version;
 
 /// The first version that refuses other users' changes of its defaults, and that has `get_server_status`: CUDA 12.4 (recording 22).
 const GUARDED_SINCE: u32 = 12_040;
+/// The first version known to have daemons for several users: CUDA 12.5. 12.4 has none (recorded with drivers 550 and 555).
+const MULTI_USER_SINCE: u32 = 12_050;
 /// The first version whose `-v` and `--help` say what it is, and that has `device_query`: CUDA 13.0 (recording 22).
 const DESCRIBES_ITSELF_SINCE: u32 = 13_000;
 /// The first version with static partitions, and with 60 clients a device: CUDA 13.1 (NVIDIA's documentation).
@@ -43,7 +45,8 @@ pub struct Capability {
     pub binary_version: u32,
     /// The commands that it takes: those of `--help`, which omits `shutdown_server`, or those that a daemon of it knew.
     pub commands: BTreeSet<String>,
-    /// The options that `--help` lists, with their dashes, short and long: `-d`, `--daemon`.
+    /// The options that `--help` lists, with their dashes, short and long: `-d`, `--daemon`; of a program that does not describe itself,
+    /// `-multiuser-server` where it takes it.
     pub options: BTreeSet<String>,
     /// Whether it says by itself what it is, as all do from driver 580 on.
     pub describes_itself: bool,
@@ -69,14 +72,14 @@ pub async fn probe(
             if let Some(version) = of_driver.filter(|version| *version < OLDEST) {
                 return Err(too_old(program, version));
             }
-            let commands = ask::commands(program, place).await?;
+            let (commands, options) = ask::commands(program, place).await?;
             // Without the driver's word, what it knows is the only hint.
             let least = if commands.contains("get_server_status") { GUARDED_SINCE } else { OLDEST };
             // Under a driver whose own program would say its version, this one is another's.
             (
                 of_driver.filter(|version| *version < DESCRIBES_ITSELF_SINCE).unwrap_or(least),
                 commands,
-                BTreeSet::new(),
+                options,
             )
         }
     };
@@ -172,6 +175,22 @@ impl Capability {
         })
     }
 
+    /// The option with which a daemon takes clients of several users at once.
+    pub fn multi_user_option(&self) -> Option<&'static str> {
+        ["-M", ask::MULTI_USER].into_iter().find(|option| self.options.contains(*option))
+    }
+
+    /// Why its daemons take clients of one user at a time, with the version whose daemons take those of several; `None` where they do.
+    pub fn lacks_multi_user(&self) -> Option<String> {
+        self.multi_user_option().is_none().then(|| {
+            format!(
+                "clients of several users at once need CUDA {} or later, and this is CUDA {}: install a newer driver",
+                cuda_version(MULTI_USER_SINCE),
+                self.cuda_version()
+            )
+        })
+    }
+
     /// Whether a daemon says of a server whether it takes clients (`get_server_status`).
     pub fn server_status(&self) -> bool {
         self.commands.contains("get_server_status")
@@ -200,6 +219,7 @@ impl Capability {
         };
         vec![
             capability(CapabilityName::StaticPartitions, self.lacks_static()),
+            capability(CapabilityName::MultiUser, self.lacks_multi_user()),
             capability(
                 CapabilityName::ServerStatus,
                 (!self.server_status())

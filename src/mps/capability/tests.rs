@@ -54,7 +54,7 @@ fn missing_capabilities_name_the_version_they_need() {
     };
     let listed = old.list();
     assert!(listed.iter().all(|one| !one.available), "{listed:?}");
-    for (one, version) in listed.iter().zip(["13.1", "12.4", "13.0", "12.4"]) {
+    for (one, version) in listed.iter().zip(["13.1", "12.5", "12.4", "13.0", "12.4"]) {
         let reason = one.reason.as_deref().expect("a reason");
         assert!(reason.contains(&format!("CUDA {version}")) && reason.contains("CUDA 12.2"), "{reason}");
     }

@@ -13,7 +13,7 @@ use crate::host::signal::WORLD_ENV;
 use crate::host::{Identity, process};
 
 use super::find::{is_control, is_same_directory, is_server, mode_of};
-use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
+use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, MULTI_USER_OPTIONS, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
 /// Where a daemon's logs go when its environment does not say (FACTS.md, "Starting, stopping, dying").
 const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
@@ -190,11 +190,10 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
             rustix::process::geteuid().as_raw()
         )),
     };
-    let has = |names: [&str; 2]| options.iter().any(|word| names.contains(&word.as_str()));
     Some(Running {
         identity,
         uid,
-        multi_user: has(["-M", "--multiuser-server"]),
+        multi_user: options.iter().any(|word| MULTI_USER_OPTIONS.contains(&word.as_str())),
         mode: mode_of(&options),
         options,
         environment,

@@ -33,6 +33,8 @@ pub use stop::{DaemonEnd, StopError, Stopped, clean_stale, stop};
 
 /// The variable that marks a daemon as ours: one random value for each start.
 pub const TOKEN_ENV: &str = "MPS_MANAGER_INCARNATION";
+/// The options that make a daemon one for several users: those from CUDA 13.0 on, and the one of 12.5 (recorded with drivers 555 and 580).
+pub const MULTI_USER_OPTIONS: [&str; 3] = ["-M", "--multiuser-server", "-multiuser-server"];
 /// The variable that says where a daemon's pipes are.
 pub const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Where a daemon's sockets go when its environment does not say (FACTS.md, "Starting, stopping, dying").

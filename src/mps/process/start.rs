@@ -41,8 +41,8 @@ pub struct StartSpec {
     pub gpus: Vec<GpuUuid>,
     /// Whether it serves static SM partitions (`-S`).
     pub mode: Mode,
-    /// Whether clients of several uids share one server (`-M`).
-    pub multi_user: bool,
+    /// The option by which clients of several users share one server, where they do.
+    pub multi_user: Option<&'static str>,
     /// The value of [`TOKEN_ENV`] that names this start, stored before it.
     pub token: String,
     /// What starts it in a place of its own; without one, or when that fails, it is started where this program is.
@@ -266,9 +266,7 @@ fn launch(
     if spec.mode == Mode::Static {
         command.arg("-S");
     }
-    if spec.multi_user {
-        command.arg("-M");
-    }
+    command.args(spec.multi_user);
     command
         .env_clear()
         .envs(program.environment())

@@ -255,7 +255,6 @@ impl Backend {
         options: &WriteOptions,
     ) -> Result<Option<Daemon>, ServiceError> {
         let WrittenDaemon { name, mut spec, objection, in_host_file } = written;
-        let lacks_static = self.parts.fleet.context().capability.lacks_static();
         let current = store::daemons::get(&mut *db, &name).await?;
         check_precondition(options, current.as_ref().map(|daemon| daemon.revision))?;
         refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
@@ -269,7 +268,9 @@ impl Backend {
             refuse_held(&mut *db, &spec.gpus, Some(&name), gpus).await?;
         }
         refuse_mig(&spec, current.as_ref(), gpus)?;
-        refuse_static_mode(&name, &spec, current.as_ref(), lacks_static)?;
+        let capability = &self.parts.fleet.context().capability;
+        let lacks = (capability.lacks_static(), capability.lacks_multi_user());
+        refuse_unsupported(&name, &spec, current.as_ref(), lacks)?;
         let runs = self.runs(&name);
         let desired = DesiredDaemon { name: &name, spec: &spec, runs, in_host_file };
         spec.layout = fit_layout(&mut *db, current.as_ref(), &desired, gpus).await?;
@@ -413,21 +414,26 @@ fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Resu
     described.try_for_each(refuse_mig_mode)
 }
 
-/// Refuses static mode if the control program lacks it. A daemon that has been in static mode since before the program was
-/// replaced may still be changed, and reports why it does not start.
-fn refuse_static_mode(
+/// Refuses what the control program lacks. A daemon that has had it since before the program was replaced may still be changed, and
+/// reports why it does not start.
+fn refuse_unsupported(
     name: &DaemonName,
     spec: &DaemonSpec,
     current: Option<&Daemon>,
-    lacks_static: Option<String>,
+    (lacks_static, lacks_multi_user): (Option<String>, Option<String>),
 ) -> Result<(), ServiceError> {
-    let begins = spec.mode == Mode::Static && current.is_none_or(|daemon| daemon.spec.mode != Mode::Static);
-    match lacks_static.filter(|_| begins) {
-        None => Ok(()),
-        Some(reason) => Err(ServiceError::Conflict(format!(
+    let begins = |has: fn(&DaemonSpec) -> bool| has(spec) && current.is_none_or(|daemon| !has(&daemon.spec));
+    if let Some(reason) = lacks_static.filter(|_| begins(|spec| spec.mode == Mode::Static)) {
+        return Err(ServiceError::Conflict(format!(
             "daemon {name} cannot be in static mode: {reason}, or leave its mode shared"
-        ))),
+        )));
     }
+    if let Some(reason) = lacks_multi_user.filter(|_| begins(|spec| spec.multi_user)) {
+        return Err(ServiceError::Conflict(format!(
+            "daemon {name} cannot have multi_user: {reason}, or leave multi_user out"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a GPU in MIG mode.

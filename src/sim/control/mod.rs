@@ -46,6 +46,13 @@ pub(crate) fn run(argv0: &OsStr, args: &[OsString]) -> ExitCode {
         }
         Call::Nothing => ExitCode::SUCCESS,
         Call::Session => session::run(&pipe_directory(), version),
+        Call::Daemon(mode)
+            if mode.multiuser && version < SPEAKING_SINCE && !rustix::process::geteuid().is_root() =>
+        {
+            print(&options::old_help(version));
+            print("Only root user may enable -multiuser-server!\n");
+            ExitCode::FAILURE
+        }
         Call::Daemon(mode) => launch::start(argv0, args, world, mode),
     }
 }

@@ -35,12 +35,12 @@ pub(super) fn parse(args: &[OsString], version: u32) -> Call {
         match arg.to_str().unwrap_or("") {
             "-h" | "--help" => return Call::Help,
             "-v" | "--version" if version >= SPEAKING_SINCE => return Call::Version,
-            "-d" | "--daemon" => daemon = true,
-            "-f" | "--forground" => {
-                daemon = true;
-                mode.foreground = true;
-            }
-            "-M" | "--multiuser-server" | "-multiuser-server" => mode.multiuser = true,
+            "-d" => daemon = true,
+            "--daemon" if version >= SPEAKING_SINCE => daemon = true,
+            "-f" => (daemon, mode.foreground) = (true, true),
+            "--forground" if version >= SPEAKING_SINCE => (daemon, mode.foreground) = (true, true),
+            "-M" | "--multiuser-server" if version >= SPEAKING_SINCE => mode.multiuser = true,
+            "-multiuser-server" if version >= HELPING_SINCE => mode.multiuser = true,
             "-q" | "--ready-devices" if version >= SPEAKING_SINCE => {}
             "-S" | "--static-partitioning" if version >= STATIC_PARTITIONS_SINCE => {
                 // Documented as a way to start the daemon in itself.

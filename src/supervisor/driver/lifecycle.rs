@@ -126,7 +126,7 @@ impl Driver {
             log_directory: self.log_directory.clone(),
             gpus: desired.gpus.clone(),
             mode: desired.mode,
-            multi_user: desired.multi_user,
+            multi_user: self.context.capability.multi_user_option().filter(|_| desired.multi_user),
             token: incarnation.token.clone(),
             launcher: isolation::launcher(&self.context.scopes, &desired.name, &incarnation.token),
             deadline: START_DEADLINE,
@@ -222,6 +222,10 @@ impl Driver {
         if let Some(why) = self.context.capability.lacks_static().filter(|_| desired.mode == Mode::Static) {
             let message = format!("{why}, or set the daemon's mode to shared");
             return Some(Blocker { reason: ConditionReason::StaticModeUnsupported, message });
+        }
+        if let Some(why) = self.context.capability.lacks_multi_user().filter(|_| desired.multi_user) {
+            let message = format!("{why}, or set the daemon's multi_user to false");
+            return Some(Blocker { reason: ConditionReason::MultiUserUnsupported, message });
         }
         if let Some(why) = self.modes.failure().filter(|_| desired.compute_mode.is_some()) {
             // A server without the mode would let processes past it.

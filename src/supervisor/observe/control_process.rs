@@ -4,7 +4,7 @@ use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Server;
 use crate::host::{self, Identity};
-use crate::mps::process::mode;
+use crate::mps::process::{MULTI_USER_OPTIONS, mode};
 use crate::supervisor::reconcile::daemon::ControlProcess;
 
 impl From<ClientId> for Identity {
@@ -39,7 +39,7 @@ pub(crate) fn shape(identity: Identity) -> ControlProcess {
         identity,
         gpus,
         mode: mode(identity.pid),
-        multi_user: words.iter().any(|word| word == "-M" || word == "--multiuser-server"),
+        multi_user: words.iter().any(|word| MULTI_USER_OPTIONS.contains(&word.as_str())),
     }
 }
 

@@ -35,6 +35,7 @@ impl Blocker {
                 | ConditionReason::ProgramsOfAnotherDriver
                 | ConditionReason::ShapeDiffers
                 | ConditionReason::StaticModeUnsupported
+                | ConditionReason::MultiUserUnsupported
         )
     }
 }

@@ -73,7 +73,7 @@ impl Host {
             log_directory: self.dir.path().join(name).join("log"),
             gpus: vec![self.gpus[0].clone()],
             mode: Mode::Shared,
-            multi_user: false,
+            multi_user: None,
             token: format!("{}-{name}", self.dir.path().display()),
             deadline: TIMEOUT,
         };

@@ -260,7 +260,7 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
 async fn several_users_are_an_option_of_the_daemon() {
     let host = Host::new("h200x2");
     let mut spec = host.spec("a");
-    spec.multi_user = true;
+    spec.multi_user = Some("-M");
     spec.gpus = host.gpus.clone();
     let started = start(&host.program(), &spec).await.expect("a daemon");
     assert!(process::command(started.identity.pid).expect("alive").iter().any(|word| word == "-M"));
