@@ -369,6 +369,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
         tokio::spawn(tasks().keep_history()),
         tokio::spawn(tasks().watch_breaches(every)),
         tokio::spawn(tasks().watch_exposures(every)),
+        tokio::spawn(tasks().watch_sharing(every)),
     ]
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::change::memory_limit;
-use super::output::{line, remark};
+use super::output::{complain, line, remark};
 use super::values::{thread_percentage, user};
 use crate::domain::DeviceMemoryLimit;
 use crate::domain::count::counted;
@@ -18,6 +18,8 @@ use crate::domain::host_file::text;
 use crate::domain::layout::text::LayoutFormat;
 use crate::gpu::Inventory as _;
 use crate::gpu::nvml::NvmlInventory;
+use crate::host::signal::CONTROL;
+use crate::host::systemd;
 
 /// The unit of a host without the package.
 const UNIT: &str = include_str!("../../deploy/mps-manager.service");
@@ -101,6 +103,12 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     )?;
     enable(args, &unit)?;
     report(args, &gpus, &place);
+    for unit in systemd::services_that_start(root, CONTROL) {
+        complain(&format!(
+            "{unit} starts an MPS control daemon at boot, which serves GPUs beside the manager's: systemctl{} disable {unit}",
+            args.root.as_ref().map(|root| format!(" --root {}", root.display())).unwrap_or_default()
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -55,6 +55,7 @@ pub(super) const LAYOUT: ListLayout<ForeignDaemonView> = ListLayout {
             1,
             ListColumn::cut("PIPE DIRECTORY", |daemon| TableCell::optional(daemon.pipe_directory.as_deref())),
         ),
+        ListColumn::ranked(5, ListColumn::cut("KEPT BY", |daemon| daemon.owner.words().into())),
         ListColumn::cut("ADOPTION", |daemon| adoption(daemon).into()),
         ListColumn::wide("OPTIONS", |daemon| TableCell::joined(&daemon.options)),
         ListColumn::wide("UUIDS", |daemon| TableCell::joined(daemon.gpus.iter().flatten())),
@@ -88,6 +89,11 @@ pub(super) fn run(command: ForeignCommand) -> Result<ExitCode, String> {
                     .row("Clients", daemon.clients.len().to_string())
                     .row("Pipe directory", TableCell::optional(daemon.pipe_directory.as_deref()))
                     .row("Log directory", TableCell::optional(daemon.log_directory.as_deref()))
+                    .row(
+                        "Kept by",
+                        TableCell::optional(Some(daemon.owner.words()).filter(|words| !words.is_empty())),
+                    )
+                    .row("What to do", daemon.remedy.as_str())
                     .row("Adoption", adoption(&daemon))
                     .row("Unreadable", TableCell::optional(daemon.unreadable.as_deref()))
                     .print(call.format(), &daemon.id.to_string(), &daemon);

@@ -1,6 +1,7 @@
 //! Control daemons that are not ours: which GPUs one serves, and what spec holds what is in force in it.
 
 use super::daemon::{DaemonSpec, Defaults, Effective, Management, MemoryReading, Mode};
+use super::foreign_owner::ForeignOwner;
 use super::gpu::Gpu;
 use super::memory::{Bytes, MIB};
 use super::{DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
@@ -143,6 +144,8 @@ pub struct AdoptionCandidate {
     pub mode_unsupported: Option<String>,
     /// Whether its clients may be of several users.
     pub multi_user: bool,
+    /// Who keeps it.
+    pub owner: ForeignOwner,
     /// Why its pipe directory cannot be reached from here.
     pub unreachable: Option<String>,
     /// Its GPUs in its own order; the reason where they cannot be determined.
@@ -169,7 +172,17 @@ impl AdoptionCandidate {
         let seen = self.in_force.as_ref().map_err(|reason| {
             InvalidValue(format!("its settings could not be read, so none can be kept: {reason}"))
         })?;
-        spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))
+        let mut adopted =
+            spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))?;
+        if self.owner.is_supervised() || self.owner.tenant.is_some() {
+            adopted.notes.push(format!(
+                "it is {}: whoever keeps it may end it, or start another in its place when this manager stops it. Better: {}, and create \
+                 a daemon here",
+                self.owner.words(),
+                self.owner.remedy(None)
+            ));
+        }
+        Ok(adopted)
     }
 
     /// Refuses to manage a daemon again that this manager started and only observed for a while: its spec says what it
@@ -414,6 +427,7 @@ mod tests {
         let present = [h200(0), h200(1)];
         let seen = in_force(vec![reading(0, None, true)], None);
         let good = AdoptionCandidate {
+            owner: ForeignOwner::default(),
             uid: Some(0),
             held: false,
             lost: false,

@@ -355,6 +355,17 @@ pub enum ComputeMode {
     Prohibited,
 }
 
+impl ComputeMode {
+    /// As a spec has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::ExclusiveProcess => "exclusive_process",
+            Self::Prohibited => "prohibited",
+        }
+    }
+}
+
 /// A process that the driver lists on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuProcess {

@@ -26,6 +26,7 @@ pub mod environment;
 pub mod event;
 pub mod exposure;
 pub mod foreign;
+pub mod foreign_owner;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

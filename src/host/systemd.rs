@@ -109,6 +109,43 @@ fn service_in(cgroup: &str) -> Option<String> {
     cgroup.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned)
 }
 
+/// The directories of units below a root, the stronger ones first.
+const UNIT_DIRECTORIES: [&str; 5] = [
+    "etc/systemd/system",
+    "run/systemd/system",
+    "usr/local/lib/systemd/system",
+    "usr/lib/systemd/system",
+    "lib/systemd/system",
+];
+
+/// The services below a root that start a program at boot, by name.
+pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
+    let mut found = std::collections::BTreeMap::new();
+    for directory in UNIT_DIRECTORIES.map(|directory| root.join(directory)) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let text =
+                name.ends_with(".service").then(|| fs::read_to_string(entry.path()).unwrap_or_default());
+            let starts = |line: &str| line.trim_start().starts_with("Exec") && line.contains(program);
+            // A masked one is a link to /dev/null, and hides the weaker ones.
+            found.entry(name).or_insert(text.is_some_and(|text| text.lines().any(starts)));
+        }
+    }
+    let named = found.into_iter().filter(|(_, starts)| *starts).map(|(name, _)| name);
+    named.filter(|name| is_enabled(root, name)).collect()
+}
+
+/// Whether something wants a unit.
+fn is_enabled(root: &Path, unit: &str) -> bool {
+    let links = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+    UNIT_DIRECTORIES.iter().flat_map(|directory| links(&root.join(directory))).any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_list = name.ends_with(".wants") || name.ends_with(".requires");
+        is_list && entry.path().join(unit).symlink_metadata().is_ok()
+    })
+}
+
 fn is_systemd(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "systemd")
 }
@@ -135,6 +172,29 @@ pub(super) fn version_in(output: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn services_that_start_a_program_are_found() {
+        let root = tempfile::tempdir().expect("a directory");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        let starts = "[Service]\nExecStart=/usr/bin/nvidia-cuda-mps-control -f\n";
+        let found = || services_that_start(root.path(), "nvidia-cuda-mps-control");
+        write("usr/lib/systemd/system/nvidia-mps.service", starts);
+        write(
+            "usr/lib/systemd/system/other.service",
+            "[Service]\nExecStart=/usr/bin/other\n# nvidia-cuda-mps-control\n",
+        );
+        write("etc/systemd/system/multi-user.target.wants/other.service", "");
+        assert_eq!(found(), [] as [&str; 0], "nothing wants it");
+        write("etc/systemd/system/multi-user.target.wants/nvidia-mps.service", "");
+        assert_eq!(found(), ["nvidia-mps.service"]);
+        write("etc/systemd/system/nvidia-mps.service", "");
+        assert_eq!(found(), [] as [&str; 0], "masked, or another one");
+    }
 
     #[test]
     fn service_is_the_innermost_one() {

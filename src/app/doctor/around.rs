@@ -117,6 +117,11 @@ impl Examination {
     /// The command that adopts a daemon, or ends it where no manager serves that could adopt it.
     fn foreign_remedy(&self, daemon: &Running) -> String {
         let process = ClientId::from(daemon.identity);
+        let owner = &daemon.owner;
+        if owner.is_supervised() || owner.tenant.is_some() || owner.container.is_some() {
+            let path = daemon.environment.as_ref().ok().map(|seen| seen.pipe_directory.display().to_string());
+            return owner.remedy(path.as_deref());
+        }
         match (self.manager, &daemon.environment) {
             (Manager::None, Ok(seen)) => format!(
                 "echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control",
@@ -143,11 +148,14 @@ impl Examination {
                 if !indices.is_empty() {
                     words.push(format!("serves GPU {}", indices.join(", ")));
                 }
+                let owner = daemon.owner.words();
                 if seen.token.is_some() {
                     words.push(
                         "(started by another manager, or by this one before its database was lost)"
                             .to_owned(),
                     );
+                } else if !owner.is_empty() {
+                    words.push(format!("({owner})"));
                 }
             }
         }

@@ -24,7 +24,7 @@ use crate::sim;
 use crate::store::{self, inspect::Contents};
 
 /// Every check, in the order in which they are made and shown.
-pub const CHECKS: [&str; 35] = [
+pub const CHECKS: [&str; 36] = [
     "configuration",
     "driver",
     "gpus",
@@ -51,6 +51,7 @@ pub const CHECKS: [&str; 35] = [
     "tasks",
     "environment",
     "foreign_daemons",
+    "mps_services",
     "other_managers",
     "slurm_mps",
     "kernel_log",
@@ -148,6 +149,7 @@ pub async fn examine(config: Config, fault: Option<String>, report: Option<Daemo
     examination.limits();
     examination.environment();
     examination.foreign_daemons();
+    examination.mps_services();
     examination.other_managers();
     examination.slurm_mps();
     examination.kernel_log();

@@ -14,7 +14,8 @@ use super::Examination;
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::count::counted;
 use crate::domain::environment::cdi::CdiDirectory;
-use crate::host::process;
+use crate::host::signal::CONTROL;
+use crate::host::{process, systemd};
 use crate::mps::process::is_same_directory;
 
 /// Where container engines find CDI specifications.
@@ -141,6 +142,28 @@ impl Examination {
                 "there is no CDI specification",
                 format!("{}, and none of a tenant that is gone", counted(read, "CDI specification")),
             ),
+        });
+    }
+
+    /// Services that start a control daemon at boot.
+    pub(super) fn mps_services(&mut self) {
+        if self.world.is_some() {
+            return self.add(Check::skipped("mps_services", "a simulated host has no services"));
+        }
+        let found = systemd::services_that_start(Path::new("/"), CONTROL);
+        let found: Vec<CheckFinding> = found
+            .into_iter()
+            .map(|unit| CheckFinding {
+                seen: format!(
+                    "{unit} starts an MPS control daemon at boot, which serves GPUs beside the manager's"
+                ),
+                remedy: format!("systemctl disable --now {unit}"),
+            })
+            .collect();
+        self.add(if found.is_empty() {
+            Check::ok("mps_services", "no enabled service of systemd starts a control daemon")
+        } else {
+            Check::each("mps_services", CheckVerdict::Warn, found)
         });
     }
 

@@ -81,6 +81,8 @@ types! {
     BypassEnded = "bypass.ended", Info, "The processes that used a GPU of the daemon outside MPS have ended.";
     ExposureDetected = "exposure.detected", Warning, "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.";
     ExposureEnded = "exposure.ended", Info, "No other mount namespace has the daemon's own directory mounted any longer.";
+    ForeignDaemonAppeared = "foreign_daemon.appeared", Warning, "A control daemon that is not this manager's serves a GPU of a daemon.";
+    ForeignDaemonEnded = "foreign_daemon.ended", Info, "No other control daemon serves the GPUs of the daemon any longer.";
     BreachDetected = "breach.detected", Warning, "A client holds more device memory than its limit allows.";
     BreachEnded = "breach.ended", Info, "A client that held more device memory than its limit allows has ended, or holds less.";
     TenantCreated = "tenant.created", Info, "A tenant was created.";
@@ -110,6 +112,7 @@ types! {
     GpuMissing = "gpu.missing", Error, "A GPU that a daemon holds is no longer listed by the driver.";
     GpuBack = "gpu.back", Info, "A GPU that was missing is listed again.";
     GpuReplaced = "gpu.replaced", Info, "A GPU took the place of another in a daemon's spec.";
+    ComputeModeRepaired = "compute_mode.repaired", Warning, "A compute mode that the manager had set was changed by another program or a reset of the GPU, and was set again.";
     ComputeModeChanged = "compute_mode.changed", Info, "A compute mode is about to be set for a daemon, or was restored.";
     MaintenanceBegun = "host.maintenance_begun", Info, "Maintenance of the host began.";
     MaintenanceActive = "host.maintenance_active", Info, "The driver was released for maintenance.";

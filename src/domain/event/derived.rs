@@ -36,13 +36,13 @@ impl DomainEvent {
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
-            BypassAppeared BypassChanged BypassEnded ExposureDetected ExposureEnded BreachDetected
+            BypassAppeared BypassChanged BypassEnded ExposureDetected ExposureEnded ForeignDaemonAppeared ForeignDaemonEnded BreachDetected
             BreachEnded IncidentOpened IncidentRecovered IncidentAcknowledged TenantCreated TenantChanged
             TenantDeleted TenantVerified TenantVerificationFailed LeaseGranted LeaseRevoked
             LayoutVersionWritten LayoutDeleted LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted
             LayoutRepaired OperationRequested OperationStarted OperationStep OperationCancelRequested
             OperationFinished OperationFailed OperationCancelled GpuMissing GpuBack GpuReplaced
-            ComputeModeChanged MaintenanceBegun MaintenanceActive MaintenanceEnded HostConfirmed
+            ComputeModeChanged ComputeModeRepaired MaintenanceBegun MaintenanceActive MaintenanceEnded HostConfirmed
             ManagerStarted ManagerStopped DatabaseBackedUp DatabaseRestored DatabaseRowsLost TokenCreated
             TokenRevoked SessionOpened SessionEnded EventsLost
         }
@@ -91,6 +91,8 @@ impl DomainEvent {
             | Self::BypassEnded { daemon }
             | Self::ExposureDetected { daemon, .. }
             | Self::ExposureEnded { daemon }
+            | Self::ForeignDaemonAppeared { daemon, .. }
+            | Self::ForeignDaemonEnded { daemon }
             | Self::EventsLost(LostEvents::LinesMissed { daemon }) => EventSubject::daemon(daemon),
             Self::DaemonChanged { daemon, gpus, operation, .. }
             | Self::DaemonDeleted { daemon, gpus, operation } => {
@@ -192,6 +194,7 @@ impl DomainEvent {
             Self::GpuMissing { gpu, daemon }
             | Self::GpuBack { gpu, daemon }
             | Self::GpuReplaced { old: gpu, daemon, .. }
+            | Self::ComputeModeRepaired { gpu, daemon, .. }
             | Self::ComputeModeChanged(ComputeModeChange { gpu, daemon, .. }) => {
                 EventSubject { gpu: Some(gpu.clone()), ..EventSubject::daemon(daemon) }
             }
@@ -221,6 +224,18 @@ impl DomainEvent {
         (subject, also)
     }
 
+    /// The first of the processes that a daemon should not have beside it.
+    fn first_intruder(&self) -> Option<Details> {
+        let (process, uid) = match self {
+            Self::ExposureDetected { present, .. } => present.first().map(|one| (one.process, one.uid))?,
+            Self::ForeignDaemonAppeared { present, .. } => {
+                present.first().map(|one| (one.process, one.uid))?
+            }
+            _ => return None,
+        };
+        Some(Details::Process { pid: process.pid, uid })
+    }
+
     /// What else is reported.
     pub fn details(&self) -> Option<Details> {
         Some(match self {
@@ -243,10 +258,7 @@ impl DomainEvent {
                 let first = processes.first()?;
                 Details::Process { pid: first.pid, uid: first.uid }
             }
-            Self::ExposureDetected { present, .. } => {
-                let first = present.first()?;
-                Details::Process { pid: first.process.pid, uid: first.uid }
-            }
+            Self::ExposureDetected { .. } | Self::ForeignDaemonAppeared { .. } => self.first_intruder()?,
             Self::DaemonDied { pid, lost, .. } | Self::ServerDied { pid, lost, .. } => {
                 Details::Death { pid: *pid, clients: lost.clients.clone(), waiting: Vec::new() }
             }
@@ -309,6 +321,8 @@ impl DomainEvent {
             | Self::ClientTerminated { .. }
             | Self::BypassEnded { .. }
             | Self::ExposureEnded { .. }
+            | Self::ForeignDaemonEnded { .. }
+            | Self::ComputeModeRepaired { .. }
             | Self::TenantVerified { .. }
             | Self::TenantVerificationFailed { .. }
             | Self::GpuMissing { .. }
@@ -334,7 +348,9 @@ impl DomainEvent {
             Self::DaemonDied { why: DaemonDeath::ForeignSession | DaemonDeath::ForeignQuit, .. }
             | Self::BypassAppeared { .. }
             | Self::BypassChanged { .. }
-            | Self::ExposureDetected { .. } => outsider(&None),
+            | Self::ExposureDetected { .. }
+            | Self::ForeignDaemonAppeared { .. }
+            | Self::ComputeModeRepaired { .. } => outsider(&None),
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),
             Self::SettingsRepaired { .. } => EventTrigger::Latest(EventType::SettingsDrifted),
             Self::LayoutRepaired(_) => EventTrigger::Latest(EventType::LayoutDrifted),

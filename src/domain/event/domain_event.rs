@@ -12,6 +12,7 @@ use crate::client::{ClientId, LeaseKind};
 use crate::condition::ConditionReason;
 use crate::drift::Drifted;
 use crate::exposure::SocketExposure;
+use crate::foreign_owner::SharingDaemon;
 use crate::gpu::ComputeMode;
 use crate::incident::IncidentKind;
 use crate::layout::record::{Degraded, PartitionDrift};
@@ -64,6 +65,8 @@ pub enum DomainEvent {
     BypassEnded { daemon: DaemonName },
     ExposureDetected { daemon: DaemonName, present: Vec<SocketExposure> },
     ExposureEnded { daemon: DaemonName },
+    ForeignDaemonAppeared { daemon: DaemonName, present: Vec<SharingDaemon> },
+    ForeignDaemonEnded { daemon: DaemonName },
     BreachDetected(MemoryBreach),
     BreachEnded(MemoryBreach),
     TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },
@@ -94,6 +97,7 @@ pub enum DomainEvent {
     GpuBack { gpu: GpuUuid, daemon: DaemonName },
     GpuReplaced { daemon: DaemonName, old: GpuUuid, new: GpuUuid },
     ComputeModeChanged(ComputeModeChange),
+    ComputeModeRepaired { daemon: DaemonName, gpu: GpuUuid, found: ComputeMode, set: ComputeMode },
     MaintenanceBegun(Maintenance),
     MaintenanceActive(Maintenance),
     MaintenanceEnded(Maintenance),

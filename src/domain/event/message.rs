@@ -11,6 +11,7 @@ use crate::bypass::{Bypass, describe_bypasses};
 use crate::client::LeaseKind;
 use crate::count::counted;
 use crate::exposure::describe_exposures;
+use crate::foreign_owner::describe_sharing;
 use crate::maintenance::Maintenance;
 use crate::memory::Bytes;
 use crate::rfc3339;
@@ -137,6 +138,18 @@ impl DomainEvent {
                 let named = describe_exposures(present);
                 format!("daemon {daemon}'s own directory is mounted in another mount namespace: {named}")
             }
+            Self::ForeignDaemonAppeared { daemon, present } => {
+                format!("a GPU of daemon {daemon} is also served by another control daemon: {}", describe_sharing(present))
+            }
+            Self::ForeignDaemonEnded { daemon } => {
+                format!("no other control daemon serves the GPUs of daemon {daemon} any longer")
+            }
+            Self::ComputeModeRepaired { daemon, gpu, found, set } => format!(
+                "the compute mode of {gpu}, which daemon {daemon} has set to {}, was found to be {}, and was set again: another program \
+                 changed it, or the GPU was reset",
+                set.as_str(),
+                found.as_str()
+            ),
             Self::ExposureEnded { daemon } => {
                 format!("daemon {daemon}'s own directory is no longer mounted in another mount namespace")
             }

@@ -6,6 +6,8 @@ use crate::bypass::Bypass;
 use crate::client::{ClientId, LeaseKind};
 use crate::condition::ConditionReason;
 use crate::exposure::SocketExposure;
+use crate::foreign_owner::{ForeignOwner, SharingDaemon};
+use crate::gpu::ComputeMode;
 use crate::maintenance::{Maintenance, MaintenanceState};
 use crate::token::TokenId;
 use crate::verification::VerifiedSetting;
@@ -197,6 +199,16 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::BypassEnded { daemon: daemon() },
         DomainEvent::ExposureDetected { daemon: daemon(), present: vec![exposure] },
         DomainEvent::ExposureEnded { daemon: daemon() },
+        DomainEvent::ForeignDaemonAppeared {
+            daemon: daemon(),
+            present: vec![SharingDaemon {
+                process: client,
+                uid: Some(0),
+                pipe_directory: Some("/tmp/nvidia-mps".into()),
+                owner: ForeignOwner { unit: Some("nvidia-mps.service".into()), ..ForeignOwner::default() },
+            }],
+        },
+        DomainEvent::ForeignDaemonEnded { daemon: daemon() },
         DomainEvent::TenantCreated { tenant: tenant(), daemon: Some(daemon()) },
         DomainEvent::TenantChanged(ChangedTenant {
             tenant: tenant(),
@@ -235,6 +247,12 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::GpuMissing { gpu: gpu(), daemon: daemon() },
         DomainEvent::GpuBack { gpu: gpu(), daemon: daemon() },
         DomainEvent::GpuReplaced { daemon: daemon(), old: gpu(), new: gpu() },
+        DomainEvent::ComputeModeRepaired {
+            daemon: daemon(),
+            gpu: gpu(),
+            found: ComputeMode::Default,
+            set: ComputeMode::ExclusiveProcess,
+        },
         DomainEvent::ComputeModeChanged(ComputeModeChange {
             daemon: daemon(),
             gpu: gpu(),

@@ -36,6 +36,9 @@ impl Grouping<'_> {
             DomainEvent::ExposureEnded { .. } => {
                 self.end(Recovered, |open| open.kind == Kind::SocketExposed);
             }
+            DomainEvent::ForeignDaemonEnded { .. } => {
+                self.end(Recovered, |open| open.kind == Kind::GpuShared);
+            }
             DomainEvent::BreachEnded(MemoryBreach { client, gpu, .. }) => self.end(Recovered, |open| {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
                 open.kind == Kind::Breach && open.topic == topic && open.gpus.contains(gpu)
@@ -58,7 +61,11 @@ impl Grouping<'_> {
             DomainEvent::DaemonStopped { .. } => self.end(Stopped, |open| {
                 !matches!(
                     open.kind,
-                    Kind::Bypass | Kind::SocketExposed | Kind::GpuMissing | Kind::LayoutIdsDiffer
+                    Kind::Bypass
+                        | Kind::SocketExposed
+                        | Kind::GpuShared
+                        | Kind::GpuMissing
+                        | Kind::LayoutIdsDiffer
                 )
             }),
             DomainEvent::DaemonDeleted { .. } | DomainEvent::DaemonReleased { .. } => {

@@ -104,6 +104,9 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::BypassEnded { daemon }
         | DomainEvent::ExposureDetected { daemon, .. }
         | DomainEvent::ExposureEnded { daemon }
+        | DomainEvent::ForeignDaemonAppeared { daemon, .. }
+        | DomainEvent::ForeignDaemonEnded { daemon }
+        | DomainEvent::ComputeModeRepaired { daemon, .. }
         | DomainEvent::GpuMissing { daemon, .. }
         | DomainEvent::GpuBack { daemon, .. }
         | DomainEvent::GpuReplaced { daemon, .. } => Some(daemon),
@@ -255,6 +258,8 @@ impl Grouping<'_> {
             }
             DomainEvent::BypassChanged { present, .. } => self.bypass_changed(present),
             DomainEvent::ExposureDetected { present, .. } => self.exposed(present),
+            DomainEvent::ForeignDaemonAppeared { present, .. } => self.shared(present),
+            DomainEvent::ComputeModeRepaired { gpu, found, set, .. } => self.mode_repaired(gpu, *found, *set),
             DomainEvent::BreachDetected(MemoryBreach { client, tenant, gpu, used, limit, .. }) => {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
                 self.recurring(IncidentReport {
@@ -325,7 +330,7 @@ impl Grouping<'_> {
     }
 
     /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
-    fn report_over(&mut self, mut report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
+    pub(super) fn report_over(&mut self, mut report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
         let is_it = |known: &&StoredIncident| belongs(&known.incident);
         let (mut incident, id) = match self.known.iter().rev().find(is_it) {
             Some(known) => {

@@ -5,8 +5,9 @@
 
 pub mod breach;
 mod ending;
-pub mod exposure;
+
 mod grouping;
+pub mod intruders;
 mod kind;
 mod outside_mps;
 mod report;
@@ -54,6 +55,7 @@ impl IncidentKind {
             Self::Drift
             | Self::Bypass
             | Self::SocketExposed
+            | Self::GpuShared
             | Self::Breach
             | Self::ClientRefused
             | Self::UnknownOutcome => Severity::Warning,
@@ -250,7 +252,9 @@ impl Incident {
 
     /// Whether it was over each time that it became known, so that nothing recovered from it.
     fn is_momentary(&self) -> bool {
-        self.is_hint || self.kind == IncidentKind::ClientRefused
+        self.is_hint
+            || self.kind == IncidentKind::ClientRefused
+            || (self.kind == IncidentKind::Drift && matches!(self.topic, IncidentTopic::Gpu { .. }))
     }
 
     /// How long it took to recover since it was opened last, in milliseconds; `None` for what is over when it becomes known.

@@ -1,11 +1,15 @@
-//! What processes that are no clients are to an incident: of those outside MPS, and of those that have a daemon's own directory
-//! mounted, it keeps all that were seen, and which have ended.
+//! What others do beside MPS, in incidents: of processes outside MPS, of those that have a daemon's own directory mounted, and of control
+//! daemons that serve its GPUs, an incident keeps all that were seen, and which have ended.
 
 use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition};
 use super::report::IncidentReport;
 use super::{Incident, IncidentKind, IncidentTopic, Suspect};
 use crate::bypass::Bypass;
+use crate::client::ClientId;
 use crate::exposure::{SocketExposure, describe_exposures};
+use crate::foreign_owner::{SharingDaemon, describe_sharing};
+use crate::gpu::ComputeMode;
+use crate::{GpuUuid, TenantName};
 
 impl Grouping<'_> {
     /// Processes appeared outside MPS; `present` are all that are there now.
@@ -34,22 +38,38 @@ impl Grouping<'_> {
 
     /// Processes have the daemon's own directory mounted; `present` are all that have it now.
     pub(super) fn exposed(&mut self, present: &[SocketExposure]) {
-        let suspects: Vec<Suspect> = present
-            .iter()
-            .map(|one| Suspect {
-                pid: one.process.pid,
-                client: Some(one.process),
-                tenant: None,
-                program: one.program.clone(),
-                has_ended: false,
-            })
-            .collect();
-        let detail = Some(describe_exposures(present));
+        let suspect = |one: &SocketExposure| intruder(one.process, one.program.clone(), None);
+        let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
+        self.intruded(IncidentKind::SocketExposed, &suspects, describe_exposures(present));
+    }
+
+    /// Other control daemons serve a GPU of the daemon; `present` are all that do now.
+    pub(super) fn shared(&mut self, present: &[SharingDaemon]) {
+        let program = || Some("nvidia-cuda-mps-control".to_owned());
+        let suspect = |one: &SharingDaemon| intruder(one.process, program(), one.owner.tenant.clone());
+        let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
+        self.intruded(IncidentKind::GpuShared, &suspects, describe_sharing(present));
+    }
+
+    /// Another program changed a compute mode, which is as it should be again by the time that it is said.
+    pub(super) fn mode_repaired(&mut self, gpu: &GpuUuid, found: ComputeMode, set: ComputeMode) {
+        let topic = IncidentTopic::Gpu { gpu: gpu.clone() };
+        let report = IncidentReport {
+            gpus: Some(vec![gpu.clone()]),
+            detail: Some(format!("{gpu} was in mode {} instead of {}", found.as_str(), set.as_str())),
+            ..IncidentReport::of(IncidentKind::Drift, topic.clone())
+        };
+        self.report_over(report, |known| {
+            known.kind == IncidentKind::Drift && known.topic == topic && known.acknowledged.is_none()
+        });
+    }
+
+    fn intruded(&mut self, kind: IncidentKind, present: &[Suspect], detail: String) {
+        let detail = Some(detail);
         let is_it = |known: &&StoredIncident| {
             let incident = &known.incident;
             let is_known = |one: &Suspect| incident.suspects.iter().any(|known| known.is_same(one));
-            let is_open = incident.is_open() && incident.kind == IncidentKind::SocketExposed;
-            is_open && suspects.iter().all(is_known)
+            incident.is_open() && incident.kind == kind && present.iter().all(is_known)
         };
         if let Some(known) = self.known.iter().rev().find(is_it) {
             // That fewer are left is not one more time.
@@ -59,18 +79,23 @@ impl Grouping<'_> {
             let transition = Transition::Extended;
             self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
         } else {
+            let suspects = present.to_vec();
             self.recurring(IncidentReport {
                 suspects,
                 detail,
-                ..IncidentReport::of(IncidentKind::SocketExposed, IncidentTopic::Daemon)
+                ..IncidentReport::of(kind, IncidentTopic::Daemon)
             });
         }
         if let Some(change) = self.changes.last_mut() {
             for suspect in &mut change.incident.suspects {
-                suspect.has_ended = present.iter().all(|one| suspect.client != Some(one.process));
+                suspect.has_ended = present.iter().all(|one| suspect.client != one.client);
             }
         }
     }
+}
+
+fn intruder(process: ClientId, program: Option<String>, tenant: Option<TenantName>) -> Suspect {
+    Suspect { pid: process.pid, client: Some(process), tenant, program, has_ended: false }
 }
 
 fn suspect(process: &Bypass) -> Suspect {

@@ -44,19 +44,7 @@ impl Incident {
                 }
                 None => format!("{daemon}'s control daemon keeps crashing"),
             },
-            IncidentKind::Drift => {
-                let what = if self.topic == IncidentTopic::Layout { "partitions" } else { "settings" };
-                match over {
-                    Some(_) => format!(
-                        "another program changed {what} of {daemon}{}, which are restored",
-                        self.times()
-                    ),
-                    None => format!(
-                        "another program changed {what} of {daemon}{}, which still differ",
-                        self.times()
-                    ),
-                }
-            }
+            IncidentKind::Drift => self.drift(over.is_some()),
             IncidentKind::LayoutIdsDiffer => match over {
                 Some(_) => format!(
                     "{daemon}'s layout gave other partition IDs than on record, and was applied later"
@@ -73,6 +61,13 @@ impl Incident {
             IncidentKind::SocketExposed => {
                 let is = if over.is_some() { "was" } else { "is" };
                 format!("{daemon}'s own directory {is} mounted in another mount namespace")
+            }
+            IncidentKind::GpuShared => {
+                let is = if over.is_some() { "was" } else { "is" };
+                format!(
+                    "a GPU of {daemon} {is} also served by a control daemon that is not this manager's{}",
+                    self.of_tenants(&self.suspects)
+                )
             }
             IncidentKind::Breach => {
                 let who = self.suspects.first();
@@ -110,6 +105,17 @@ impl Incident {
         format!("{head}{detail}{lost}")
     }
 
+    /// What another program changed, and whether it is as before.
+    fn drift(&self, is_over: bool) -> String {
+        let (what, is) = match self.topic {
+            IncidentTopic::Layout => ("partitions", "are"),
+            IncidentTopic::Gpu { .. } => ("a compute mode", "is"),
+            _ => ("settings", "are"),
+        };
+        let now = if is_over { format!("which {is} restored") } else { "which still differ".to_owned() };
+        format!("another program changed {what} of {}{}, {now}", self.daemon, self.times())
+    }
+
     /// Who uses a GPU outside MPS, and how many of them have ended.
     fn bypass(&self, is_over: bool) -> String {
         let daemon = &self.daemon;
@@ -143,6 +149,7 @@ impl Incident {
             IncidentKind::LayoutDegraded => "had partitions that were not as before",
             IncidentKind::Bypass => "had processes outside MPS on its GPUs",
             IncidentKind::SocketExposed => "had its own directory mounted in another mount namespace",
+            IncidentKind::GpuShared => "had a GPU that another control daemon served too",
             IncidentKind::Breach => "had a client above its memory limit",
             IncidentKind::ClientRefused => "refused clients",
             IncidentKind::UnknownOutcome => "had not answered a command",

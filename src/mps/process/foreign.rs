@@ -7,10 +7,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::domain::Inode;
 use crate::domain::daemon::Mode;
+use crate::domain::environment::TENANT_HINT;
+use crate::domain::foreign_owner::ForeignOwner;
+use crate::domain::{Inode, TenantName};
+use crate::host::container::container_of;
 use crate::host::signal::WORLD_ENV;
-use crate::host::{Identity, process};
+use crate::host::{Identity, process, systemd};
 
 use super::find::{is_control, is_same_directory, is_server, mode_of};
 use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, MULTI_USER_OPTIONS, PIPE_ENV, TOKEN_ENV, pipe_inode};
@@ -31,6 +34,8 @@ pub struct Running {
     pub multi_user: bool,
     /// Whether it serves static SM partitions (`-S`).
     pub mode: Mode,
+    /// Who keeps it.
+    pub owner: ForeignOwner,
     /// What its environment says; the reason where that may not be read.
     pub environment: Result<Surroundings, String>,
 }
@@ -48,6 +53,8 @@ pub struct Surroundings {
     pub pci_order: bool,
     /// The token of the manager that started it.
     pub token: Option<String>,
+    /// The tenant whose process started it.
+    pub tenant: Option<TenantName>,
     /// The inode of its pipe directory; why not, where that directory is another one here than for the daemon, or
     /// none.
     pub reachable: Result<Inode, String>,
@@ -196,8 +203,39 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
         multi_user: options.iter().any(|word| MULTI_USER_OPTIONS.contains(&word.as_str())),
         mode: mode_of(&options),
         options,
+        owner: owner(pid, environment.as_ref().ok()),
         environment,
     })
+}
+
+/// Who keeps a control daemon, by what its environment says.
+fn owner(pid: u32, environment: Option<&Surroundings>) -> ForeignOwner {
+    let named = |parent: u32| {
+        let program = process::command(parent)?.into_iter().next()?;
+        let name = Path::new(&program).file_name()?.to_string_lossy().into_owned();
+        // systemd takes over what its starter has left, that of a user too.
+        (name != "systemd").then(|| format!("{name} ({parent})"))
+    };
+    ForeignOwner {
+        tenant: environment.and_then(|environment| environment.tenant.clone()),
+        is_managed: environment.is_some_and(|environment| environment.token.is_some()),
+        unit: systemd::service(pid),
+        container: container_of(pid),
+        // One in the background has lost its starter, and its parent is whoever takes over such processes.
+        parent: process::parent(pid)
+            .filter(|parent| *parent > 1 && !process::leads_session(pid))
+            .and_then(named),
+    }
+}
+
+/// Who keeps the control daemon that this process is.
+pub fn owner_of(pid: u32) -> ForeignOwner {
+    let variables = process::environ(pid).unwrap_or_default();
+    let text = |wanted: &str| {
+        let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
+        Some(value.to_string_lossy().into_owned())
+    };
+    owner(pid, Some(&surroundings(pid, text)))
 }
 
 fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings {
@@ -211,6 +249,7 @@ fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings
         visible_devices: text("CUDA_VISIBLE_DEVICES"),
         pci_order: text("CUDA_DEVICE_ORDER").is_some_and(|order| order == "PCI_BUS_ID"),
         token: text(TOKEN_ENV),
+        tenant: text(TENANT_HINT).and_then(|name| TenantName::parse(&name).ok()),
         pipe_directory,
     }
 }

@@ -262,6 +262,8 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::BypassEnded
         | EventType::ExposureDetected
         | EventType::ExposureEnded
+        | EventType::ForeignDaemonAppeared
+        | EventType::ForeignDaemonEnded
         | EventType::LayoutVersionWritten
         | EventType::LayoutDeleted
         | EventType::LayoutApplied
@@ -273,6 +275,7 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::GpuBack
         | EventType::GpuReplaced
         | EventType::ComputeModeChanged
+        | EventType::ComputeModeRepaired
         | EventType::MaintenanceBegun
         | EventType::MaintenanceActive
         | EventType::MaintenanceEnded

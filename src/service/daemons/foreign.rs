@@ -7,6 +7,7 @@ use crate::domain::access::Right;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
+use crate::domain::foreign_owner::ForeignOwner;
 use crate::domain::gpu::{Gpu, full_name};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::host::Identity;
@@ -42,6 +43,10 @@ pub struct ForeignDaemonView {
     /// Whether this manager started it and its database has lost it: `POST /foreign-daemons/adopt-lost` takes it back.
     #[serde(default)]
     pub lost: bool,
+    /// Who keeps it.
+    pub owner: ForeignOwner,
+    /// What to do so that it is gone, and stays gone, or is this manager's.
+    pub remedy: String,
     /// Its settings, read in one session; `null` if they could not be read.
     pub effective: Option<Effective>,
     /// Its clients; empty if they could not be read.
@@ -155,6 +160,12 @@ impl Backend {
             poll.map_or((None, Vec::new()), |poll| (Some(poll.effective), poll.clients));
         let ForeignDaemon { daemon, gpus } = neighbour;
         let around = daemon.environment.ok();
+        let path = around.as_ref().map(|around| around.pipe_directory.display().to_string());
+        let remedy = if candidate.lost {
+            "take it back with `mps-manager daemon adopt --all-ours`".to_owned()
+        } else {
+            daemon.owner.remedy(path.as_deref())
+        };
         Ok(ForeignDaemonView {
             id: ClientId { pid: daemon.identity.pid, start_time: daemon.identity.start_time },
             pid: daemon.identity.pid,
@@ -163,10 +174,12 @@ impl Backend {
             multi_user: daemon.multi_user,
             static_partitions: daemon.mode == Mode::Static,
             gpus: gpus.ok(),
-            pipe_directory: around.as_ref().map(|around| around.pipe_directory.display().to_string()),
+            pipe_directory: path,
             log_directory: around.as_ref().map(|around| around.log_directory.display().to_string()),
             held_by: around.and_then(|around| around.token),
             lost: candidate.lost,
+            owner: daemon.owner,
+            remedy,
             effective,
             clients: clients.into_iter().map(client_view).collect(),
             unreadable,
@@ -230,6 +243,7 @@ impl Backend {
             mode: daemon.mode,
             mode_unsupported: capability.lacks_static().filter(|_| daemon.mode == Mode::Static),
             multi_user: daemon.multi_user,
+            owner: daemon.owner.clone(),
             unreachable: reachable.err(),
             gpus: gpus.clone(),
             in_force,

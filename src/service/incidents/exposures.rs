@@ -10,7 +10,7 @@ use crate::domain::DaemonName;
 use crate::domain::client::ClientId;
 use crate::domain::exposure::SocketExposure;
 use crate::domain::incident::IncidentKind;
-use crate::domain::incident::exposure::ExposureTracker;
+use crate::domain::incident::intruders::IntruderTracker;
 use crate::host;
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError};
@@ -31,13 +31,7 @@ struct SocketSearch {
 impl Backend {
     /// Looks for them at intervals, for as long as the store is open.
     pub async fn watch_exposures(self: Arc<Self>, every: Duration) {
-        let mut tracker = match self.reported_exposures().await {
-            Ok(reported) => ExposureTracker::with(reported),
-            Err(error) => {
-                tracing::warn!(%error, "the exposed sockets that an earlier manager reported could not be read");
-                ExposureTracker::default()
-            }
-        };
+        let mut tracker = self.reported_intruders(IncidentKind::SocketExposed).await;
         // Each is logged once.
         let mut unresolved = BTreeSet::new();
         loop {
@@ -68,17 +62,18 @@ impl Backend {
         }
     }
 
-    /// The processes that are reported and not over, by daemon.
-    async fn reported_exposures(&self) -> Result<BTreeMap<DaemonName, BTreeSet<ClientId>>, StoreError> {
-        let open = store::incidents::open(&mut *self.parts.store.read().await?).await?;
-        let exposed = open.into_iter().map(|stored| stored.incident);
-        let exposed = exposed.filter(|incident| incident.kind == IncidentKind::SocketExposed);
-        let reported = exposed.map(|incident| {
-            let present = incident.suspects.into_iter().filter(|suspect| !suspect.has_ended);
-            let processes = present.filter_map(|suspect| suspect.client);
-            (incident.daemon, processes.collect::<BTreeSet<ClientId>>())
+    /// The processes of open incidents of a kind, which an earlier manager reported.
+    pub(super) async fn reported_intruders(&self, kind: IncidentKind) -> IntruderTracker {
+        let open = async { store::incidents::open(&mut *self.parts.store.read().await?).await }.await;
+        let open = open.unwrap_or_else(|error: StoreError| {
+            tracing::warn!(%error, ?kind, "what an earlier manager reported could not be read");
+            Vec::new()
         });
-        Ok(reported.collect())
+        let of_kind = open.into_iter().map(|stored| stored.incident).filter(|incident| incident.kind == kind);
+        IntruderTracker::with(of_kind.map(|incident| {
+            let present = incident.suspects.into_iter().filter(|suspect| !suspect.has_ended);
+            (incident.daemon, present.filter_map(|suspect| suspect.client).collect::<BTreeSet<ClientId>>())
+        }))
     }
 
     async fn exposures(&self) -> Result<SocketSearch, ServiceError> {

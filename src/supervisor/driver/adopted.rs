@@ -130,7 +130,9 @@ impl Driver {
             conditions.push(match &sharing.gpus {
                 Ok(gpus) => {
                     let (gpus, verb) = named(gpus);
-                    let message = format!("{gpus} {verb} also served by {other}: {SHARED_MEANS}");
+                    let remedy = sharing.remedy();
+                    let message =
+                        format!("{gpus} {verb} also served by {other}: {SHARED_MEANS}. What to do: {remedy}");
                     Condition::new(ConditionType::SharesGpu, true, ConditionReason::ForeignDaemon, message)
                 }
                 Err(reason) => {
@@ -166,7 +168,8 @@ fn named(gpus: &[GpuUuid]) -> (String, &'static str) {
 /// The blocker for a start on GPUs that these daemons serve; a GPU that is known to be shared is said first.
 fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
-    let SharedGpu { gpus, daemon } = known.or_else(|| sharing.first())?;
+    let shared = known.or_else(|| sharing.first())?;
+    let SharedGpu { gpus, daemon, .. } = shared;
     let serves = match gpus {
         Ok(gpus) => {
             let (gpus, verb) = named(gpus);
@@ -179,8 +182,8 @@ fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     Some(Blocker {
         reason: ConditionReason::GpuSharedWithForeignDaemon,
         message: format!(
-            "{serves}: {SHARED_MEANS}. Quit that daemon, or adopt it instead of starting another, or set share_gpus to start \
-             beside it all the same"
+            "{serves}: {SHARED_MEANS}. What to do: {}; or set share_gpus to start beside it all the same",
+            shared.remedy()
         ),
     })
 }
@@ -209,13 +212,24 @@ fn shape_of(desired: &Desired, foreign: &ForeignDaemon) -> Result<ControlProcess
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::client::ClientId;
+    use crate::domain::foreign_owner::{ForeignOwner, SharingDaemon};
 
     #[test]
     fn foreign_daemon_with_unknown_gpus_blocks_start() {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
-        let known = SharedGpu { gpus: Ok(vec![gpu.clone()]), daemon: "control daemon 7-1".into() };
-        let unknown =
-            SharedGpu { gpus: Err("may not be read".into()), daemon: "control daemon 8-1 of uid 9".into() };
+        let shared = |gpus, daemon: &str| SharedGpu {
+            gpus,
+            daemon: daemon.to_owned(),
+            sharing: SharingDaemon {
+                process: ClientId { pid: 7, start_time: 1 },
+                uid: None,
+                pipe_directory: None,
+                owner: ForeignOwner::default(),
+            },
+        };
+        let known = shared(Ok(vec![gpu.clone()]), "control daemon 7-1");
+        let unknown = shared(Err("may not be read".into()), "control daemon 8-1 of uid 9");
         assert_eq!(sharing_blocker(&[]), None);
         let blocker = sharing_blocker(std::slice::from_ref(&unknown)).expect("it may share");
         assert_eq!(blocker.reason, ConditionReason::GpuSharedWithForeignDaemon);

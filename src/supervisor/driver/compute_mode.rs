@@ -5,11 +5,13 @@ use std::sync::Arc;
 use crate::domain::compute_mode::{ComputeModeStatus, ModeStep, OwnedComputeMode, next};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::DaemonStatus;
+use crate::domain::event::DomainEvent;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::InventoryError;
 use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::durable::DurableRecord;
+use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
 
 /// Steps for one GPU, more than it ever takes: if it is not enough, another program changes the mode too.
 const STEPS: usize = 8;
@@ -97,13 +99,17 @@ impl SupervisorContext {
             };
             match next(daemon, desired, held.as_ref(), now, &self.boot_id) {
                 ModeStep::Done => {
+                    self.modes.confirm(gpu, held.is_some());
                     return Ok(held.map(|held| ComputeModeStatus {
                         gpu: gpu.clone(),
                         mode: Some(now),
                         previous: held.previous,
                     }));
                 }
-                ModeStep::Remember(held) => self.remember_mode(daemon, gpu, Some(held)).await?,
+                ModeStep::Remember(held) => {
+                    self.modes.confirm(gpu, false);
+                    self.remember_mode(daemon, gpu, Some(held)).await?;
+                }
                 ModeStep::Forget => self.remember_mode(daemon, gpu, None).await?,
                 ModeStep::Set(mode) => {
                     tracing::info!(%daemon, %gpu, ?now, ?mode, "setting a compute mode");
@@ -115,10 +121,25 @@ impl SupervisorContext {
                              take it, or another program sets it at the same time"
                         ));
                     }
+                    let was_confirmed = self.modes.confirm(gpu, false);
+                    if was_confirmed && desired == Some(mode) {
+                        self.report_repair(daemon, gpu, now, mode);
+                    }
                 }
             }
         }
         Err(format!("the compute mode of {gpu} keeps changing: another program sets it at the same time"))
+    }
+
+    /// Says that a mode was another than the one that was set here, and is as it should be again.
+    fn report_repair(&self, daemon: &DaemonName, gpu: &GpuUuid, found: ComputeMode, set: ComputeMode) {
+        let repaired =
+            DomainEvent::ComputeModeRepaired { daemon: daemon.clone(), gpu: gpu.clone(), found, set };
+        self.events.record(DaemonObservations {
+            daemon: daemon.clone(),
+            at: self.clock.unix_ms(),
+            observations: vec![Observation::Event(Box::new(repaired.into()))],
+        });
     }
 
     /// While the driver is not queried, what was set before still holds, and nothing can be changed.

@@ -235,14 +235,16 @@ impl Driver {
             return Some(Blocker { reason: ConditionReason::DirectoryUnusable, message });
         }
         if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
-            let message = format!(
-                "a control daemon that this manager did not start ({}) serves {}: quit it, or move it elsewhere",
-                occupant.pid.map_or_else(
-                    || "its process cannot be determined".to_owned(),
-                    |pid| format!("process {pid}")
-                ),
-                self.pipe_directory.display()
-            );
+            let path = self.pipe_directory.display().to_string();
+            let owner = occupant.pid.map(daemon::foreign::owner_of).unwrap_or_default();
+            let who = match (occupant.pid, owner.words()) {
+                (None, _) => "its process cannot be determined".to_owned(),
+                (Some(pid), words) if words.is_empty() => format!("process {pid}"),
+                (Some(pid), words) => format!("process {pid}, {words}"),
+            };
+            let remedy = owner.remedy(Some(&path));
+            let message =
+                format!("a control daemon that this manager did not start ({who}) serves {path}: {remedy}");
             return Some(Blocker { reason: ConditionReason::ForeignDaemon, message });
         }
         if desired.share_gpus {

@@ -11,6 +11,8 @@ use crate::domain::{DaemonName, GpuUuid};
 pub struct OwnedComputeModes {
     pub(super) held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// The GPUs whose mode was read as wanted since this manager runs: one that is otherwise later was changed.
+    pub(super) confirmed: Mutex<BTreeSet<GpuUuid>>,
 }
 
 impl OwnedComputeModes {
@@ -27,6 +29,12 @@ impl OwnedComputeModes {
     /// The daemons that hold some.
     pub fn holders(&self) -> BTreeSet<DaemonName> {
         self.held().values().map(|held| held.daemon.clone()).collect()
+    }
+
+    /// Whether the mode of a GPU was as wanted before, from now on or no longer.
+    pub(super) fn confirm(&self, gpu: &GpuUuid, is_so: bool) -> bool {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_so { !confirmed.insert(gpu.clone()) } else { confirmed.remove(gpu) }
     }
 
     pub(super) fn get(&self, gpu: &GpuUuid) -> Option<OwnedComputeMode> {

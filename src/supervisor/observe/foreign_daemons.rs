@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::foreign::visible_gpus;
+use crate::domain::foreign_owner::SharingDaemon;
 use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::Inventory;
@@ -116,7 +117,7 @@ impl ForeignDaemonScanner {
     }
 
     /// Reports when a scan finds something else than the one before.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Vec<ForeignDaemon>>> {
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Vec<ForeignDaemon>>> {
         self.seen.subscribe()
     }
 
@@ -172,7 +173,7 @@ impl ForeignDaemonScanner {
 
     /// The daemons of the last scan that may share a GPU with this one: not its own, nor one that this manager keeps,
     /// since it gives each GPU to one of those.
-    pub(crate) fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<SharedGpu> {
+    pub fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<SharedGpu> {
         let seen = self.seen.borrow().clone();
         // One that has ended since the scan is in nobody's way, and was perhaps ours.
         let alive = seen.iter().filter(|one| is_alive(one.daemon.identity));
@@ -192,7 +193,16 @@ impl ForeignDaemonScanner {
                 }
                 Err(reason) => Err(reason.clone()),
             };
-            Some(SharedGpu { gpus, daemon: described(&foreign.daemon, observed_as.as_ref()) })
+            let daemon = &foreign.daemon;
+            let path =
+                daemon.environment.as_ref().ok().map(|around| around.pipe_directory.display().to_string());
+            let sharing = SharingDaemon {
+                process: daemon.identity.into(),
+                uid: daemon.uid,
+                pipe_directory: path,
+                owner: daemon.owner.clone(),
+            };
+            Some(SharedGpu { gpus, daemon: described(daemon, observed_as.as_ref()), sharing })
         });
         shared.collect()
     }
@@ -205,11 +215,20 @@ impl ForeignDaemonScanner {
 
 /// A control daemon that shares GPUs with one of ours, or may.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SharedGpu {
+pub struct SharedGpu {
     /// The GPUs that both serve; the reason where that cannot be determined.
-    pub(crate) gpus: Result<Vec<GpuUuid>, String>,
+    pub gpus: Result<Vec<GpuUuid>, String>,
     /// Which daemon it is, in words.
-    pub(crate) daemon: String,
+    pub daemon: String,
+    /// The same, as it is reported.
+    pub sharing: SharingDaemon,
+}
+
+impl SharedGpu {
+    /// What ends it for good.
+    pub fn remedy(&self) -> String {
+        self.sharing.owner.remedy(self.sharing.pipe_directory.as_deref())
+    }
 }
 
 /// What it means that two servers are on one GPU.
@@ -232,9 +251,10 @@ fn described(daemon: &Running, observed_as: Option<&DaemonName>) -> String {
     words.extend(daemon.uid.map(|uid| format!("of uid {uid}")));
     if let Ok(environment) = &daemon.environment {
         words.push(format!("in {}", environment.pipe_directory.display()));
-        if environment.token.is_some() && observed_as.is_none() {
-            words.push("(started by another mps-manager)".to_owned());
-        }
+    }
+    let owner = daemon.owner.words();
+    if !owner.is_empty() && observed_as.is_none() {
+        words.push(format!("({owner})"));
     }
     words.extend(observed_as.map(|name| format!("(observed here as {name})")));
     words.join(" ")

@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::incidents::incident;
 use crate::harness::{Client, Host, InProcess, MANAGER, Served, eventually, is_alive};
 
 /// A GPU's directory in the simulated kernel.
@@ -113,6 +114,19 @@ fn externally_changed_mode_is_set_again() {
     await_mode(&host, 0, "exclusive_process");
     assert_eq!(host.daemon("gpu0")["status"]["compute_modes"][0]["previous"], "default");
     assert_eq!(host.daemon("gpu0")["status"]["deaths"], 0);
+    // Each time, and all of them as one incident.
+    set(&host, 0, "prohibited");
+    await_mode(&host, 0, "exclusive_process");
+    let changed = incident(&host, "drift", |one| one["occurrences"] == 2);
+    let summary = changed["summary"].as_str().unwrap();
+    assert!(
+        summary.starts_with("another program changed a compute mode of gpu0 twice, which is restored"),
+        "{summary}"
+    );
+    assert!(summary.contains("was in mode prohibited instead of exclusive_process"), "{summary}");
+    assert_eq!((&changed["state"], &changed["time_to_recovery_ms"]), (&json!("recovered"), &json!(null)));
+    let events = host.api().get("/api/v1/events?type=compute_mode.repaired").ok()["items"].clone();
+    assert_eq!(events.as_array().unwrap().len(), 2, "{events}");
     // What another program has set stays when the daemon ends.
     host.api().succeeds(&host.api().post("/api/v1/daemons/gpu0/stop?grace_s=1", &json!({})));
     await_mode(&host, 0, "default");

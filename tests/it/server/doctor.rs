@@ -396,7 +396,7 @@ fn unreachable_manager_and_invalid_config_are_reported() {
     let broken = InProcess::new("colour = \"red\"");
     let seen = examine(&broken);
     seen.is("configuration", "fail", "colour");
-    assert_eq!((seen.code, seen.order.len()), (Some(1), 35), "the rest is checked all the same");
+    assert_eq!((seen.code, seen.order.len()), (Some(1), 36), "the rest is checked all the same");
 }
 
 #[test]

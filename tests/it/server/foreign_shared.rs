@@ -1,9 +1,12 @@
 //! Two daemons on one GPU: never without saying what that means.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::incidents::{incident, recovered};
 use crate::harness::{Host, InProcess, Served, eventually, is_alive};
 
 fn delete(host: &Served, name: &str) {
@@ -43,6 +46,64 @@ fn daemon_beside_foreign_one_needs_share_gpus() {
     eventually("it is no longer reported", || {
         condition(&host.daemon("gpu1"), "SharesGpu").is_none().then_some(())
     });
+}
+
+#[test]
+fn job_daemon_is_incident_with_its_tenant() {
+    let mut host = Host::ready();
+    let environment = [("CUDA_VISIBLE_DEVICES", "0"), ("MPS_MANAGER_TENANT", "batch")];
+    let foreign = host.foreign_with("theirs", &environment, &[]);
+    let shared = incident(&host, "gpu_shared", |one| one["state"] == "open");
+    assert_eq!((&shared["daemon"], &shared["tenants"]), (&json!("gpu0"), &json!(["batch"])));
+    let (summary, pid) = (shared["summary"].as_str().unwrap(), foreign.pid());
+    for words in ["not this manager's of batch", &pid.to_string(), "out of the script of tenant batch"] {
+        assert!(summary.contains(words), "{words} is not in {summary}");
+    }
+    let message = condition(&host.daemon("gpu0"), "SharesGpu").unwrap()["message"].clone();
+    assert!(message.as_str().unwrap().contains("started by a process of tenant batch"), "{message}");
+    let listed = &host.foreign_daemons()[0];
+    assert_eq!((&listed["owner"]["tenant"], &listed["owner"]["parent"]), (&json!("batch"), &json!(null)));
+    assert!(listed["remedy"].as_str().unwrap().starts_with("take the lines"), "{listed}");
+    let metric = "mps_manager_incidents_open{kind=\"gpu_shared\",severity=\"warning\"} 1";
+    eventually("it is in the metrics", || host.api().get("/metrics").text.contains(metric).then_some(()));
+
+    // The next manager knows that it is reported.
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_ready();
+    foreign.quit();
+    let over = incident(&host, "gpu_shared", recovered);
+    assert_eq!((&over["id"], &over["occurrences"]), (&shared["id"], &json!(1)));
+    let kinds = host.api().get("/api/v1/events?type=foreign_daemon.").ok()["items"].clone();
+    let kinds: Vec<&str> =
+        kinds.as_array().unwrap().iter().map(|one| one["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["foreign_daemon.ended", "foreign_daemon.appeared"]);
+}
+
+#[test]
+fn supervised_daemon_is_shown_with_who_keeps_it() {
+    let host = InProcess::ready();
+    delete(&host, "gpu1");
+    let foreign = host.foreign("theirs", "1");
+    foreign.quit();
+    let world = host.runtime("sim");
+    let script = format!("while :; do {}/bin/nvidia-cuda-mps-control -f; sleep 0.1; done", world.display());
+    let mut supervisor = Command::new("sh");
+    supervisor.args(["-c", &script]).env("MPS_SIM_WORLD", &world).env("CUDA_VISIBLE_DEVICES", "1");
+    supervisor.env("CUDA_MPS_PIPE_DIRECTORY", foreign.pipe()).env("CUDA_MPS_LOG_DIRECTORY", foreign.log());
+    let mut supervisor = supervisor.stdout(Stdio::null()).spawn().unwrap();
+    let keeper = format!("sh ({})", supervisor.id());
+    let listed = eventually("it is found", || {
+        host.foreign_daemons().into_iter().find(|one| one["owner"]["parent"] == json!(keeper))
+    });
+    assert!(listed["remedy"].as_str().unwrap().starts_with(&format!("end {keeper} first")), "{listed}");
+    let notes = listed["adoption"]["managed"]["notes"].clone();
+    assert!(notes.to_string().contains(&format!("kept by {keeper}")), "{notes}");
+    let table = host.cli(&["foreign", "list"]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains(&format!("kept by {keeper}")));
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    foreign.quit();
 }
 
 #[test]

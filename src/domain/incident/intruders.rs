@@ -1,4 +1,5 @@
-//! Finds changes of the processes that have a daemon's own directory mounted. Pure.
+//! Finds changes of the processes that a daemon should not have beside it: those that have its own directory mounted, and control
+//! daemons that serve its GPUs. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,31 +7,70 @@ use crate::DaemonName;
 use crate::client::ClientId;
 use crate::event::DomainEvent;
 use crate::exposure::SocketExposure;
+use crate::foreign_owner::SharingDaemon;
+
+/// Something beside a daemon that is reported for as long as it is there.
+pub trait Intruder: Clone {
+    /// Its process.
+    fn process(&self) -> ClientId;
+    /// That these are there now, others than before.
+    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent;
+    /// That none is there any more.
+    fn ended(daemon: DaemonName) -> DomainEvent;
+}
+
+impl Intruder for SocketExposure {
+    fn process(&self) -> ClientId {
+        self.process
+    }
+
+    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
+        DomainEvent::ExposureDetected { daemon, present }
+    }
+
+    fn ended(daemon: DaemonName) -> DomainEvent {
+        DomainEvent::ExposureEnded { daemon }
+    }
+}
+
+impl Intruder for SharingDaemon {
+    fn process(&self) -> ClientId {
+        self.process
+    }
+
+    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
+        DomainEvent::ForeignDaemonAppeared { daemon, present }
+    }
+
+    fn ended(daemon: DaemonName) -> DomainEvent {
+        DomainEvent::ForeignDaemonEnded { daemon }
+    }
+}
 
 /// Who is reported, by daemon.
 #[derive(Debug, Clone, Default)]
-pub struct ExposureTracker {
+pub struct IntruderTracker {
     reported: BTreeMap<DaemonName, BTreeSet<ClientId>>,
 }
 
-impl ExposureTracker {
+impl IntruderTracker {
     /// One that knows of those that an earlier manager reported.
     pub fn with(reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>) -> Self {
         Self { reported: reported.into_iter().collect() }
     }
 
-    /// Takes who has which daemon's directory now, with each daemon that there is; gives what there is to say of it. Unless the search
-    /// `is_complete`, who was not found may still have it.
-    pub fn observe(
+    /// Takes who is there now, with each daemon that there is; gives what there is to say of it. Unless the search `is_complete`, who was
+    /// not found may still be there.
+    pub fn observe<I: Intruder>(
         &mut self,
-        now: &BTreeMap<DaemonName, Vec<SocketExposure>>,
+        now: &BTreeMap<DaemonName, Vec<I>>,
         is_complete: bool,
     ) -> Vec<DomainEvent> {
         // The incident of a daemon that is gone ended with it.
         self.reported.retain(|daemon, _| now.contains_key(daemon));
         let mut events = Vec::new();
         for (daemon, present) in now {
-            let processes: BTreeSet<ClientId> = present.iter().map(|one| one.process).collect();
+            let processes: BTreeSet<ClientId> = present.iter().map(Intruder::process).collect();
             let is_reported = match self.reported.get(daemon) {
                 None => processes.is_empty(),
                 Some(before) if is_complete => !processes.is_empty() && *before == processes,
@@ -42,10 +82,10 @@ impl ExposureTracker {
             let daemon = daemon.clone();
             if processes.is_empty() {
                 self.reported.remove(&daemon);
-                events.push(DomainEvent::ExposureEnded { daemon });
+                events.push(I::ended(daemon));
             } else {
                 self.reported.insert(daemon.clone(), processes);
-                events.push(DomainEvent::ExposureDetected { daemon, present: present.clone() });
+                events.push(I::appeared(daemon, present.clone()));
             }
         }
         events
@@ -79,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_change_is_reported_once() {
-        let mut tracker = ExposureTracker::default();
+        let mut tracker = IntruderTracker::default();
         assert!(tracker.observe(&having(&[]), true).is_empty());
         assert_eq!(kinds(&tracker.observe(&having(&[7]), true)), [EventType::ExposureDetected]);
         assert!(tracker.observe(&having(&[7]), true).is_empty());
@@ -96,7 +136,7 @@ mod tests {
 
     #[test]
     fn incomplete_search_ends_nothing() {
-        let mut tracker = ExposureTracker::default();
+        let mut tracker = IntruderTracker::default();
         assert!(tracker.observe(&having(&[]), false).is_empty());
         assert_eq!(kinds(&tracker.observe(&having(&[7, 9]), false)), [EventType::ExposureDetected]);
         assert!(tracker.observe(&having(&[9]), false).is_empty());
@@ -107,17 +147,17 @@ mod tests {
     #[test]
     fn exposure_without_recorded_process_ends() {
         // An incident keeps a limited number of processes.
-        let mut tracker = ExposureTracker::with([(daemon("gpu0"), BTreeSet::new())]);
+        let mut tracker = IntruderTracker::with([(daemon("gpu0"), BTreeSet::new())]);
         assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
     }
 
     #[test]
     fn exposure_of_an_earlier_manager_ends() {
         let process = ClientId { pid: 7, start_time: 1 };
-        let mut tracker = ExposureTracker::with([(daemon("gpu0"), BTreeSet::from([process]))]);
+        let mut tracker = IntruderTracker::with([(daemon("gpu0"), BTreeSet::from([process]))]);
         assert!(tracker.observe(&having(&[7]), true).is_empty());
         let mut gone = tracker.clone();
-        assert!(gone.observe(&BTreeMap::new(), true).is_empty(), "the daemon is deleted");
+        assert!(gone.observe::<SocketExposure>(&BTreeMap::new(), true).is_empty(), "the daemon is deleted");
         assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
     }
 }
