@@ -47,9 +47,9 @@ mounted = {mount["name"] for container in containers.values() for mount in conta
 assert mounted == volumes.keys(), "volumes and mounts differ"
 assert volumes["config"]["configMap"]["name"] == config["metadata"]["name"]
 # The files that the manager is started with are the ConfigMap's.
-[folder] = [mount["mountPath"] for mount in containers["manager"]["volumeMounts"] if mount["name"] == "config"]
+mounts = {mount["mountPath"]: mount.get("subPath") for mount in containers["manager"]["volumeMounts"] if mount["name"] == "config"}
 named = {argument for argument in containers["manager"]["args"] if argument.startswith("/")}
-assert named == {f"{folder}/{name}" for name in config["data"]}, "the manager reads other files than the ConfigMap's"
+assert named == mounts.keys() and set(mounts.values()) == config["data"].keys(), "the manager reads other files than the ConfigMap's"
 
 host = yaml.safe_load(config["data"]["host.yaml"])
 assert host == yaml.safe_load((scratch / "documented.yaml").read_text()), "the documentation has another host file"
