@@ -51,3 +51,14 @@ engines_packages() {
     apt-get update -q
     without_service "${missing[@]}"
 }
+
+# What tests/kubernetes/cluster.sh builds Kubernetes with, and runs it on.
+cluster_packages() {
+    local missing=() package
+    for package in golang-go make patch dpkg-dev rsync jq etcd-server containerd runc containernetworking-plugins busybox-static iproute2 openssl binutils; do
+        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+    done
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    apt-get update -q
+    without_service "${missing[@]}"
+}

@@ -13,23 +13,11 @@ for version in "$@"; do
 done
 [ "${#missing[@]}" -gt 0 ] || exit 0
 
-# Lists of their own, so that nothing of this machine's changes; the mirror is the machine's.
+. "$(dirname "${BASH_SOURCE[0]}")/../host/own_apt.sh"
 apt=$directory/apt
-mkdir -p "$apt/lists/partial" "$apt/cache"
-mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' 'Component: main' |
-    awk '$2 !~ /-(security|updates|backports)$/ && !found { found = $1 } END { print found }')
-[ -n "$mirror" ] || { echo "drivers: apt has no source of packages: apt-get update" >&2; exit 1; }
-for version in "${missing[@]}"; do
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror ${suites[$version]} non-free"
-done >"$apt/sources.list"
-cat >"$apt/apt.conf" <<END
-Dir::Etc::SourceList "$apt/sources.list";
-Dir::Etc::SourceParts "/dev/null";
-Dir::State::Lists "$apt/lists";
-Dir::Cache "$apt/cache";
-END
-export APT_CONFIG=$apt/apt.conf
-apt-get update -q
+lines=()
+for version in "${missing[@]}"; do lines+=("deb ${suites[$version]} non-free"); done
+own_apt "$apt" "${lines[@]}"
 for version in "${missing[@]}"; do
     package=$(apt-cache madison nvidia-cuda-mps | awk -v version="$version." 'index($3, version) == 1 { print $3; exit }')
     [ -n "$package" ] || { echo "drivers: ${suites[$version]} has no nvidia-cuda-mps of driver $version" >&2; exit 1; }

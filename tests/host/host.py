@@ -24,7 +24,7 @@ BINARY = os.environ["MPS_MANAGER_BINARY"]
 TIMEOUT_S = 30
 
 
-def eventually(what, check, timeout=TIMEOUT_S):
+def eventually(what, check, timeout=TIMEOUT_S, pause=0.05):
     """The first true result of `check`, which is called until there is one; `what` is named if there is none in time."""
     end = time.monotonic() + timeout
     while True:
@@ -32,7 +32,7 @@ def eventually(what, check, timeout=TIMEOUT_S):
         if found:
             return found
         assert time.monotonic() < end, f"never happened: {what}"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def of_process(pid, file):

@@ -1,0 +1,247 @@
+"""Pods that come and go, and what is killed under them, on a real Kubernetes: tests/kubernetes/cluster.sh starts this."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from cluster import CHECKPOINT, HERE, NODE, RUNTIME_DIR, Cluster, processes, run
+from host import BINARY, of_process
+from node import NAMESPACE, Node, mps, say, until
+from table import percentile, print_table
+from workload import EIGHTH, QUARTER, Workload
+
+TWO_CLASSES = """version: v1
+templates:
+  kubernetes: {daemons: [gpu0], clients_per_gpu: 4, device_memory_limit: 20G}
+  eighths: {daemons: [gpu1], clients_per_gpu: 8, device_memory_limit: 10G}
+daemons:
+  gpu0: {gpus: [0]}
+  gpu1: {gpus: [1]}
+"""
+
+# The manager in the DaemonSet.
+IN_POD = ["serve", "--sim=h200x2"]
+
+
+def secret(cluster):
+    """The certificate with the name that the PodMonitor expects."""
+    key, certificate = cluster.home / "tls.key", cluster.home / "tls.crt"
+    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=mps-manager", "-addext",
+        "subjectAltName=DNS:mps-manager", "-keyout", key, "-out", certificate)
+    cluster.kubectl("create", "secret", "generic", "mps-manager-tls", "-n", NAMESPACE, f"--from-file=tls.crt={certificate}",
+                    f"--from-file=tls.key={key}", f"--from-file=ca.crt={certificate}")
+
+
+def kill(*words):
+    """Kills the process whose command line has these words."""
+    found = processes(*words)
+    assert len(found) == 1, f"processes with {words}: {found}"
+    os.kill(found[0], signal.SIGKILL)
+    until(f"process {found[0]} is gone", lambda: found[0] not in processes(*words))
+
+
+def simulated():
+    """The processes of the simulated host: its daemons, their servers, and clients."""
+    mark = f"MPS_SIM_WORLD={RUNTIME_DIR}/".encode()
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if any(word.startswith(mark) for word in of_process(pid, "environ"))]
+
+
+def restart_kubelet(node, cluster, without_checkpoint=False):
+    registered = node.registrations()
+    cluster.kill("kubelet")
+    if without_checkpoint:
+        CHECKPOINT.unlink()
+    cluster.start_kubelet()
+    until("the plugin is registered with the kubelet again", lambda: node.registrations() > registered)
+    until("the node is ready", cluster.is_ready)
+
+
+def kill_plugin(node):
+    registered = node.registrations()
+    kill("kubelet-plugin", "--legacy-env")
+    until("another plugin is registered", lambda: node.registrations() > registered)
+
+
+def kill_daemon(name):
+    os.kill(mps("daemon", "get", name)["status"]["pid"], signal.SIGKILL)
+
+
+def applied(cluster, node):
+    """All manifests as documented: the host's places are offered, by a plugin of NVIDIA's runtime class."""
+    cluster.kubectl("apply", "-f", HERE / "prerequisites.yaml")
+    cluster.kubectl("wait", "--for=condition=established", "crd/podmonitors.monitoring.coreos.com", "--timeout=60s")
+    cluster.kubectl("create", "namespace", "monitoring")
+    cluster.kubectl("apply", "-f", HERE.parents[2] / "deploy/kubernetes/namespace.yaml")
+    secret(cluster)
+    cluster.kubectl("apply", "-k", HERE / "simulated")
+    assert not node.daemon_pods(), "the DaemonSet has a pod on a node without the label"
+    cluster.kubectl("label", "node", NODE, "mps-manager.dev/enabled=true")
+    node.until_ready(containers=2)
+    node.until_offered(sm32_20g=8)
+    runtime = (cluster.home / "nvidia-container-runtime.log").read_text()
+    assert " create " in runtime, "no container was made by the runtime class nvidia"
+    assert cluster.get(f"/apis/monitoring.coreos.com/v1/namespaces/{NAMESPACE}/podmonitors/mps-manager"), "there is no PodMonitor"
+    say("ok: all manifests are applied, manager and plugin are ready in their DaemonSet, and the node offers 8 places of sm32-20g")
+
+
+def scaled(node, workload, *counts):
+    """Scales to each count of pods; so many of them can run."""
+    for count, running in counts:
+        workload.scale(count)
+        node.settle(f"scale to {count}", (workload, running, count - running))
+    node.nothing_left()
+    running = ", ".join(f"{running} of {count}" for count, running in counts)
+    say(f"ok: {running} pods of {workload.places} places run, each a tenant of its own, and the others wait")
+
+
+def killed_in_pod(node, cluster, one):
+    """What is killed under 8 pods where the manager runs in the DaemonSet, whose end is that of the daemons."""
+    one.scale(8)
+    all_run = (one, 8, 0)
+    node.settle("scale to 8", all_run)
+    node.disturb("8 pods", "plugin", lambda: kill_plugin(node), all_run)
+    node.replaced(one, all_run)
+    node.disturb("8 pods", "kubelet", lambda: restart_kubelet(node, cluster), all_run)
+    node.replaced(one, all_run)
+    node.disturb("8 pods", "daemon of GPU 0", lambda: kill_daemon("gpu0"), all_run, loses=4)
+    node.until_offered(sm32_20g=8)
+    node.replaced(one, all_run)
+    node.disturb("8 pods", "manager in its pod", lambda: kill(*IN_POD), all_run, loses=8)
+    node.until_offered(sm32_20g=8)
+    node.replaced(one, all_run)
+
+
+def without_checkpoint(node, cluster, one):
+    """The kubelet has lost what it noted: which pods it keeps is its matter, and the pods that run then are clients."""
+    before = node.client_pids()
+    restart_kubelet(node, cluster, without_checkpoint=True)
+    row = node.settle("8 pods", (one, 8, 0), killed="kubelet and its checkpoint")
+    row.lost = len(before - node.client_pids())
+    say(f"ok: kubelet and its checkpoint: 8 pods run, {row.lost} of them others; it refused {len(one.refused)}")
+
+
+def drained(node, cluster, one):
+    cluster.kubectl("drain", NODE, "--ignore-daemonsets", "--timeout=90s")
+    node.settle("drain", (one, 0, 8), why="unschedulable")
+    cluster.kubectl("uncordon", NODE)
+    node.settle("uncordon", (one, 8, 0))
+    say("ok: a drained node has 0 tenants, and 8 again when it is uncordoned")
+
+
+def paused(node, cluster):
+    """What NVIDIA's operator does to the label while it unloads the driver."""
+    for label in ["true", "paused-for-driver-upgrade"]:
+        assert node.daemon_pods(), f"the DaemonSet has no pod before the label is {label}"
+        cluster.kubectl("label", "--overwrite", "node", NODE, f"nvidia.com/gpu.deploy.client={label}")
+    until("the DaemonSet has left the node", lambda: not node.daemon_pods() and not processes(*IN_POD))
+    until("the node offers no place", lambda: not any(cluster.allocatable().values()))
+    cluster.kubectl("label", "--overwrite", "node", NODE, "nvidia.com/gpu.deploy.client=true")
+    node.until_ready(containers=2)
+    node.until_offered(sm32_20g=8)
+    say("ok: the DaemonSet leaves a node that NVIDIA's operator has paused, and comes back")
+
+
+def two_classes(node, cluster):
+    config = json.loads(cluster.kubectl("get", "configmap", "mps-manager", "-n", NAMESPACE, "-o", "json"))
+    config["data"]["host.yaml"] = TWO_CLASSES
+    cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mps-manager", "namespace": NAMESPACE}, "data": config["data"]})
+    node.replace_daemon_pod(containers=2)
+    node.until_offered(sm32_20g=4, sm16_10g=8)
+    quarters, eighths = Workload(cluster, "quarters"), Workload(cluster, "eighths", EIGHTH, places=3, init=True)
+    for workload, count in [(quarters, 5), (eighths, 3)]:
+        workload.scale(count)
+    node.settle("two classes, 5 + 3", (quarters, 4, 1), (eighths, 2, 1))
+    for workload in [quarters, eighths]:
+        workload.scale(0)
+    node.settle("two classes, 0", (quarters, 0, 0), (eighths, 0, 0))
+    node.nothing_left()
+    say("ok: pods of two classes have the places of theirs, and those of the one wait while the other's are free")
+
+
+def killed_service(node, cluster, one):
+    """The manager as a service of the node, and the plugin alone in the DaemonSet: no client is lost with the manager."""
+    config, host = cluster.home / "config.toml", cluster.home / "host.yaml"
+    config.write_text('listen = "127.0.0.1:0"\nsim = "h200x2"\n')
+
+    def serve():
+        cluster.daemon("mps-manager", BINARY, "serve", "--config", config, "--apply", host, "--rm")
+
+    def killed():
+        cluster.kill("mps-manager")
+        until("all places are unhealthy", lambda: not any(cluster.allocatable().values()))
+        serve()
+        node.until_offered(sm32_20g=8)
+
+    cluster.kubectl("apply", "-k", HERE / "plugin-only")
+    node.replace_daemon_pod(containers=1)
+    until("manager and daemons have ended with their pod", lambda: not processes(*IN_POD) and not simulated())
+    host.write_text(json.loads(cluster.kubectl("get", "configmap", "mps-manager", "-n", NAMESPACE, "-o", "json"))["data"]["host.yaml"])
+    serve()
+    node.until_offered(sm32_20g=8)
+    one.scale(8)
+    all_run = (one, 8, 0)
+    node.settle("scale to 8", all_run)
+    node.disturb("8 pods", "plugin", lambda: kill_plugin(node), all_run)
+    node.disturb("8 pods", "manager as a service", killed, all_run)
+    node.replaced(one, all_run)
+    node.disturb("8 pods", "daemon of GPU 0", lambda: kill_daemon("gpu0"), all_run, loses=4)
+    one.scale(0)
+    node.settle("scale to 0", (one, 0, 0))
+    node.nothing_left()
+
+
+def removed(node, cluster):
+    """Nothing of ours is left on the node, without its manifests."""
+    node.collect()
+    cluster.kubectl("delete", "-k", HERE / "plugin-only")
+    until("the plugin has ended", lambda: not processes("kubelet-plugin", "--legacy-env"))
+    assert not list(CHECKPOINT.parent.glob("mps-manager-*.sock")), "the plugin left a socket"
+    service = cluster.running.pop("mps-manager")
+    service.terminate()
+    assert service.wait(60) == 0, "the manager did not stop in order"
+    assert not simulated() and not RUNTIME_DIR.exists(), "the manager left daemons or its directory"
+    say("ok: without the manifests there is no socket, daemon or directory of the manager")
+
+
+def scenario(node, cluster):
+    applied(cluster, node)
+    one, three, init = Workload(cluster, "one"), Workload(cluster, "three", places=3), Workload(cluster, "init", init=True)
+    scaled(node, one, (8, 8), (9, 8), (3, 3), (0, 0))
+    # Two of them fill three places of each GPU.
+    scaled(node, three, (8, 2), (9, 2), (3, 2), (0, 0))
+    scaled(node, init, (8, 8), (0, 0))
+    killed_in_pod(node, cluster, one)
+    without_checkpoint(node, cluster, one)
+    drained(node, cluster, one)
+    one.scale(0)
+    node.settle("scale to 0", (one, 0, 0))
+    node.nothing_left()
+    paused(node, cluster)
+    two_classes(node, cluster)
+    killed_service(node, cluster, one)
+    removed(node, cluster)
+
+
+def main():
+    cluster = Cluster(*sys.argv[1:3])
+    node = Node(cluster)
+    try:
+        begin = time.monotonic()
+        cluster.start()
+        say(f"ok: the node is ready {time.monotonic() - begin:.0f} s after the start of etcd")
+        scenario(node, cluster)
+    except BaseException:
+        print(cluster.describe(), file=sys.stderr, flush=True)
+        raise
+    finally:
+        cluster.close()
+        print_table(node.rows)
+    took = node.allocations()
+    say(f"ok: {len(took)} allocations took {percentile(took, 50):.1f} ms (p50), {percentile(took, 99):.1f} ms (p99), at most {max(took):.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
