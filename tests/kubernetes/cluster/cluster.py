@@ -136,7 +136,8 @@ class Cluster:
         """Gives this mount namespace directories of its own, and the network namespace its node's address."""
         # As systemd has it.
         run("mount", "--make-rshared", "/")
-        for name in ["run", "var/lib", "var/log"]:
+        run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        for name in ["var/lib", "var/log"]:
             folder = self.home / "host" / name
             folder.mkdir(parents=True)
             run("mount", "--bind", folder, f"/{name}")

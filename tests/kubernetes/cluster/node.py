@@ -179,4 +179,5 @@ class Node:
             return [*tenants, *files, *self.devices()]
 
         until("no tenant, directory or device is left", lambda: not left(), timeout=60)
+        self.rows[-1].left = len(left())
         say("ok: 0 tenants, 0 directories and 0 devices are left")

@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster import CHECKPOINT, HERE, NODE, RUNTIME_DIR, Cluster, processes, run
 from host import BINARY, of_process
 from node import NAMESPACE, Node, mps, say, until
-from table import percentile, print_table
+from table import Row, percentile, print_table
 from workload import EIGHTH, QUARTER, Workload
 
 TWO_CLASSES = """version: v1
@@ -94,7 +94,30 @@ def scaled(node, workload, *counts):
         node.settle(f"scale to {count}", (workload, running, count - running))
     node.nothing_left()
     running = ", ".join(f"{running} of {count}" for count, running in counts)
-    say(f"ok: {running} pods of {workload.places} places run, each a tenant of its own, and the others wait")
+    places = "1 place" if workload.places == 1 else f"{workload.places} places"
+    say(f"ok: {running} pods of {places} run, each a tenant of its own, and the others wait")
+
+
+def no_incident(node):
+    """Nothing that Kubernetes does with the node's directories is a breach of theirs."""
+    open_ones = mps("incident", "list", "--open")
+    assert open_ones == [], f"incidents are open: {open_ones}"
+    say("ok: no incident is open")
+
+
+def one_by_one(node, workload, count):
+    """Each pod comes alone, and nothing is asked of the manager meanwhile: how long `Allocate` takes by itself."""
+    for number in range(1, count + 1):
+        workload.scale(number)
+        until(f"{number} pods run", lambda: sum(pod["status"].get("phase") == "Running" for pod in workload.pods()) == number)
+        # The kubelet, containerd and the controllers have done their part.
+        time.sleep(1)
+    row = node.settle(f"{count} pods, each alone", (workload, count, 0))
+    assert len(row.allocated) == count, f"{len(row.allocated)} allocations for {count} pods"
+    workload.scale(0)
+    node.settle("scale to 0", (workload, 0, 0))
+    node.nothing_left()
+    say(f"ok: {count} allocations, each alone, took {percentile(row.allocated, 50):.1f} ms (p50), at most {max(row.allocated):.1f} ms")
 
 
 def killed_in_pod(node, cluster, one):
@@ -115,20 +138,42 @@ def killed_in_pod(node, cluster, one):
 
 
 def without_checkpoint(node, cluster, one):
-    """The kubelet has lost what it noted: which pods it keeps is its matter, and the pods that run then are clients."""
-    before = node.client_pids()
+    """The kubelet has lost what it noted, and asks for places again for the pods that run: which it keeps, and which places it then thinks
+    they have, is its matter. Those that it keeps go on, and once all are gone everything is as it should be."""
+    before = node.clients()
     restart_kubelet(node, cluster, without_checkpoint=True)
-    row = node.settle("8 pods", (one, 8, 0), killed="kubelet and its checkpoint")
-    row.lost = len(before - node.client_pids())
-    say(f"ok: kubelet and its checkpoint: 8 pods run, {row.lost} of them others; it refused {len(one.refused)}")
+    node.until_offered(sm32_20g=8)
+
+    def kept():
+        """The pods that were refused, once 8 others run and none of those that ran has lost a client."""
+        pods, after = one.pods(refused=True), node.clients()
+        refused = {pod["metadata"]["uid"] for pod in pods if pod["status"].get("phase") == "Failed"}
+        running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+        is_kept = all(tenants == after.get(uid) for uid, tenants in before.items() if uid not in refused)
+        return (refused,) if len(running) == 8 and is_kept else None
+
+    (refused,) = until("8 pods run, and those that ran have their clients", kept)
+    node.rows.append(Row("8 pods", "1", 8, tenants=len(node.tenants()), killed="kubelet and its checkpoint", lost=len(refused)))
+    cluster.kubectl("delete", "pods", "--field-selector=status.phase=Failed", f"--selector=app={one.name}")
+    one.scale(0)
+    node.settle("scale to 0", (one, 0, 0))
+    node.nothing_left()
+    one.scale(8)
+    node.settle("scale to 8", (one, 8, 0))
+    say(f"ok: kubelet and its checkpoint: it refused {len(refused)} of 8 pods, and the clients of the others went on; "
+        "8 later pods have tenants of their own")
 
 
 def drained(node, cluster, one):
+    """With the node drained before, the kubelet may lose its checkpoint."""
     cluster.kubectl("drain", NODE, "--ignore-daemonsets", "--timeout=90s")
     node.settle("drain", (one, 0, 8), why="unschedulable")
+    node.nothing_left()
+    restart_kubelet(node, cluster, without_checkpoint=True)
+    node.until_offered(sm32_20g=8)
     cluster.kubectl("uncordon", NODE)
-    node.settle("uncordon", (one, 8, 0))
-    say("ok: a drained node has 0 tenants, and 8 again when it is uncordoned")
+    node.settle("uncordon", (one, 8, 0), killed="kubelet and its checkpoint")
+    say("ok: a drained node has 0 tenants, may lose the kubelet's checkpoint, and has 8 again when it is uncordoned")
 
 
 def paused(node, cluster):
@@ -183,13 +228,13 @@ def killed_service(node, cluster, one):
     node.until_offered(sm32_20g=8)
     one.scale(8)
     all_run = (one, 8, 0)
-    node.settle("scale to 8", all_run)
-    node.disturb("8 pods", "plugin", lambda: kill_plugin(node), all_run)
-    node.disturb("8 pods", "manager as a service", killed, all_run)
+    node.settle("service: scale to 8", all_run)
+    node.disturb("service: 8 pods", "plugin", lambda: kill_plugin(node), all_run)
+    node.disturb("service: 8 pods", "manager as a service", killed, all_run)
     node.replaced(one, all_run)
-    node.disturb("8 pods", "daemon of GPU 0", lambda: kill_daemon("gpu0"), all_run, loses=4)
+    node.disturb("service: 8 pods", "daemon of GPU 0", lambda: kill_daemon("gpu0"), all_run, loses=4)
     one.scale(0)
-    node.settle("scale to 0", (one, 0, 0))
+    node.settle("service: scale to 0", (one, 0, 0))
     node.nothing_left()
 
 
@@ -203,6 +248,7 @@ def removed(node, cluster):
     service.terminate()
     assert service.wait(60) == 0, "the manager did not stop in order"
     assert not simulated() and not RUNTIME_DIR.exists(), "the manager left daemons or its directory"
+    node.rows.append(Row("manifests deleted", left=0))
     say("ok: without the manifests there is no socket, daemon or directory of the manager")
 
 
@@ -210,6 +256,8 @@ def scenario(node, cluster):
     applied(cluster, node)
     one, three, init = Workload(cluster, "one"), Workload(cluster, "three", places=3), Workload(cluster, "init", init=True)
     scaled(node, one, (8, 8), (9, 8), (3, 3), (0, 0))
+    one_by_one(node, one, 8)
+    no_incident(node)
     # Two of them fill three places of each GPU.
     scaled(node, three, (8, 2), (9, 2), (3, 2), (0, 0))
     scaled(node, init, (8, 8), (0, 0))
@@ -227,7 +275,7 @@ def scenario(node, cluster):
 
 def main():
     cluster = Cluster(*sys.argv[1:3])
-    node = Node(cluster)
+    node, load = Node(cluster), os.getloadavg()[0]
     try:
         begin = time.monotonic()
         cluster.start()
@@ -240,7 +288,8 @@ def main():
         cluster.close()
         print_table(node.rows)
     took = node.allocations()
-    say(f"ok: {len(took)} allocations took {percentile(took, 50):.1f} ms (p50), {percentile(took, 99):.1f} ms (p99), at most {max(took):.1f} ms")
+    say(f"ok: {len(took)} allocations took {percentile(took, 50):.1f} ms (p50), {percentile(took, 99):.1f} ms (p99), at most {max(took):.1f} ms; "
+        f"before it began, {os.cpu_count()} cores had a load of {load:.1f}")
 
 
 if __name__ == "__main__":

@@ -9,23 +9,24 @@ class Row:
     """A step: the pods at its end, the allocations since the one before, and what was killed."""
 
     step: str
-    places: str
-    running: int
-    pending: int
-    tenants: int
+    places: str = ""
+    running: int = 0
+    pending: int = 0
+    tenants: int = 0
     allocated: list = field(default_factory=list)
     killed: str = ""
     lost: int = 0
     again: float = None
+    left: int = None
 
     def cells(self):
         took = [f"{percentile(self.allocated, p):.1f}" for p in (50, 99)] if self.allocated else ["", ""]
         again = "" if self.again is None else f"{self.again:.1f} s"
-        lost = str(self.lost) if self.killed else ""
-        return [self.step, self.places, self.running, self.pending, self.tenants, len(self.allocated), *took, self.killed, lost, again]
+        lost, left = self.lost if self.killed else "", "" if self.left is None else self.left
+        return [self.step, self.places, self.running, self.pending, self.tenants, len(self.allocated), *took, self.killed, lost, again, left]
 
 
-HEADINGS = ["step", "places", "pods", "pending", "tenants", "Allocate", "p50 ms", "p99 ms", "killed", "clients lost", "again after"]
+HEADINGS = ["step", "places", "pods", "pending", "tenants", "Allocate", "p50 ms", "p99 ms", "killed", "clients lost", "again after", "left"]
 
 
 def percentile(values, percent):

@@ -32,7 +32,6 @@ class Workload:
     def __init__(self, cluster, name, size=QUARTER, places=1, init=False):
         self.cluster, self.name, self.places, self.init = cluster, name, places, init
         self.resource, self.sms, self.gib = f"mps-manager.dev/{size[0]}", *size[1:]
-        self.refused = set()
 
     def scale(self, replicas):
         world = str(RUNTIME_DIR / "sim")
@@ -52,11 +51,12 @@ class Workload:
         self.cluster.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": self.name, "namespace": "default"},
                             "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": self.name}}, "template": template}})
 
-    def pods(self):
-        """Its pods, but for those that the kubelet refused."""
+    def pods(self, refused=False):
+        """Its pods. The kubelet has refused none, but where `refused` ones are expected."""
         pods = self.cluster.pods(label=f"app={self.name}")
-        self.refused |= {pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Failed"}
-        return [pod for pod in pods if pod["status"].get("phase") != "Failed"]
+        failed = [pod["status"] for pod in pods if pod["status"].get("phase") == "Failed"]
+        assert refused or not failed, f"the kubelet refused {failed}"
+        return pods
 
     def waits(self, pod, why=None):
         """Whether the scheduler says that no place is left for it, or `why` else it waits."""
