@@ -5,7 +5,7 @@
 # openssl; nothing is skipped. The programs of Kubernetes are kept in MPS_MANAGER_KUBERNETES, by default below the build directory.
 #
 # The cluster has namespaces of its own for mounts, processes and the network: /run, /var/lib, /var/log and /etc are its own there, its only
-# interface is the loopback, and with their first process all that it started ends.
+# interface is the loopback, and with their first process all that it started ends. What a kubelet sets in the kernel is set in files of theirs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
@@ -27,6 +27,7 @@ group=${home##*/}
 chmod 755 "$home"
 hierarchies() { awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/mounts; }
 cgroups() { hierarchies | while read -r hierarchy; do if [ -d "$hierarchy/$group" ]; then find "$hierarchy/$group" -depth -type d; fi; done; }
+tunables() { (cd /proc/sys && grep -r . vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys); }
 processes() { grep -ls -- "/$group" /proc/[0-9]*/cgroup || true; }
 # What is left behind of the cluster; nothing, since its first process is gone.
 left() {
@@ -36,6 +37,7 @@ left() {
     cgroups | while read -r folder; do rmdir "$folder" || true; done
     cgroups
     grep -F "$home" /proc/self/mountinfo || true
+    tunables | diff "$home/sysctl.before" - || true
     rm -rf -- "$home"
     find /tmp -maxdepth 1 -name "$group"
 }
@@ -50,12 +52,13 @@ leave() {
         say "FAILED: this is left: $leftovers" >&2
         exit 1
     fi
-    [ "$status" != 0 ] || say "ok: no process, cgroup, mount or directory of the cluster is left; $SECONDS s"
+    [ "$status" != 0 ] || say "ok: no process, cgroup, mount, directory or kernel setting of the cluster is left; $SECONDS s"
     exit "$status"
 }
 cluster=
 trap leave EXIT
 trap 'exit 143' TERM INT
+tunables >"$home/sysctl.before"
 hierarchies | while read -r hierarchy; do mkdir "$hierarchy/$group"; done
 
 # The shell is the first process, which collects those whose parents have ended.

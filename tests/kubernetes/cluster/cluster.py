@@ -24,6 +24,8 @@ PAUSE_IMAGE = "docker.io/library/pause:1"
 RUNTIME_DIR = Path("/run/mps-manager")
 CHECKPOINT = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
 POD_LOGS = Path("/var/log/pods")
+# What a kubelet changes in the kernel of its host.
+TUNABLES = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
 
 # The class `nvidia` as `nvidia-ctk runtime configure` writes it. containerd of Debian 12 takes no memory from the OOM killer's scores here.
 CONTAINERD = """version = 2
@@ -145,6 +147,11 @@ class Cluster:
             (self.home / "etc" / name).mkdir(parents=True)
         run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir=/etc,upperdir={self.home}/etc/upper,workdir={self.home}/etc/work", "/etc")
         run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
+        for name in TUNABLES:
+            ours = self.home / "sysctl" / name
+            ours.parent.mkdir(parents=True, exist_ok=True)
+            ours.write_text((Path("/proc/sys") / name).read_text())
+            run("mount", "--bind", ours, Path("/proc/sys") / name)
         if not Path("/etc/machine-id").exists():
             Path("/etc/machine-id").write_text(os.urandom(16).hex() + "\n")
         run("ip", "link", "set", "lo", "up")
