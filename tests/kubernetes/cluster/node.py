@@ -175,7 +175,7 @@ class Node:
             tenants = self.tenants()
             if tenants is None:
                 return "no manager"
-            files = [path for folder in ["tenants", "env"] for path in (RUNTIME_DIR / folder).iterdir()]
+            files = [path for folder in ["tenants", "env", "by-name"] for path in (RUNTIME_DIR / folder).iterdir()]
             return [*tenants, *files, *self.devices()]
 
         until("no tenant, directory or device is left", lambda: not left(), timeout=60)

@@ -69,7 +69,9 @@ class Workload:
         for log in sorted(POD_LOGS.glob(f"*_{meta['name']}_{meta['uid']}/{container}/*.log")):
             for line in log.read_text().splitlines():
                 at, _, _, text = line.split(" ", 3)
-                yield datetime.fromisoformat(at[:26] + "+00:00").timestamp(), text
+                # Go leaves the zeros at the end of a fraction out.
+                seconds, _, fraction = at.rstrip("Z").partition(".")
+                yield datetime.fromisoformat(f"{seconds}+00:00").timestamp() + float(f"0.{fraction}"), text
 
     def clients_seen(self, pod, container="client"):
         return [(at, json.loads(text)) for at, text in self.lines(pod, container) if text.startswith("{")]
