@@ -1,17 +1,20 @@
 //! `mps-manager env`.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
-use super::output::{OutputFormat, line};
+use super::output::{OutputFormat, line, remark};
 use super::server::ServerArgs;
 use super::vet::check_environment;
 use crate::client::ClientError;
 use crate::domain::TenantName;
+use crate::domain::environment::container::ContainerAccess;
 use crate::domain::environment::{self, cdi, formats};
+use crate::host;
 use crate::service::tenants::EnvironmentView;
 
 /// The arguments of `env`.
@@ -92,6 +95,9 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
                      (mps-manager status; cdi_dir in its configuration)"
                 ))
             })?;
+            if formats::simulated(&view.variables).is_none() {
+                remark_unresolved(container);
+            }
             cdi::as_options(device, &view.variables, container)
         }
         EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
@@ -122,6 +128,24 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     }
     line!("{}", text.trim_end());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which GPUs no engine of this host would find. Where the tenant's directory is not, neither are its containers.
+fn remark_unresolved(container: &ContainerAccess) {
+    if !Path::new(&container.mount).exists() {
+        return;
+    }
+    let specifications = host::cdi::specifications(&host::cdi::DIRECTORIES.map(PathBuf::from));
+    let known = host::cdi::devices(&specifications, cdi::GPU_KIND).unwrap_or_default();
+    let missing = container.gpus.iter().filter(|gpu| !known.contains(gpu.as_str()));
+    let missing: Vec<String> = missing.map(cdi::gpu_device).collect();
+    if !missing.is_empty() {
+        remark(&format!(
+            "no CDI specification of this host has {}, so an engine will not find it: {}",
+            missing.join(", "),
+            host::cdi::GENERATE
+        ));
+    }
 }
 
 fn printed(format: OutputFormat, view: &EnvironmentView) -> ExitCode {

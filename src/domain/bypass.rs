@@ -1,5 +1,6 @@
 //! Processes that use a GPU of a daemon outside MPS.
 
+use super::attribution::Signs;
 use super::{GpuUuid, TenantName};
 
 /// The most processes that a text names.
@@ -16,8 +17,19 @@ pub struct Bypass {
     pub uid: Option<u32>,
     /// Its program, without arguments.
     pub program: Option<String>,
-    /// Its tenant, where it has a lease.
+    /// Its tenant, by its lease or what else shows it.
     pub tenant: Option<TenantName>,
+    /// The pipe directory of its environment, where that is not in its mount namespace, as in a container that does not mount it.
+    pub missing_pipe: Option<String>,
+    /// What was read of the process while it lived, by which its tenant is found; it is not stored.
+    pub signs: Option<Signs>,
+}
+
+impl Bypass {
+    /// A process of which nothing more is known.
+    pub fn of(pid: u32, gpu: GpuUuid) -> Self {
+        Self { pid, gpu, uid: None, program: None, tenant: None, missing_pipe: None, signs: None }
+    }
 }
 
 /// Processes in words, the first few by name; `more` are counted only.
@@ -25,11 +37,14 @@ pub fn describe_bypasses<'b>(bypasses: impl ExactSizeIterator<Item = &'b Bypass>
     let more = bypasses.len().saturating_sub(NAMED) + more;
     let mut named: Vec<String> = bypasses
         .take(NAMED)
-        .map(|Bypass { pid, gpu, uid, program, tenant }| {
+        .map(|Bypass { pid, gpu, uid, program, tenant, missing_pipe, .. }| {
             let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
             let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
             let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-            format!("process {pid}{uid}{program}{tenant} on {gpu}")
+            let missing = missing_pipe
+                .as_ref()
+                .map(|path| format!(", in whose mount namespace its pipe directory {path} is missing"));
+            format!("process {pid}{uid}{program}{tenant} on {gpu}{}", missing.unwrap_or_default())
         })
         .collect();
     if more > 0 {

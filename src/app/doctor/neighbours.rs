@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::Examination;
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::count::counted;
-use crate::domain::environment::cdi::CdiDirectory;
+use crate::domain::environment::cdi::{CdiDirectory, GPU_KIND, gpu_device as cdi_device};
 use crate::host::signal::CONTROL;
-use crate::host::{process, systemd};
+use crate::host::{cdi, process, systemd};
 use crate::mps::process::is_same_directory;
 
-/// Where container engines find CDI specifications.
-const CDI: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+/// The programs of container engines that take CDI devices.
+const ENGINES: [&str; 4] = ["dockerd", "podman", "containerd", "crio"];
 /// Programs that start MPS daemons, or hand out GPUs to be shared, by themselves.
 const OTHER_MANAGERS: [&str; 9] = [
     "nvidia-device-plugin",
@@ -103,7 +103,7 @@ impl Examination {
         let own = self.config.cdi_directory();
         let mut directories: Vec<PathBuf> = match &self.world {
             Some(world) => vec![world.join("cdi")],
-            None => CDI.iter().map(PathBuf::from).collect(),
+            None => cdi::DIRECTORIES.iter().map(PathBuf::from).collect(),
         };
         if let Some(own) = &own
             && directories.iter().all(|known| !is_same_directory(known, &own.path))
@@ -111,19 +111,16 @@ impl Examination {
             directories.push(own.path.clone());
         }
         let tenants = self.config.runtime_dir.join("tenants");
-        let (mut read, mut stale) = (0, Vec::new());
-        for directory in directories {
-            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-                let path = entry.path();
-                let Some(spec) = specification(&path) else { continue };
-                read += 1;
-                let mut paths = BTreeSet::new();
-                host_paths(&spec, &mut paths);
-                let is_gone = |mounted: &&PathBuf| mounted.starts_with(&tenants) && !mounted.exists();
-                let gone = paths.iter().find(is_gone);
-                stale.extend(gone.map(|gone| format!("{} mounts {}", path.display(), gone.display())));
-            }
+        let found = cdi::specifications(&directories);
+        let mut stale = Vec::new();
+        for (path, spec) in &found {
+            let mut paths = BTreeSet::new();
+            host_paths(spec, &mut paths);
+            let is_gone = |mounted: &&PathBuf| mounted.starts_with(&tenants) && !mounted.exists();
+            let gone = paths.iter().find(is_gone);
+            stale.extend(gone.map(|gone| format!("{} mounts {}", path.display(), gone.display())));
         }
+        let unresolved = own.as_ref().and_then(|_| self.unresolved_gpus(&found));
         self.add(match (stale.first(), own.as_ref().and_then(unusable)) {
             (Some(first), _) => Check::warn(
                 "cdi",
@@ -136,13 +133,38 @@ impl Examination {
             (None, Some((why, remedy))) => {
                 Check::warn("cdi", format!("container engines are given no tenant: {why}"), remedy)
             }
+            (None, None) if unresolved.is_some() => {
+                Check::warn("cdi", unresolved.unwrap_or_default(), cdi::GENERATE.to_owned())
+            }
             (None, None) => Check::ok_of(
                 "cdi",
-                read,
+                found.len(),
                 "there is no CDI specification",
-                format!("{}, and none of a tenant that is gone", counted(read, "CDI specification")),
+                format!("{}, and none of a tenant that is gone", counted(found.len(), "CDI specification")),
             ),
         });
+    }
+
+    /// What a container that asks for a tenant's GPU by its UUID would not find. A host without container engines needs no such device, and
+    /// a simulated one has files in place of GPUs.
+    fn unresolved_gpus(&self, specifications: &[(PathBuf, Value)]) -> Option<String> {
+        let devices = cdi::devices(specifications, GPU_KIND);
+        let directories = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(Path::new);
+        let is_installed = |engine: &str| directories.iter().any(|directory| directory.join(engine).exists());
+        if devices.is_none() && (self.world.is_some() || !ENGINES.into_iter().any(is_installed)) {
+            return None;
+        }
+        let known = devices.unwrap_or_default();
+        let missing = self.gpus.iter().filter(|gpu| !known.contains(gpu.uuid.as_str()));
+        let missing: Vec<String> = missing.map(|gpu| cdi_device(&gpu.uuid)).collect();
+        let named: Vec<&str> = known.iter().map(String::as_str).collect();
+        let named = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
+        (!missing.is_empty()).then(|| {
+            format!(
+                "an engine does not find the GPUs that tenants' containers ask for: no CDI specification has {} (of {GPU_KIND} there are: {named})",
+                missing.join(", ")
+            )
+        })
     }
 
     /// Services that start a control daemon at boot.
@@ -294,7 +316,9 @@ fn enables_mps(text: &str) -> bool {
     lines.any(|line| {
         let parts: Vec<&str> = line.split('=').collect();
         parts.windows(2).any(|pair| {
-            let key = pair[0].split_whitespace().next_back().unwrap_or_default().to_ascii_lowercase();
+            // The parser takes `+=`, `-=`, `*=` and `/=` for a key too; only one that takes away is harmless.
+            let key = pair[0].trim_end_matches(['+', '*', '/']);
+            let key = key.split_whitespace().next_back().unwrap_or_default().to_ascii_lowercase();
             let value = pair[1].split_whitespace().next().unwrap_or_default().trim_matches('"');
             let names_plugins = ["grestypes", "name"].contains(&key.as_str());
             names_plugins && value.split(',').any(|one| one.eq_ignore_ascii_case("mps"))
@@ -378,17 +402,6 @@ fn unusable(directory: &CdiDirectory) -> Option<(String, String)> {
     }
 }
 
-/// A CDI specification; `None` for what is none, or cannot be read.
-fn specification(path: &Path) -> Option<Value> {
-    let extension = path.extension()?.to_str()?;
-    let text = fs::read_to_string(path).ok()?;
-    match extension {
-        "json" => serde_json::from_str(&text).ok(),
-        "yaml" | "yml" => serde_saphyr::from_str(&text).ok(),
-        _ => None,
-    }
-}
-
 /// The values of every `hostPath` in a specification.
 fn host_paths(value: &Value, found: &mut BTreeSet<PathBuf>) {
     match value {
@@ -427,6 +440,8 @@ mod tests {
             "grestypes=MPS",
             "#\nName=mps Count=200\n",
             "GresTypes = gpu,mps\n",
+            "GresTypes+=mps\n",
+            "GresTypes += mps\n",
             "NodeName=a Name\t=\"mps\" Count=200\n",
         ] {
             assert!(enables_mps(text), "{text}");
@@ -435,6 +450,7 @@ mod tests {
             "",
             "GresTypes=gpu,shard # not mps\n",
             "#Name=mps\n",
+            "GresTypes-=mps\n",
             "NodeName=mps Gres=gpu:2\n",
             "NodeName = mps Gres = gpu:2\n",
         ] {

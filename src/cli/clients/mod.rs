@@ -61,6 +61,10 @@ const LAYOUT: ListLayout<ClientView> = ListLayout {
         ListColumn::ranked(4, ListColumn::new("UID", |client| TableCell::optional(client.uid))),
         ListColumn::ranked(1, ListColumn::new("MEMORY", |client| memory(client).into())),
         ListColumn::ranked(5, ListColumn::new("AGE", |client| age(client.since).into())),
+        ListColumn::ranked(
+            7,
+            ListColumn::new("PARENT", |client| if client.orphaned { "ended" } else { "" }.into()),
+        ),
         ListColumn::ranked(2, ListColumn::cut("COMMAND", |client| client.command.as_str().into())),
         ListColumn::wide("SERVER", |client| client.server.to_string().into()),
         ListColumn::wide("GPUS", |client| TableCell::joined(client.memory.iter().map(|memory| &memory.gpu))),
@@ -100,6 +104,14 @@ async fn get(call: &CallArgs, named: &str) -> Result<ExitCode, ClientError> {
         .row("Server", client.server.to_string())
         .row("User", TableCell::optional(client.uid.map(|uid| format!("uid {uid}"))))
         .row("Age", age(client.since))
+        .row(
+            "Parent",
+            if client.orphaned {
+                "has ended: it may be left over"
+            } else {
+                "lives, or a service or container keeps it"
+            },
+        )
         .row("Command", client.command.as_str());
     for memory in &client.memory {
         let bytes = memory.used_bytes.map_or_else(|| "?".to_owned(), |bytes| Bytes(bytes).to_string());

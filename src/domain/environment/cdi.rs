@@ -19,7 +19,7 @@ const KIND: &str = "mps-manager.dev/tenant";
 /// The lowest version of the specification that has every field used here, so that older engines read it too.
 const VERSION: &str = "0.3.0";
 /// The kind of the devices that NVIDIA's container toolkit lists.
-const GPU_KIND: &str = "nvidia.com/gpu";
+pub const GPU_KIND: &str = "nvidia.com/gpu";
 /// Where clients of GPUs before Volta meet their server.
 const SHARED_MEMORY: &str = "/dev/shm";
 

@@ -103,7 +103,7 @@ fn examples() -> Vec<DomainEvent> {
         attributed_by: AttributedBy::Lease,
         logged_at: None,
     };
-    let bypass = Bypass { pid: 7, gpu: gpu(), uid: None, program: None, tenant: None };
+    let bypass = Bypass::of(7, gpu());
     let exposure = SocketExposure {
         process: client,
         uid: Some(0),

@@ -67,6 +67,17 @@ fn shown(changes: &[HostChange]) -> Vec<String> {
 }
 
 #[test]
+fn files_of_others_are_recognised() {
+    let plugin = "version: v1\nflags:\n  migStrategy: none\nsharing:\n  mps:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 4\n";
+    let refused = text::read(plugin, LayoutFormat::Yaml).expect_err("another format");
+    let said = refused[0].reason.to_string();
+    assert!(said.contains("NVIDIA's device plugin") && said.contains("unknown field flags"), "{said}");
+    let refused =
+        text::read("apiVersion: v1\nkind: ConfigMap\ndata: {}\n", LayoutFormat::Yaml).expect_err("a wrapper");
+    assert!(refused[0].reason.to_string().starts_with("this is a ConfigMap"), "{refused:?}");
+}
+
+#[test]
 fn unknown_field_is_shown_with_a_caret() {
     let text = FILE.replace("mode: static", "modus: static");
     let errors = text::read(&text, LayoutFormat::Yaml).expect_err("unknown");

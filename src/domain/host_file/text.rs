@@ -16,9 +16,28 @@ const KIND: DocumentKind = DocumentKind {
 
 /// Reads a host file; what is wrong in it on any host is refused with its place.
 pub fn read(text: &str, format: LayoutFormat) -> Result<HostFile, Vec<Invalid>> {
-    let file: HostFile = KIND.read(text, format).map_err(|error| vec![without_layout(error)])?;
+    let file: HostFile = KIND.read(text, format).map_err(|error| {
+        let Invalid { pointer, reason } = without_layout(error);
+        let reason = match other_format(text) {
+            Some(hint) => InvalidValue(format!("{hint}. {reason}")),
+            None => reason,
+        };
+        vec![Invalid { pointer, reason }]
+    })?;
     let wrong = file.check();
     if wrong.is_empty() { Ok(file) } else { Err(wrong) }
+}
+
+/// What a text is that was not read as a host file, where it is a file that others have.
+fn other_format(text: &str) -> Option<&'static str> {
+    let has = |line: &str| text.lines().any(|one| one.trim() == line);
+    if has("kind: ConfigMap") {
+        return Some("this is a ConfigMap of Kubernetes: give the file that its data holds");
+    }
+    (has("sharing:") && has("mps:")).then_some(
+        "this is a configuration of NVIDIA's device plugin: its `replicas: N` under `sharing.mps` is the `clients_per_gpu: N` of a template \
+         here (docs/host-file.md)",
+    )
 }
 
 /// Offers no `layout` where the fields of a daemon are listed: it stands under `bindings`.

@@ -62,7 +62,7 @@ kinds! {
     LayoutDegraded = "layout_degraded", "A change of partitions was undone or restored, and not everything is as it was.",
         "Apply the daemon's layout again.";
     Bypass = "bypass", "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
-        "End these processes and start them with mps-manager run, or set the daemon's compute_mode to exclusive_process.";
+        "End these processes and start them with mps-manager run; where the pipe directory is missing in their mount namespace, hand the tenant's directory to their container (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.";
     SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
         "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
     GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: the two take turns on it, and no limit here counts its clients.",

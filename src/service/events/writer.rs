@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::clock::Clock;
-use crate::domain::attribution::{AttributedBy, Signs, attribute};
+use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
+use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::event::{
@@ -220,13 +221,15 @@ async fn name_tenants(
     }
     match event {
         DomainEvent::BypassAppeared { processes, present, .. } => {
+            let candidates = candidates(db, daemon).await?;
             for process in processes.iter_mut().chain(present) {
-                process.tenant = tenant_by_lease(&leases, process.pid);
+                process.tenant = tenant_of_bypass(process, daemon, &leases, &candidates);
             }
         }
         DomainEvent::BypassChanged { present, .. } => {
+            let candidates = candidates(db, daemon).await?;
             for process in present {
-                process.tenant = tenant_by_lease(&leases, process.pid);
+                process.tenant = tenant_of_bypass(process, daemon, &leases, &candidates);
             }
         }
         DomainEvent::ClientRefused(refusal) => {
@@ -243,6 +246,18 @@ async fn name_tenants(
         _ => {}
     }
     Ok(())
+}
+
+/// The tenant of a process outside MPS: what shows a client's shows its, and the variables of a tenant that a container was given without
+/// its directory are such a sign.
+fn tenant_of_bypass(
+    process: &Bypass,
+    daemon: &DaemonName,
+    leases: &[Lease],
+    candidates: &[Candidate],
+) -> Option<TenantName> {
+    let by_process = process.signs.as_ref().and_then(|signs| attribute(signs, daemon, leases, candidates).0);
+    by_process.or_else(|| tenant_by_lease(leases, process.pid))
 }
 
 fn connected(

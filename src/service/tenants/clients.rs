@@ -60,6 +60,10 @@ pub struct ClientView {
     /// The container it is in, by the ID that its engine gave; `null` outside of containers.
     #[serde(default)]
     pub container: Option<String>,
+    /// Whether the process that started it has ended, and it is in no service of systemd and no container that would keep it: it may be left
+    /// over from something that was killed.
+    #[serde(default)]
+    pub orphaned: bool,
     /// Its parent processes, nearest first.
     #[serde(skip)]
     pub(super) ancestors: Vec<ClientId>,
@@ -263,6 +267,9 @@ fn view(
         command: client.command,
         since: client.since,
         memory,
+        orphaned: client.ancestors.is_empty()
+            && client.container.is_none()
+            && host::systemd::service(client.id.pid).is_none(),
         container: client.container,
         ancestors: client.ancestors,
         connections: client.connections,

@@ -1,6 +1,7 @@
 //! What is read between two sessions with a daemon, without opening one: the GPUs' processes and the state of its own.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Driver;
@@ -9,7 +10,8 @@ use crate::domain::bypass::Bypass;
 use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
-use crate::mps::process::is_server;
+use crate::mps::process::{PIPE_ENV, is_server};
+use crate::supervisor::observe::signs::living_signs;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
 /// Sessions with an observed daemon are this many check intervals apart.
@@ -126,10 +128,20 @@ fn outside_mps(
                 program: program.map(|program| program.chars().take(120).collect()),
                 // The holder of the leases adds it.
                 tenant: None,
+                missing_pipe: missing_pipe(process.pid),
+                signs: living_signs(process.pid),
             });
         }
     }
     found
+}
+
+/// The pipe directory in a process's environment, where there is none in its mount namespace: CUDA runs without MPS then, and says nothing.
+fn missing_pipe(pid: u32) -> Option<String> {
+    let path = PathBuf::from(host::process::variable(pid, PIPE_ENV)?);
+    let inside = Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").ok()?);
+    let is_missing = matches!(inside.try_exists(), Ok(false));
+    is_missing.then(|| path.display().to_string().chars().take(120).collect())
 }
 
 /// Whether a process is one of these living control processes, or the child of one: a server has no other parent.

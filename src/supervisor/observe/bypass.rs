@@ -119,6 +119,10 @@ impl Bypasses {
         }
         let remedy = match desired.compute_mode {
             Some(crate::domain::gpu::ComputeMode::ExclusiveProcess) => "end them",
+            _ if self.present.values().any(|process| process.missing_pipe.is_some()) => {
+                "hand the tenant's directory to their container (`mps-manager env TENANT --format` with docker, apptainer, cdi or what starts it), \
+                 or set the daemon's compute_mode to exclusive_process, which refuses processes outside MPS"
+            }
             _ => {
                 "end them, start them with `mps-manager run`, or set the daemon's compute_mode to \
                  exclusive_process, which refuses processes outside MPS"
@@ -146,7 +150,7 @@ mod tests {
     fn listed(pids: &[u32]) -> BTreeMap<Identity, Bypass> {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
         let bypass =
-            |pid| Bypass { pid, gpu: gpu.clone(), uid: Some(7), program: Some("train".into()), tenant: None };
+            |pid| Bypass { uid: Some(7), program: Some("train".into()), ..Bypass::of(pid, gpu.clone()) };
         pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass(*pid))).collect()
     }
 

@@ -16,4 +16,4 @@ pub(crate) mod log_tail;
 pub(crate) mod poll;
 pub(crate) mod poll_outcome;
 pub(crate) mod reachability;
-mod signs;
+pub mod signs;

@@ -6,7 +6,7 @@ use crate::domain::environment::TENANT_HINT;
 use crate::host::process;
 
 /// Whose a process may be, while it lives: what CUDA refuses mostly reports it and ends within milliseconds.
-pub(super) fn living_signs(pid: u32) -> Option<Signs> {
+pub(in crate::supervisor) fn living_signs(pid: u32) -> Option<Signs> {
     let identity = process::identify(pid)?;
     let signs = Signs {
         id: identity.into(),

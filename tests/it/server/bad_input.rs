@@ -106,7 +106,7 @@ fn invalid_field_value_is_refused_by_pointer() {
     wrong(with("labels", "{\"a\": 1}"), "/labels/a");
     wrong(with("labels", &json!({"a\u{0}b": "x"}).to_string()), "/labels");
     wrong(with("labels", &json!({"a": "\u{1b}[31m"}).to_string()), "/labels");
-    wrong(with("labels", &json!({"a": "x".repeat(129)}).to_string()), "/labels");
+    wrong(with("labels", &json!({"a": "x".repeat(254)}).to_string()), "/labels");
     wrong(with("gpus", "[0]"), "/gpus/0");
     // Characters count, and not the bytes that they take.
     let wide = json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"name": "ü".repeat(128)}});

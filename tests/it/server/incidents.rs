@@ -243,6 +243,24 @@ fn second_acknowledgement_names_the_first() {
 }
 
 #[test]
+fn bypass_without_its_directory_names_its_tenant() {
+    let host = Host::ready();
+    let mut command = host.client_command("batch", &["--spin", "600"]);
+    let missing = host.dir().join("not/mounted/here");
+    command.env("CUDA_MPS_PIPE_DIRECTORY", &missing);
+    let _outside = Client::start(command);
+    let open = incident(&host, "bypass", |one| one["state"] == "open");
+    assert_eq!(open["tenants"], json!(["batch"]), "by its environment and its user: {open}");
+    let condition = eventually("the condition says both", || {
+        let conditions = host.daemon("gpu0")["status"]["conditions"].clone();
+        conditions.as_array()?.iter().find(|one| one["type"] == "Bypass").cloned()
+    });
+    let message = condition["message"].as_str().expect("text");
+    let words = format!("in whose mount namespace its pipe directory {} is missing", missing.display());
+    assert!(message.contains(&words) && message.contains("hand the tenant's directory"), "{message}");
+}
+
+#[test]
 fn process_outside_mps_is_an_incident() {
     let mut host = Host::ready();
     let mut command = host.client_command("demo", &["--spin", "600"]);

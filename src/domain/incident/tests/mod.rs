@@ -338,13 +338,7 @@ fn refusals_name_the_tenant_and_are_over() {
 
 #[test]
 fn bypass_names_who_is_there_and_ends() {
-    let process = |pid: u32, name: &str| Bypass {
-        pid,
-        gpu: gpu(),
-        uid: None,
-        program: None,
-        tenant: Some(tenant(name)),
-    };
+    let process = |pid: u32, name: &str| Bypass { tenant: Some(tenant(name)), ..Bypass::of(pid, gpu()) };
     let (first, second) = (process(7, "web"), process(9, "demo"));
     let appeared = |one: &Bypass, present: &[&Bypass]| DomainEvent::BypassAppeared {
         daemon: daemon("gpu0"),
