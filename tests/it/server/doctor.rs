@@ -524,7 +524,12 @@ fn traces_around_the_daemons_are_found() {
     seen.is("cdi", "warn", "gone.json mounts");
     seen.is("slurm_mps", "skipped", "slurm/gres.conf");
     fs::write(slurm.join("gpus.conf"), "GresTypes=gpu,\\\nmps,shard\n").unwrap();
-    examine(&host).is("slurm_mps", "warn", "slurm/gpus.conf");
+    fs::remove_file(cdi.join("gone.json")).unwrap();
+    let whole = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- {name: all, containerEdits: {}}\n";
+    fs::write(cdi.join("nvidia.yaml"), whole).unwrap();
+    let seen = examine(&host);
+    seen.is("slurm_mps", "warn", "slurm/gpus.conf");
+    seen.is("cdi", "warn", "(of nvidia.com/gpu there are: all)");
 
     let plugin = host.dir().join("nvidia-device-plugin");
     install_script(&plugin, "#!/bin/sh\nread forever\n");

@@ -1,12 +1,16 @@
 //! Layouts of one host on others, as the command line and docs/layouts.md have it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use mps_manager::domain::layout;
+use serde_json::json;
 
-use super::layouts::{add, partitions, remove, static_host, write};
+use super::layouts::{add, apply, partitions, remove, static_host, uuid, write};
+use super::log_pages::page;
+use super::partition_tenants::{bound, tenants};
+use super::shares::sees;
 use crate::harness::{InProcess, MANAGER, Served, stderr_of};
 
 fn printed(output: &Output) -> String {
@@ -217,4 +221,46 @@ fn two_hosts_walkthrough_works() {
         assert!(found, "{words} in {text}");
     }
     assert!(!host.dir().join("a").exists() && !host.dir().join("b").exists(), "{text}");
+}
+
+/// IDs that begin with slashes, as seven L20s gave them (recording 27): through everything that carries an ID.
+#[test]
+fn ids_of_slashes_get_through_everything() {
+    let host: InProcess = static_host("l20x2");
+    tenants(&host, &["big", "little"]);
+    write(&host, "prod", &[bound("large", 20, &["big"]), bound("small", 3, &["little"])]);
+    apply(&host, "prod", &json!({}));
+    host.await_ready();
+    let (slashes, plain) = ("////vm0fAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "AAAAQZIgAAAAAAAAAAAAAAAAAAAAAAAAAAAA");
+    let named = |name: &str, id: &str| (name.to_owned(), id.to_owned());
+    assert_eq!(partitions(&host), [named("large", slashes), named("small", plain)]);
+
+    let whole = format!("{}/{slashes}", uuid(&host, 1));
+    for path in ["large".to_owned(), slashes.replace('/', "%2F"), whole.replace('/', "%2F")] {
+        let found = host.api().get(&format!("/api/v1/daemons/gpu1/partitions/{path}")).ok();
+        assert_eq!((&found["id"], &found["partition"]), (&json!(slashes), &json!("large")), "{path}");
+    }
+    for format in ["sh", "json", "docker", "compose", "systemd", "taskprolog", "nomad", "dotenv", "apptainer"]
+    {
+        let printed = host.cli(&["env", "big", "--format", format]);
+        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+        assert!(printed.contains(&whole), "{format}: {printed}");
+    }
+    let device = fs::read_to_string(host.runtime("sim/cdi/mps-manager.json")).unwrap();
+    assert!(device.contains(&format!("CUDA_MPS_SM_PARTITION={whole}")), "{device}");
+    for path in ["/daemons/gpu1", "/tenants/big"] {
+        assert!(page(&host, path).contains(slashes), "{path}");
+    }
+    assert_eq!((sees(&host, "big"), sees(&host, "little")), (80, 12));
+
+    // Recorded, exported, and the same again in the next daemon.
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/restart?grace_s=1", &json!({})));
+    host.await_ready();
+    assert_eq!(partitions(&host), [named("large", slashes), named("small", plain)]);
+    for format in ["yaml", "json"] {
+        let exported = host.cli(&["layout", "export", "prod", "--daemon", "gpu1", "-o", format]);
+        assert!(String::from_utf8_lossy(&exported.stdout).contains(slashes), "{}", stderr_of(&exported));
+    }
+    let asserted = host.cli(&["layout", "assert", "prod", "--daemon", "gpu1"]);
+    assert!(asserted.status.success(), "{}", stderr_of(&asserted));
 }
