@@ -11,6 +11,7 @@ mod durable_records;
 mod file_watch;
 mod host_file;
 mod platform;
+pub mod recording;
 mod seed;
 mod serve;
 mod token_file;

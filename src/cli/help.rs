@@ -6,7 +6,7 @@ use clap::Command;
 
 /// Each group with its commands, in the order in which they are shown.
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Server", &["serve", "doctor", "bootstrap", "kubelet-plugin", "config", "backup", "restore"]),
+    ("Server", &["serve", "doctor", "record", "bootstrap", "kubelet-plugin", "config", "backup", "restore"]),
     ("Overview", &["status", "top", "incident", "events", "operation"]),
     (
         "Tenants and their processes",

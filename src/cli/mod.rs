@@ -29,6 +29,7 @@ mod maintenance;
 mod manual;
 mod operation;
 mod output;
+mod record;
 mod replay;
 mod run;
 mod running;
@@ -246,6 +247,8 @@ enum CliCommand {
   mps-manager doctor
   mps-manager doctor --sim h200x2")]
     Doctor(doctor::Doctor),
+    /// Record what static SM partitions answer on an idle GPU, as a file to send; or check such a file
+    Record(record::RecordArgs),
     /// Make a service with a host file of a fresh host: a daemon and a tenant per GPU
     Bootstrap(bootstrap::BootstrapArgs),
     /// Serve the kubelet of a Kubernetes node: places on this host's daemons as resources
@@ -382,6 +385,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
         CliCommand::Context { command } => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Record(args) => record::run(&args),
         CliCommand::Bootstrap(args) => bootstrap::run(&args),
         CliCommand::KubeletPlugin(args) => kubelet_plugin::run(args),
         CliCommand::Backup(args) => backup::backup(args),

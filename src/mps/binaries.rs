@@ -100,7 +100,7 @@ impl Binaries {
 
 impl InstalledProgram {
     /// What a process of it gets of this process's environment, with its own server first in `PATH`.
-    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let mut environment = base_environment();
         if let Some(directory) = &self.server_directory {
             let path = std::env::var_os("PATH").unwrap_or_default();

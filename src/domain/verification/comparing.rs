@@ -34,6 +34,9 @@ pub struct ExpectedGpu {
     pub limit: Option<u64>,
     /// The least memory of the GPU that was free while it ran, by the driver; `None` where that is not known.
     pub free: Option<u64>,
+    /// The SMs of the whole GPU where a partition decides how many it sees: what a context takes there follows from no formula. On an L40S it
+    /// was 426 MiB in partitions of 4 and of 8 SMs (recording 27), so it is taken for something between nothing and the whole GPU's.
+    pub partition_of: Option<u32>,
 }
 
 /// What the client saw.
@@ -169,10 +172,16 @@ fn tolerance(expected: &ExpectedGpu, context: u64) -> u64 {
     TOLERANCE + if expected.is_measured { 0 } else { context }
 }
 
-fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
+/// The least and the most that a context takes.
+fn contexts(expected: &ExpectedGpu, seen: &SeenGpu) -> (u64, u64) {
     // Of the SMs that it has, not of those that it should have: what is wrong with these is said of these.
-    let context = context_bytes(seen.sms);
-    let tolerance = tolerance(expected, context);
+    let of_seen = context_bytes(seen.sms);
+    expected.partition_of.map_or((of_seen, of_seen), |total| (0, context_bytes(total).max(of_seen)))
+}
+
+fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
+    let (context, most_context) = contexts(expected, seen);
+    let tolerance = tolerance(expected, most_context);
     let left = |of: u64| of.saturating_sub(context);
     let wanted = expected.limit.or(expected.free).map(left);
     let of_setting = |wanted: Option<u64>| {
@@ -192,14 +201,16 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
         );
     }
     let Some(free) = expected.free else {
-        let near = wanted.is_some_and(|wanted| seen.free.saturating_add(tolerance) >= wanted);
+        let spread = tolerance + (most_context - context);
+        let near = wanted.is_some_and(|wanted| seen.free.saturating_add(spread) >= wanted);
         return if near {
             compared
         } else {
             compared.not_seen("the driver does not report what is free on the GPU, so it is not known whether a limit is smaller")
         };
     };
-    let least = left(expected.limit.map_or(free, |limit| limit.min(free))).saturating_sub(tolerance);
+    let least = expected.limit.map_or(free, |limit| limit.min(free));
+    let least = least.saturating_sub(most_context).saturating_sub(tolerance);
     if seen.free < least {
         return compared.differs(
             "the client may take less than it should: a smaller limit than the tenant's is in force",
@@ -217,7 +228,7 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
 }
 
 fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComparison {
-    let context = context_bytes(seen.sms);
+    let (context, most_context) = contexts(expected, seen);
     let most = limit.saturating_sub(context);
     let text = |bytes: u64| bytes.to_string();
     let compared =
@@ -226,7 +237,7 @@ fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComp
         None => compared.not_seen(
             "none was tried: all processes that the tenant may have are there, or the GPU has no more free than others may need",
         ),
-        Some(largest) if largest > most.saturating_add(tolerance(expected, context)) => compared.differs(
+        Some(largest) if largest > most.saturating_add(tolerance(expected, most_context)) => compared.differs(
             format!("an allocation went through that the limit of {} forbids: the limit is not in force", Bytes(limit)),
             RESTART,
         ),
@@ -248,6 +259,7 @@ mod tests {
             is_measured: true,
             limit: Some(4 * GIB),
             free: Some(100 * GIB),
+            partition_of: None,
         };
         Expectation { gpus: vec![gpu], priority: Priority::Normal }
     }
@@ -286,6 +298,23 @@ mod tests {
         assert_eq!(differing(&wanted(), &seen()), []);
         assert_eq!(unseen(&wanted(), &seen()), [Setting::Priority]);
         assert_eq!(verdicts(&wanted(), &seen()).len(), 6);
+    }
+
+    #[test]
+    fn context_in_a_partition_is_not_computed() {
+        // An L40S as recorded: a limit of 1 GiB left 598.69 MiB of it at 4 SMs.
+        let mut expected = wanted();
+        (expected.gpus[0].sms, expected.gpus[0].limit) = (Some(4), Some(GIB));
+        (expected.gpus[0].is_measured, expected.gpus[0].partition_of) = (false, Some(142));
+        let mut sight = seen();
+        (sight.gpus[0].sms, sight.gpus[0].free, sight.gpus[0].largest) = (4, 627_771_309, Some(600 * MIB));
+        assert_eq!(differing(&expected, &sight), []);
+        expected.gpus[0].limit = Some(3 * GIB);
+        assert_eq!(differing(&expected, &sight), [Setting::DeviceMemoryLimit], "a smaller limit is in force");
+        expected.gpus[0].limit = Some(GIB / 4);
+        let too_much = [Setting::DeviceMemoryLimit, Setting::LargestAllocation];
+        expected.gpus[0].is_measured = true;
+        assert_eq!(differing(&expected, &sight), too_much, "no limit is");
     }
 
     #[test]

@@ -26,9 +26,7 @@ pub(super) struct Described {
 
 /// Reads what a control program says about itself; `None` for one that is NVIDIA's and says nothing.
 pub(super) async fn read(program: &InstalledProgram, place: &Path) -> Result<Option<Described>, ProbeError> {
-    let until = Instant::now() + DEADLINE;
-    let version = run(program, "-v", place, until).await?;
-    let help = run(program, "--help", place, until).await?;
+    let (version, help) = words(program, place).await?;
     let refused = |option, output: &str| ProbeError::NotUnderstood {
         path: program.path.clone(),
         option,
@@ -42,6 +40,12 @@ pub(super) async fn read(program: &InstalledProgram, place: &Path) -> Result<Opt
         return Err(refused("--help", &help));
     }
     Ok(Some(Described { version, commands, options }))
+}
+
+/// What it says to `-v` and to `--help`, as it is.
+pub async fn words(program: &InstalledProgram, place: &Path) -> Result<(String, String), ProbeError> {
+    let until = Instant::now() + DEADLINE;
+    Ok((run(program, "-v", place, until).await?, run(program, "--help", place, until).await?))
 }
 
 async fn run(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::count::counted;
-use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
+use crate::domain::daemon::{Daemon, DaemonStatus, Mode, Phase};
 use crate::domain::event::{DomainEvent, EventCause, VerificationFailure};
 use crate::domain::gpu::Gpu;
 use crate::domain::percentage::is_measured;
@@ -333,6 +333,7 @@ impl Backend {
                 is_measured: gpu.is_some_and(is_measured),
                 limit: resolved.memory.get(uuid).map(|limit| limit.bytes()),
                 free: free(uuid),
+                partition_of: gpu.and_then(|gpu| gpu.sms).filter(|_| resolved.mode == Mode::Static),
             }
         };
         Expectation { gpus: resolved.gpus.iter().map(expected).collect(), priority: resolved.priority }

@@ -264,3 +264,49 @@ fn ids_of_slashes_get_through_everything() {
     let asserted = host.cli(&["layout", "assert", "prod", "--daemon", "gpu1"]);
     assert!(asserted.status.success(), "{}", stderr_of(&asserted));
 }
+
+#[test]
+fn recording_fits_its_own_gpu_and_no_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("l40s.json");
+    let record = |arguments: &[&str]| {
+        let mut command = Command::new(MANAGER);
+        command.arg("record").arg(&file).args(arguments).env("TMPDIR", scratch.path());
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let made = record(&["--sim", "l40sx1@13.3"]);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    assert!(stderr_of(&made).contains("a control daemon of its own"), "what it does is said first");
+    let text = fs::read_to_string(&file).unwrap();
+    let recorded: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&recorded["gpu"]["name"], &recorded["gpu"]["sms"]), (&json!("NVIDIA L40S"), &json!(142)));
+    let id = "AwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let created = format!("Partition GPU-00000000-0000-0000-0000-000000000000/{id} created");
+    let commands = recorded["commands"].as_array().unwrap();
+    assert!(commands.iter().any(|one| one["reply"].as_str().unwrap().trim() == created), "{text}");
+    assert!(
+        !recorded["log"].as_array().unwrap().is_empty() && !text.contains(scratch.path().to_str().unwrap())
+    );
+    let left: Vec<_> =
+        fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["l40s.json"], "neither a daemon's directory nor a simulated host");
+    assert_eq!(record(&["--sim", "l40sx1@13.3"]).status.code(), Some(2), "no file is overwritten");
+
+    let checked = record(&["--check", "--sim", "l40sx1@13.3"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", printed(&checked));
+    assert!(printed(&checked).ends_with(&format!("{} replies compared, 0 differ\n", commands.len())));
+    let checked = record(&["--check", "--sim", "l20x1@13.3"]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(printed(&checked).contains("  recorded:  ") && printed(&checked).contains("  simulated: "));
+
+    fs::write(&file, text.replace(&created, "a partition came about")).unwrap();
+    let checked = record(&["--check"]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(printed(&checked).contains("a partition came about"), "{}", printed(&checked));
+    fs::write(&file, text.replace("recording 1", "recording 9")).unwrap();
+    assert!(stderr_of(&record(&["--check"])).contains("recording 9"));
+    fs::remove_file(&file).unwrap();
+    let old = record(&["--sim", "h200x1@13.0"]);
+    assert!(old.status.code() == Some(2) && stderr_of(&old).contains("CUDA 13.1"), "{}", stderr_of(&old));
+    assert!(!file.exists());
+}

@@ -1,0 +1,433 @@
+//! Recordings of static partitions: what MPS answers on a GPU that we do not have, as one file that its owner can send, and what is
+//! compared with it.
+//!
+//! A control daemon of its own runs for a few seconds in a directory of its own, on a GPU that nobody uses. It makes partitions and
+//! removes them; no server is started and no CUDA runs. UUIDs are not kept.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::platform::{self, Platform};
+use super::{StartupError, refused};
+use crate::config::Config;
+use crate::domain::daemon::Mode;
+use crate::domain::foreign::visible_gpus;
+use crate::domain::gpu::Gpu;
+use crate::domain::partitions::PartitionRef;
+use crate::domain::{GpuUuid, PartitionId};
+use crate::gpu::{GpuDriver, Inventory};
+use crate::mps::process::foreign::running;
+use crate::mps::process::{StartSpec, end_all_of, start, stop};
+use crate::mps::{Command, Control, InstalledProgram, PtySession, capability, parse};
+
+/// What the files are.
+const FORMAT: &str = "mps-manager recording 1";
+/// The UUID in the place of the GPU's own.
+const NOBODYS: &str = "GPU-00000000-0000-0000-0000-000000000000";
+/// Longest time for the daemon to start, and for all that it is asked.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// More chunks than any GPU has.
+const TOO_MANY: u32 = 1000;
+
+/// What was asked on a GPU, and what was answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recording {
+    /// What the file is.
+    pub format: String,
+    /// The version of this program.
+    pub made_by: String,
+    /// The GPU.
+    pub gpu: RecordedGpu,
+    /// What `-v` of the control program said.
+    pub version: String,
+    /// What `--help` said.
+    pub help: String,
+    /// The commands, in order.
+    pub commands: Vec<RecordedCommand>,
+    /// control.log of the daemon.
+    pub log: Vec<String>,
+}
+
+/// The GPU of a recording.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedGpu {
+    /// Its product name.
+    pub name: String,
+    /// Its SMs.
+    pub sms: Option<u32>,
+    /// Its memory in bytes.
+    pub memory_total: Option<u64>,
+    /// Its compute capability.
+    pub compute_capability: Option<String>,
+    /// The driver.
+    pub driver: Option<String>,
+    /// The newest CUDA that the driver runs.
+    pub cuda: Option<String>,
+}
+
+/// A command, and the whole reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedCommand {
+    /// The line.
+    pub line: String,
+    /// The reply, byte for byte apart from UUIDs.
+    pub reply: String,
+}
+
+/// A GPU that can be recorded; nothing was started yet.
+pub struct Recorder {
+    platform: Platform,
+    gpu: Gpu,
+    /// Where the daemon runs, and a simulated host lives.
+    place: PathBuf,
+}
+
+impl Recorder {
+    /// Chooses the GPU of this index, or the first that nobody uses; refuses one that is used, and a driver without static partitions.
+    ///
+    /// `place` is a directory of the caller's own.
+    pub async fn new(mut config: Config, index: Option<u32>, place: &Path) -> Result<Self, StartupError> {
+        config.runtime_dir = place.to_owned();
+        config.wait_for_driver = Some(false);
+        let platform = platform::find(&config, None)?;
+        let program = platform.binaries.installed(platform.extra_env.clone());
+        let driver = platform.inventory.known_driver().ok().and_then(GpuDriver::running);
+        let probed =
+            capability::probe(&program, driver.as_ref(), &place.join("asked")).await.map_err(refused)?;
+        if let Some(why) = probed.lacks_static() {
+            return Err(refused(why));
+        }
+        let world = config.sim.as_ref().map(|_| place.join("sim"));
+        let gpu = idle_gpu(platform.inventory.as_ref(), index, world.as_deref())?;
+        Ok(Self { platform, gpu, place: place.to_owned() })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// What is going to be done, for its owner to agree to.
+    pub fn words(&self) -> String {
+        format!(
+            "This starts a control daemon of its own in {} on GPU {} ({}), which nobody uses now, makes SM partitions and removes them, and ends \
+             the daemon. It takes a few seconds, starts no CUDA, and touches no other daemon, no setting of the GPU and nobody's process. The file \
+             has the GPU's model, the driver's version, the commands and the replies; UUIDs and paths are replaced.",
+            self.place.display(),
+            self.gpu.index,
+            self.gpu.name
+        )
+    }
+
+    /// Asks everything, and ends the daemon.
+    pub async fn record(&self) -> Result<Recording, StartupError> {
+        let daemon = RecordingDaemon::start(self).await?;
+        let asked = daemon.sequences().await;
+        let log = daemon.end().await;
+        let said = capability::words(&self.program(), &self.place.join("asked")).await;
+        let (version, help) = said.map_err(refused)?;
+        let driver = self.platform.inventory.known_driver().ok();
+        let driver = driver.and_then(GpuDriver::running);
+        let capability = self.gpu.compute_capability;
+        Ok(Recording {
+            format: FORMAT.to_owned(),
+            made_by: env!("CARGO_PKG_VERSION").to_owned(),
+            gpu: RecordedGpu {
+                name: self.gpu.name.clone(),
+                sms: self.gpu.sms,
+                memory_total: self.gpu.memory_total,
+                compute_capability: capability.map(|one| format!("{}.{}", one.major, one.minor)),
+                driver: driver.as_ref().map(|driver| driver.version.clone()),
+                cuda: driver.and_then(|driver| driver.cuda),
+            },
+            version,
+            help,
+            commands: asked?,
+            log,
+        })
+    }
+
+    /// Sends the commands of a recording here; gives those whose reply is another one, with it.
+    pub async fn differences(
+        &self,
+        recording: &Recording,
+    ) -> Result<Vec<(RecordedCommand, String)>, StartupError> {
+        let daemon = RecordingDaemon::start(self).await?;
+        let compared = daemon.compare(&recording.commands).await;
+        daemon.end().await;
+        compared
+    }
+
+    fn program(&self) -> InstalledProgram {
+        self.platform.binaries.installed(self.platform.extra_env.clone())
+    }
+}
+
+/// The GPU of this index, or the first that nobody uses.
+fn idle_gpu(
+    inventory: &dyn Inventory,
+    index: Option<u32>,
+    world: Option<&Path>,
+) -> Result<Gpu, StartupError> {
+    let gpus = inventory.gpus().map_err(refused)?;
+    let daemons = running(world);
+    let used = |gpu: &Gpu| -> Result<Option<String>, StartupError> {
+        let processes = inventory.processes(&gpu.uuid).map_err(refused)?;
+        if let Some(process) = processes.first() {
+            return Ok(Some(format!("process {} uses GPU {}", process.pid, gpu.index)));
+        }
+        let serves = daemons.iter().find(|daemon| {
+            let Ok(around) = &daemon.environment else { return true };
+            visible_gpus(around.visible_devices.as_deref(), around.pci_order, &gpus)
+                .map_or(true, |served| served.contains(&gpu.uuid))
+        });
+        Ok(serves
+            .map(|daemon| format!("control daemon {} serves GPU {}, or may", daemon.identity.pid, gpu.index)))
+    };
+    let mut why = "there is no such GPU".to_owned();
+    for gpu in gpus.iter().filter(|gpu| index.is_none_or(|index| gpu.index == index) && !gpu.mig_enabled) {
+        match used(gpu)? {
+            None => return Ok(gpu.clone()),
+            Some(reason) => why = reason,
+        }
+    }
+    Err(StartupError(format!(
+        "{why}: only a GPU that nobody uses is recorded; end what uses it, or name another with --gpu"
+    )))
+}
+
+/// The daemon of a recording.
+struct RecordingDaemon {
+    control: Control,
+    spec: StartSpec,
+    identity: crate::host::Identity,
+    gpu: GpuUuid,
+}
+
+impl RecordingDaemon {
+    async fn start(recorder: &Recorder) -> Result<Self, StartupError> {
+        let home = recorder.place.join("daemon");
+        let spec = StartSpec {
+            pipe_directory: home.join("pipe"),
+            log_directory: home.join("log"),
+            gpus: vec![recorder.gpu.uuid.clone()],
+            mode: Mode::Static,
+            multi_user: None,
+            token: format!("recording in {}", home.display()),
+            launcher: None,
+            deadline: DEADLINE,
+        };
+        for directory in [&spec.pipe_directory, &spec.log_directory] {
+            std::fs::create_dir_all(directory).map_err(refused)?;
+        }
+        let program = recorder.program();
+        let started = start(&program, &spec).await;
+        if started.is_err() {
+            end_all_of(&spec.token).await;
+        }
+        let control = Control::new(&program, spec.pipe_directory.clone());
+        let (identity, gpu) = (started.map_err(refused)?.identity, recorder.gpu.uuid.clone());
+        Ok(Self { control, spec, identity, gpu })
+    }
+
+    fn session(&self) -> Result<PtySession, StartupError> {
+        self.control.session(Instant::now() + DEADLINE).map_err(refused)
+    }
+
+    /// Partitions of several sizes, one after the other and beside each other, each sequence from an empty GPU.
+    async fn sequences(&self) -> Result<Vec<RecordedCommand>, StartupError> {
+        let mut session = self.session()?;
+        let mut asked = Vec::new();
+        let listed = self.ask(&mut session, &Command::Lspart, &mut asked).await?;
+        self.ask(&mut session, &Command::DeviceQuery { server: None }, &mut asked).await?;
+        let devices = parse::lspart(&listed).map(|listed| listed.devices).unwrap_or_default();
+        let chunks = devices.first().map_or(0, |device| device.free_chunks);
+        let half = chunks / 2;
+        let sequences: [&[u32]; 9] =
+            [&[1], &[1, 1, 1], &[1, 2], &[2, 1], &[7, 5, 3], &[9, 9], &[20, 3], &[half, half], &[chunks]];
+        for sizes in sequences.into_iter().filter(|sizes| (1..=chunks).contains(&sizes.iter().sum())) {
+            let mut made: Vec<PartitionRef> = Vec::new();
+            for chunks in sizes {
+                let add = Command::SmPartitionAdd { gpu: self.gpu.clone(), chunks: *chunks };
+                made.extend(parse::sm_partition_add(&self.ask(&mut session, &add, &mut asked).await?));
+            }
+            self.ask(&mut session, &Command::Lspart, &mut asked).await?;
+            // The oldest first: what is left keeps its place.
+            for partition in &made {
+                let remove = Command::SmPartitionRemove { partition: partition.clone() };
+                self.ask(&mut session, &remove, &mut asked).await?;
+            }
+            self.ask(&mut session, &Command::Lspart, &mut asked).await?;
+        }
+        for chunks in [0, TOO_MANY] {
+            self.ask(&mut session, &Command::SmPartitionAdd { gpu: self.gpu.clone(), chunks }, &mut asked)
+                .await?;
+        }
+        let id = PartitionId::parse("AAAA").map_err(refused)?;
+        let unknown = PartitionRef { gpu: self.gpu.clone(), id };
+        self.ask(&mut session, &Command::SmPartitionRemove { partition: unknown }, &mut asked).await?;
+        session.close().await;
+        Ok(asked)
+    }
+
+    async fn ask(
+        &self,
+        session: &mut PtySession,
+        command: &Command,
+        asked: &mut Vec<RecordedCommand>,
+    ) -> Result<Vec<u8>, StartupError> {
+        let reply = session.send(command).await.map_err(refused)?;
+        asked.push(RecordedCommand {
+            line: self.nobodys(&command.line()),
+            reply: self.nobodys(&String::from_utf8_lossy(&reply)),
+        });
+        Ok(reply)
+    }
+
+    async fn compare(
+        &self,
+        commands: &[RecordedCommand],
+    ) -> Result<Vec<(RecordedCommand, String)>, StartupError> {
+        let mut session = self.session()?;
+        let mut differences = Vec::new();
+        for recorded in commands {
+            let command = command_of(&recorded.line, &self.gpu)
+                .ok_or_else(|| StartupError(format!("{:?} is no command of a recording", recorded.line)))?;
+            let reply = session.send(&command).await.map_err(refused)?;
+            let reply = self.nobodys(&String::from_utf8_lossy(&reply));
+            // How wide a column is padded says nothing.
+            let words = |text: &str| {
+                text.lines()
+                    .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+                    .collect::<Vec<_>>()
+            };
+            if words(&reply) != words(&recorded.reply) {
+                differences.push((recorded.clone(), reply));
+            }
+        }
+        session.close().await;
+        Ok(differences)
+    }
+
+    /// Text without what names this GPU and this place.
+    fn nobodys(&self, text: &str) -> String {
+        let home = self.spec.pipe_directory.parent().unwrap_or(Path::new("/")).display().to_string();
+        without_uuid(&text.replace(&home, "DIR"), self.gpu.as_str())
+    }
+
+    /// Ends it; gives its log.
+    async fn end(self) -> Vec<String> {
+        if let Err(error) = stop(&self.control, self.identity, 0).await {
+            tracing::warn!(%error, "the control daemon of the recording did not quit");
+        }
+        end_all_of(&self.spec.token).await;
+        let log = std::fs::read_to_string(self.spec.log_directory.join("control.log")).unwrap_or_default();
+        log.lines().map(|line| self.nobodys(line)).collect()
+    }
+}
+
+/// Puts nobody's UUID in the place of one, also where only its beginning stands in a table.
+fn without_uuid(text: &str, uuid: &str) -> String {
+    let text = text.replace(uuid, NOBODYS);
+    let mut found = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find("GPU-") {
+        let (before, word) = rest.split_at(at);
+        let end = word.find(|one: char| !(one.is_ascii_alphanumeric() || one == '-')).unwrap_or(word.len());
+        let (word, after) = word.split_at(end);
+        let is_beginning = word.len() > 4 && uuid.starts_with(word);
+        found.push_str(before);
+        found.push_str(if is_beginning { &NOBODYS[..word.len()] } else { word });
+        rest = after;
+    }
+    found + rest
+}
+
+/// The command of a line of a recording, on this GPU.
+fn command_of(line: &str, gpu: &GpuUuid) -> Option<Command> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        ["lspart"] => Some(Command::Lspart),
+        ["device_query"] => Some(Command::DeviceQuery { server: None }),
+        ["sm_partition", "add", NOBODYS, chunks] => {
+            Some(Command::SmPartitionAdd { gpu: gpu.clone(), chunks: chunks.parse().ok()? })
+        }
+        ["sm_partition", "rm", partition] => {
+            let id = PartitionId::parse(partition.strip_prefix(NOBODYS)?.strip_prefix('/')?).ok()?;
+            Some(Command::SmPartitionRemove { partition: PartitionRef { gpu: gpu.clone(), id } })
+        }
+        _ => None,
+    }
+}
+
+impl Recording {
+    /// Reads a file.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let recording: Self =
+            serde_json::from_str(text).map_err(|error| format!("this is no recording: {error}"))?;
+        if recording.format != FORMAT {
+            return Err(format!("its format is {:?}, and this program reads {FORMAT:?}", recording.format));
+        }
+        Ok(recording)
+    }
+
+    /// The replies that this program would not understand, each with the reason.
+    pub fn not_understood(&self) -> Vec<(&RecordedCommand, String)> {
+        let reason = |command: &RecordedCommand| {
+            let reply = command.reply.as_bytes();
+            let read = match command.line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["lspart", ..] => parse::lspart(reply).map(drop),
+                ["device_query", ..] => parse::device_query(reply).map(drop),
+                ["sm_partition", "add", ..] => parse::sm_partition_add(reply).map(drop),
+                ["sm_partition", "rm", ..] => parse::sm_partition_remove(reply),
+                _ => return Some("this is no command of a recording".to_owned()),
+            };
+            match read {
+                Ok(()) | Err(parse::ParseError::Refused { .. }) => None,
+                Err(error) => Some(error.to_string()),
+            }
+        };
+        self.commands.iter().filter_map(|command| Some((command, reason(command)?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuid_is_replaced_with_its_beginnings() {
+        let uuid = "GPU-59ab12cd-0000-1111-2222-333344445555";
+        for (text, kept) in [
+            (format!("Partition {uuid}/////vm0f created"), format!("Partition {NOBODYS}/////vm0f created")),
+            ("GPU-59    0   23\n".to_owned(), "GPU-00    0   23\n".to_owned()),
+            ("GPU-59ab12cd - 0 8\nGPU-60 1".to_owned(), "GPU-00000000 - 0 8\nGPU-60 1".to_owned()),
+            ("GPU-".to_owned(), "GPU-".to_owned()),
+        ] {
+            assert_eq!(without_uuid(&text, uuid), kept);
+        }
+    }
+
+    #[test]
+    fn lines_of_a_recording_are_commands_again() {
+        let gpu = GpuUuid::parse("GPU-59ab12cd-0000-1111-2222-333344445555").expect("a UUID");
+        for line in [
+            "lspart".to_owned(),
+            "device_query".to_owned(),
+            format!("sm_partition add {NOBODYS} 20"),
+            format!("sm_partition rm {NOBODYS}/////vm0f"),
+        ] {
+            let command = command_of(&line, &gpu).expect("a command");
+            assert_eq!(without_uuid(&command.line(), gpu.as_str()), line);
+        }
+        for line in ["quit", "sm_partition add GPU-1 2", "sm_partition rm x", "shutdown_server 1"] {
+            assert_eq!(command_of(line, &gpu), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `mps-manager record`: what static partitions answer on a GPU, as a file to send, and what such a file shows here.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+
+use super::completion;
+use super::confirm::ConfirmArgs;
+use super::output::{DIFFERS, line, remark};
+use crate::app::recording::{Recorder, Recording};
+use crate::config::Config;
+use crate::domain::count::counted;
+
+/// What is recorded, or read.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  mps-manager record l40s.json --gpu 0
+  mps-manager record l40s.json --check --sim l40sx1@13.1")]
+pub(super) struct RecordArgs {
+    /// The file to write; with --check, the one to read
+    file: PathBuf,
+    /// The GPU, by its index; by default the first that nobody uses
+    #[arg(long, value_name = "INDEX")]
+    gpu: Option<u32>,
+    /// Read a file instead: exit 1 if a reply in it is not understood, or with --sim, if the simulated GPU replies otherwise
+    #[arg(long)]
+    check: bool,
+    /// Use the simulated host of this profile
+    #[arg(long, value_name = "PROFILE", add = ArgValueCandidates::new(completion::profiles))]
+    sim: Option<String>,
+    /// The directory of NVIDIA's two programs
+    #[arg(long, value_name = "DIR")]
+    mps_dir: Option<PathBuf>,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+}
+
+pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+    let place = OwnPlace::new().map_err(|error| error.to_string())?;
+    let config = Config { sim: args.sim.clone(), mps_dir: args.mps_dir.clone(), ..Config::default() };
+    let recorder = || Recorder::new(config, args.gpu, &place.0);
+    if args.check {
+        let text =
+            fs::read_to_string(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;
+        let recording =
+            Recording::read(&text).map_err(|error| format!("{}: {error}", args.file.display()))?;
+        let wrong = recording.not_understood();
+        for (command, why) in &wrong {
+            line!("{}: {why}", command.line);
+        }
+        let mut differs = !wrong.is_empty();
+        if args.sim.is_some() {
+            let found = runtime.block_on(async { recorder().await?.differences(&recording).await });
+            let found = found.map_err(|error| error.to_string())?;
+            for (recorded, reply) in &found {
+                line!(
+                    "{}\n  recorded:  {}\n  simulated: {}",
+                    recorded.line,
+                    indented(&recorded.reply),
+                    indented(reply)
+                );
+            }
+            line!("{} compared, {} differ", counted(recording.commands.len(), "reply"), found.len());
+            differs |= !found.is_empty();
+        } else {
+            line!("{} read, {} not understood", counted(recording.commands.len(), "reply"), wrong.len());
+        }
+        return Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS });
+    }
+    let recorder = runtime.block_on(recorder()).map_err(|error| error.to_string())?;
+    remark(&recorder.words());
+    args.confirm.ask("Record it?").map_err(|error| error.to_string())?;
+    // Before anything is started: nothing is asked in vain.
+    let mut file =
+        File::create_new(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;
+    let recording = runtime.block_on(recorder.record()).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string_pretty(&recording).map_err(|error| error.to_string())?;
+    writeln!(file, "{text}").map_err(|error| format!("{}: {error}", args.file.display()))?;
+    line!(
+        "{}: {} of {}",
+        args.file.display(),
+        counted(recording.commands.len(), "reply"),
+        recording.gpu.name
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A directory of this process alone, removed with all that is in it.
+struct OwnPlace(PathBuf);
+
+impl OwnPlace {
+    fn new() -> io::Result<Self> {
+        // A pipe directory may be 82 bytes long.
+        let path = std::env::temp_dir().join(format!("mps-record-{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for OwnPlace {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.trim_end().replace('\n', "\n             ")
+}
