@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::platform::{Platform, ProbedProgram};
+use super::platform::{DriverWait, Platform, ProbedProgram};
 use super::{
     DATABASE, StartupError, durable_records, file_watch, platform, refused, seed, token_file, trial, trusted,
 };
@@ -119,8 +119,8 @@ pub struct App {
     record_writer: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
     lock: StateLock,
-    /// What is missing, where the driver is waited for.
-    waiting: Option<String>,
+    /// What is waited for, where the driver is not here yet.
+    waiting: Option<DriverWait>,
 }
 
 impl App {
@@ -184,7 +184,7 @@ impl App {
             streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
             health: health.clone(),
             cdi: config.cdi_directory(),
-            waiting_for_driver: platform.waiting.clone(),
+            waiting_for_driver: platform.waiting.as_ref().map(|waiting| waiting.what.clone()),
         });
         service.without_permit().withdraw_engine_files().await;
         let first_start = service.without_permit().start().await.map_err(refused)?;
@@ -228,9 +228,9 @@ impl App {
         })
     }
 
-    /// What is missing, where the driver is waited for.
-    pub(super) fn waiting(&self) -> Option<&str> {
-        self.waiting.as_deref()
+    /// What is waited for, where the driver is not here yet.
+    pub(super) fn waiting(&self) -> Option<&DriverWait> {
+        self.waiting.as_ref()
     }
 
     /// Whether this is the first start with this state directory.
@@ -313,7 +313,11 @@ fn supervisor_context(
         gpu_presence: watch::Sender::new(GpuPresence::default()),
         scopes: host::systemd::Scopes::detect(rustix::process::geteuid().as_raw()),
         runtime_dir: config.runtime_dir.clone(),
-        foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &platform.extra_env),
+        foreign_daemons: ForeignDaemonScanner::new(
+            Arc::clone(&inventory),
+            config.runtime_dir.join("daemons"),
+            &platform.extra_env,
+        ),
         inventory,
         extra_env: platform.extra_env.clone(),
         boot_id: host::boot_id().map_err(refused)?,

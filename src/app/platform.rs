@@ -22,8 +22,17 @@ pub(super) struct Platform {
     pub(super) binaries: Binaries,
     pub(super) extra_env: Vec<(OsString, OsString)>,
     pub(super) simulated: bool,
-    /// What is missing, where the driver or its programs are waited for: then nothing is asked or started.
-    pub(super) waiting: Option<String>,
+    /// What is waited for, the driver or its programs: then nothing is asked or started.
+    pub(super) waiting: Option<DriverWait>,
+}
+
+/// What a start waits for.
+#[derive(Clone)]
+pub(super) struct DriverWait {
+    /// What is missing.
+    pub(super) what: String,
+    /// What a maintenance remembers of the GPUs.
+    remembered: Option<SuspendedGpus>,
 }
 
 /// The control program, and what it can do.
@@ -78,6 +87,7 @@ pub(super) fn remembered(text: Option<&str>) -> Option<SuspendedGpus> {
 /// Where `wait_for_driver` says so, what is missing is waited for.
 pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartupError> {
     let is_simulated = config.sim.is_some();
+    let kept = remembered.clone();
     let found = if is_simulated { simulated(config, remembered) } else { real(config, remembered) };
     found.or_else(|Missing { what, opener, directory }| match opener {
         Some(opener) if config.waits_for_driver() => {
@@ -91,7 +101,7 @@ pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result
                 binaries: Binaries { control, server },
                 extra_env: Vec::new(),
                 simulated: is_simulated,
-                waiting: Some(what),
+                waiting: Some(DriverWait { what, remembered: kept }),
             })
         }
         _ if is_simulated => Err(StartupError(what)),
@@ -102,14 +112,14 @@ pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result
 }
 
 /// Cancels the token once the driver and its programs are here.
-pub(super) async fn arrives(config: Config, here: CancellationToken) {
+pub(super) async fn arrives(config: Config, waiting: DriverWait, here: CancellationToken) {
     let config = Config { wait_for_driver: Some(false), ..config };
     let pause = Timings::duration(config.timings.driver_wait_ms);
     loop {
         tokio::time::sleep(pause).await;
-        let config = config.clone();
-        // Whatever maintenance there is, it is the driver that is waited for.
-        let found = tokio::task::spawn_blocking(move || find(&config, None).map(drop)).await;
+        // In maintenance the driver is not touched here either.
+        let (config, remembered) = (config.clone(), waiting.remembered.clone());
+        let found = tokio::task::spawn_blocking(move || find(&config, remembered).map(drop)).await;
         match found {
             Ok(Ok(())) => return here.cancel(),
             Ok(Err(missing)) => tracing::debug!(%missing, "still waiting for the driver"),
@@ -138,16 +148,7 @@ fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, 
     let inventory = match remembered {
         // In maintenance the driver is not touched, and need not even be there.
         Some(remembered) => Ok(TimeLimited::new(Suspendable::closed(open_nvml, remembered))),
-        None => TimeLimited::open(open_nvml).map_err(|error| error.to_string()).and_then(|inventory| {
-            match inventory.gpus() {
-                Ok(gpus) if gpus.is_empty() => {
-                    Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why"
-                        .to_owned())
-                }
-                Ok(_) => Ok(inventory),
-                Err(error) => Err(error.to_string()),
-            }
-        }),
+        None => opened()?,
     };
     let binaries = Binaries::locate(config.mps_dir.as_deref()).map_err(|error| error.to_string());
     match (inventory, binaries) {
@@ -167,6 +168,19 @@ fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, 
             })
         }
     }
+}
+
+/// The driver; what is missing of it, where it may come later. One that hangs or is in trouble is no reason to wait.
+fn opened() -> Result<Result<TimeLimited<Suspendable>, String>, InventoryError> {
+    let inventory = match TimeLimited::open(open_nvml) {
+        Err(error @ InventoryError::NoDriver { .. }) => return Ok(Err(error.to_string())),
+        inventory => inventory?,
+    };
+    Ok(if inventory.gpus()?.is_empty() {
+        Err("the NVIDIA driver lists no GPU on this host, or can describe none: the log says why".to_owned())
+    } else {
+        Ok(inventory)
+    })
 }
 
 pub(super) fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {

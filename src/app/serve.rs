@@ -83,12 +83,15 @@ pub async fn serve(
         stopping =
             stopping.or(signals.take().map(|it| tokio::spawn(lifecycle::watch(it, stop.clone(), effect))));
         announce(&config, &listening.borrow());
-        let waiting = app.waiting().is_some();
-        welcome::print(&config, &listening.borrow(), login.as_ref(), options.remove_at_exit, waiting);
-        let arriving = if let Some(missing) = app.waiting() {
-            tracing::warn!("waiting for the NVIDIA driver, and changing nothing until it is here: {missing}");
+        let is_waiting = app.waiting().is_some();
+        welcome::print(&config, &listening.borrow(), login.as_ref(), options.remove_at_exit, is_waiting);
+        let arriving = if let Some(waiting) = app.waiting().cloned() {
+            tracing::warn!(
+                "waiting for the NVIDIA driver, and changing nothing until it is here: {}",
+                waiting.what
+            );
             lifecycle::ready(&format!("serving on {url}, and waiting for the NVIDIA driver"));
-            Some(tokio::spawn(platform::arrives(config.clone(), round.clone())))
+            Some(tokio::spawn(platform::arrives(config.clone(), waiting, round.clone())))
         } else {
             lifecycle::ready(&format!("serving on {url}"));
             None

@@ -10,7 +10,6 @@ use super::output::{DetailsTable, TableCell};
 use super::server::{CallArgs, ask};
 use crate::client::ClientError;
 use crate::domain::count::counted;
-use crate::domain::gpu::cuda_version;
 use crate::service::host::HostView;
 
 const HOST: &str = "/api/v1/host";
@@ -67,7 +66,7 @@ fn print(call: &CallArgs, host: &HostView) {
         .row("GPUs", host.gpus.to_string())
         .row("Capacity", TableCell::optional(host.capacity.map(|clients| counted(clients, "client"))))
         .row("Driver", host.driver_version.as_str())
-        .row("MPS", format!("of CUDA {}", cuda_version(host.mps_binary_version)))
+        .row("MPS", format!("of CUDA {}", host.mps_cuda_version()))
         .row("Clients per GPU", format!("at most {}", host.client_ceiling))
         .row("Manager", host.manager_version.as_str())
         .row("Machine ID", host.machine_id.as_str())

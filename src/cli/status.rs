@@ -20,7 +20,6 @@ use crate::domain::attention::{AttentionItem, attention_items};
 use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
-use crate::domain::gpu::cuda_version;
 use crate::http::api::probes::Readiness;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
@@ -195,7 +194,7 @@ fn print_host(host: &HostView, format: OutputFormat) {
         counted(host.gpus, "GPU"),
         capacity.unwrap_or_default(),
         host.driver_version,
-        cuda_version(host.mps_binary_version)
+        host.mps_cuda_version()
     );
     if let Some(read_only) = &host.read_only {
         line!("READ-ONLY: {}\n", read_only.reason);

@@ -5,45 +5,80 @@ use serde::{Deserialize, Serialize};
 
 use super::TenantName;
 use super::client::ClientId;
+use super::environment::quoted;
 
 /// The most daemons that a text names.
 const NAMED: usize = 4;
 /// The first digits of a container's ID, by which engines name it.
 const SHOWN: usize = 12;
 /// Services whose processes are other programs' work: what is in one of these was not set up by its unit.
-const HOSTS_OF_OTHERS: [&str; 9] = [
+const HOSTS_OF_OTHERS: [&str; 16] = [
+    "atd.service",
     "containerd.service",
     "cri-o.service",
     "crio.service",
     "cron.service",
     "crond.service",
     "docker.service",
+    "k3s-agent.service",
+    "k3s.service",
     "kubelet.service",
+    "nomad.service",
     "slurmd.service",
+    "snap.docker.dockerd.service",
+    "ssh.service",
     "sshd.service",
+    "sssd.service",
 ];
+/// How the services of RKE2 begin.
+const RKE2: &str = "rke2-";
 
 /// Who keeps a control daemon that is not this manager's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ForeignOwner {
-    /// The tenant that its environment names: a process of that tenant started it.
+    /// The tenant that its environment names, as that of a process that `mps-manager run` started does; whoever starts a daemon may write
+    /// any name there.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<TenantName>,
-    /// Whether another mps-manager started it.
+    /// Whether a token of an mps-manager is in its environment.
     pub is_managed: bool,
+    /// Whether that was this manager, whose database has lost it.
+    #[serde(default)]
+    pub is_lost: bool,
     /// The systemd service that it is in, as `nvidia-mps.service`.
     pub unit: Option<String>,
+    /// Whether that is a service of a user's own systemd.
+    #[serde(default)]
+    pub is_user_unit: bool,
     /// The container that it is in, by the ID that its engine gave.
     pub container: Option<String>,
-    /// The process that started it and still runs, as `sh (4711)`; `null` where that is the host's first process.
+    /// The process in whose foreground it runs, as `sh (4711)`; `null` where that is the host's first process, and for one in the background.
     pub parent: Option<String>,
 }
 
 impl ForeignOwner {
+    /// Takes the service from the path of its cgroup; names that no unit has are a user's, who makes cgroups of any name below his own.
+    #[must_use]
+    pub fn in_cgroup(mut self, path: Option<&str>) -> Self {
+        let is_name =
+            |name: &str| name.bytes().all(|one| one.is_ascii_alphanumeric() || b":_.\\@-".contains(&one));
+        let Some(path) = path else { return self };
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let unit = parts.iter().rposition(|part| part.ends_with(".service"));
+        let Some(unit) = unit.filter(|at| is_name(parts[*at])) else { return self };
+        self.is_user_unit = parts[..unit].iter().any(|part| part.starts_with("user@"));
+        self.unit = Some(parts[unit].to_owned());
+        self
+    }
+
     /// The service, where its unit is there to run this daemon.
     fn own_unit(&self) -> Option<&str> {
-        let is_other = |unit: &str| HOSTS_OF_OTHERS.contains(&unit) || unit.starts_with("user@");
-        self.unit.as_deref().filter(|unit| !is_other(unit))
+        let is_other = |unit: &str| {
+            HOSTS_OF_OTHERS.contains(&unit) || unit.starts_with(RKE2) || unit.starts_with("user@")
+        };
+        let unit = self.unit.as_deref().filter(|unit| !is_other(unit));
+        // A container may have a systemd of its own, with services that the host does not know.
+        unit.filter(|_| self.container.is_none())
     }
 
     /// Whether something starts another one when it ends.
@@ -51,12 +86,16 @@ impl ForeignOwner {
         self.is_managed || self.own_unit().is_some() || self.parent.is_some()
     }
 
-    /// In words, as `started by a process of tenant batch, in slurmd.service`; empty where nothing is known.
+    /// In words, as `its environment names tenant batch, in slurmd.service`; empty where nothing is known.
     pub fn words(&self) -> String {
-        let tenant = self.tenant.as_ref().map(|tenant| format!("started by a process of tenant {tenant}"));
-        let managed = self.is_managed.then(|| "started by another mps-manager".to_owned());
-        let unit = self.unit.as_ref().map(|unit| format!("in {unit}"));
-        let short = |id: &String| id.chars().take(SHOWN).collect::<String>();
+        let tenant = self.tenant.as_ref().map(|tenant| format!("its environment names tenant {tenant}"));
+        let managed = match (self.is_lost, self.is_managed) {
+            (true, _) => Some("started by this manager, whose database has lost it".to_owned()),
+            (false, true) => Some("started by another mps-manager".to_owned()),
+            (false, false) => None,
+        };
+        let of_user = if self.is_user_unit { " of its user" } else { "" };
+        let unit = self.unit.as_ref().map(|unit| format!("in {unit}{of_user}"));
         let container = self.container.as_ref().map(|id| format!("in container {}", short(id)));
         let parent = self.parent.as_ref().map(|parent| format!("kept by {parent}"));
         let words: Vec<String> = [tenant, managed, unit, container, parent].into_iter().flatten().collect();
@@ -65,35 +104,49 @@ impl ForeignOwner {
 
     /// What to do so that it is gone, and stays gone.
     pub fn remedy(&self, pipe_directory: Option<&str>) -> String {
-        if let Some(tenant) = &self.tenant {
-            return format!(
-                "take the lines that start nvidia-cuda-mps-control out of the script of tenant {tenant}, whose processes have a daemon already"
-            );
+        if self.is_lost {
+            return "take it back with `mps-manager daemon adopt --all-ours`".to_owned();
         }
         if self.is_managed {
             return "give each manager GPUs of its own".to_owned();
         }
+        let end = self.ending(pipe_directory);
+        match &self.tenant {
+            Some(tenant) => format!(
+                "take the lines that start nvidia-cuda-mps-control out of the script of tenant {tenant}, if that started it, since the tenant has a \
+                 daemon already; otherwise {end}"
+            ),
+            None => end,
+        }
+    }
+
+    /// What ends it for good.
+    fn ending(&self, pipe_directory: Option<&str>) -> String {
         if let Some(unit) = self.own_unit() {
+            let (user, whose) = if self.is_user_unit { (" --user", ", as its user,") } else { ("", "") };
             return format!(
-                "`systemctl disable --now {unit}` ends it for good, and with it the work of its clients"
+                "`systemctl{user} disable --now {unit}`{whose} ends it for good, and with it the work of its clients"
             );
         }
         if let Some(id) = &self.container {
-            let short: String = id.chars().take(SHOWN).collect();
-            return format!("end container {short}, or start it without a control daemon of its own");
+            return format!("end container {}, or start it without a control daemon of its own", short(id));
         }
         if let Some(parent) = &self.parent {
             return format!("end {parent} first, which may start another, and then quit it");
         }
         match pipe_directory {
-            Some(path) => {
-                format!(
-                    "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY={path} nvidia-cuda-mps-control`), or adopt it"
-                )
-            }
+            // The path is its starter's to choose.
+            Some(path) => format!(
+                "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control`), or adopt it",
+                quoted(path)
+            ),
             None => "end it, as root or the user that it runs as".to_owned(),
         }
     }
+}
+
+fn short(container: &str) -> String {
+    container.chars().take(SHOWN).collect()
 }
 
 /// A control daemon outside this manager that serves a GPU of one of its daemons.
@@ -139,20 +192,43 @@ mod tests {
 
     #[test]
     fn remedy_fits_who_keeps_it() {
-        let unit = |unit: &str| ForeignOwner { unit: Some(unit.to_owned()), ..ForeignOwner::default() };
+        let within = |path: &str| ForeignOwner::default().in_cgroup(Some(path));
         let batch = TenantName::parse("batch").ok();
+        let contained =
+            ForeignOwner { container: Some("0123456789abcdef".into()), ..ForeignOwner::default() };
         for (owner, is_supervised, remedy) in [
-            (unit("nvidia-mps.service"), true, "`systemctl disable --now nvidia-mps.service`"),
-            (unit("slurmd.service"), false, "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY=/p "),
-            (unit("user@1000.service"), false, "quit it"),
             (
-                ForeignOwner { tenant: batch, ..unit("slurmd.service") },
+                within("/system.slice/nvidia-mps.service"),
+                true,
+                "`systemctl disable --now nvidia-mps.service`",
+            ),
+            (
+                within("/system.slice/slurmd.service"),
                 false,
-                "out of the script of tenant batch",
+                "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY=/p ",
+            ),
+            (within("/system.slice/ssh.service"), false, "quit it"),
+            (within("/system.slice/rke2-agent.service/x"), false, "quit it"),
+            (within("/user.slice/user-7.slice/user@7.service"), false, "quit it"),
+            (
+                within("/user.slice/user-7.slice/user@7.service/app.slice/mps.service"),
+                true,
+                "`systemctl --user disable --now mps.service`, as its user,",
+            ),
+            (within("/user.slice/user-7.slice/user@7.service/a$(id).service"), false, "quit it"),
+            (
+                ForeignOwner { tenant: batch, ..within("/system.slice/slurmd.service") },
+                false,
+                "out of the script of tenant batch, if that started it",
             ),
             (ForeignOwner { is_managed: true, ..ForeignOwner::default() }, true, "GPUs of its own"),
             (
-                ForeignOwner { container: Some("0123456789abcdef".into()), ..unit("docker.service") },
+                ForeignOwner { is_managed: true, is_lost: true, ..ForeignOwner::default() },
+                true,
+                "daemon adopt --all-ours",
+            ),
+            (
+                contained.in_cgroup(Some("/system.slice/docker-0.scope/system.slice/mps.service")),
                 false,
                 "end container 0123456789ab,",
             ),
@@ -168,6 +244,8 @@ mod tests {
             assert_eq!(owner.is_supervised(), is_supervised, "{owner:?}");
         }
         assert!(ForeignOwner::default().remedy(None).starts_with("end it"));
+        let chosen = ForeignOwner::default().remedy(Some("/tmp/a;reboot"));
+        assert!(chosen.contains("CUDA_MPS_PIPE_DIRECTORY='/tmp/a;reboot' "), "{chosen}");
     }
 
     #[test]

@@ -128,6 +128,14 @@ pub enum InventoryError {
         /// The error of the driver.
         detail: String,
     },
+    /// The driver does not report this of such a GPU.
+    #[error("the driver does not report {what} of GPU {gpu}")]
+    NotReported {
+        /// What, in words.
+        what: &'static str,
+        /// The GPU.
+        gpu: GpuUuid,
+    },
     /// The simulated world's files cannot be read or make no sense.
     #[error("the simulated world is not readable: {path}: {detail}")]
     World {
@@ -136,6 +144,13 @@ pub enum InventoryError {
         /// What is wrong with it.
         detail: String,
     },
+}
+
+impl InventoryError {
+    /// Whether it is worth a line in the log: not what is reported elsewhere, or lasts.
+    pub fn is_news(&self) -> bool {
+        !matches!(self, Self::Suspended | Self::Silent { .. } | Self::NotReported { .. })
+    }
 }
 
 /// A version as CUDA counts it (13010) in words (`13.1`); `None` for a number that is none.

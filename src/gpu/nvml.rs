@@ -137,9 +137,13 @@ impl Inventory for NvmlInventory {
         let read_mps = || {
             list(gpu, "nvmlDeviceGetMPSComputeRunningProcesses", || device.mps_running_compute_processes())
         };
+        // Before Volta there is no MPS list of this kind.
+        let read_mps = || read_mps().map(Option::unwrap_or_default);
         let mut mps = read_mps()?;
         let compute =
             list(gpu, "nvmlDeviceGetComputeRunningProcesses", || device.running_compute_processes())?;
+        let not_reported = || InventoryError::NotReported { what: "the processes", gpu: gpu.clone() };
+        let compute = compute.ok_or_else(not_reported)?;
         mps.extend(read_mps()?);
         // One that is on the earlier MPS list only is gone.
         mps.retain(|client| compute.iter().any(|process| process.pid == client.pid));
@@ -166,7 +170,10 @@ impl Inventory for NvmlInventory {
                     .nvml
                     .device_by_uuid(gpu.as_str())
                     .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
-                let minor = device.minor_number().map_err(refused("nvmlDeviceGetMinorNumber", Some(gpu)))?;
+                let minor = optional(device.minor_number(), "nvmlDeviceGetMinorNumber", gpu)?;
+                let not_reported =
+                    || InventoryError::NotReported { what: "the device file", gpu: gpu.clone() };
+                let minor = minor.ok_or_else(not_reported)?;
                 Ok(DeviceFile { gpu: gpu.clone(), path: device_file(minor) })
             })
             .collect()
@@ -183,19 +190,18 @@ fn in_pci_order(mut found: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
     (0..).zip(found).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
 }
 
-/// Reads one of NVML's process lists, which fails when a process starts between its count and its reading.
+/// Reads one of NVML's process lists; `None` where it has no such list of this GPU. It fails when a process starts between its count and its reading.
 fn list(
     gpu: &GpuUuid,
     call: &'static str,
     read: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>,
-) -> Result<Vec<ProcessInfo>, InventoryError> {
+) -> Result<Option<Vec<ProcessInfo>>, InventoryError> {
     let mut attempt = 1;
     loop {
         match read() {
             Err(NvmlError::InsufficientSize(_)) if attempt < LIST_ATTEMPTS => attempt += 1,
-            // Before Volta there is no MPS list of this kind.
-            Err(NvmlError::NotSupported) => return Ok(Vec::new()),
-            outcome => return outcome.map_err(refused(call, Some(gpu))),
+            Err(NvmlError::NotSupported) => return Ok(None),
+            outcome => return outcome.map(Some).map_err(refused(call, Some(gpu))),
         }
     }
 }

@@ -45,6 +45,13 @@ pub struct SimInventory {
 }
 
 impl SimInventory {
+    /// Refuses a fact that the driver of this GPU does not report.
+    fn refuse_unreported(&self, gpu: &GpuUuid, fact: &str, what: &'static str) -> Result<(), InventoryError> {
+        let known = self.read_world()?.gpus.into_iter().find(|known| known.uuid == *gpu);
+        let is_unreported = known.is_some_and(|known| known.unreported.iter().any(|one| one == fact));
+        if is_unreported { Err(InventoryError::NotReported { what, gpu: gpu.clone() }) } else { Ok(()) }
+    }
+
     /// Opens the world in a directory, which must describe its GPUs already.
     pub fn open(world: &Path) -> Result<Self, InventoryError> {
         let absent = world.join(ABSENT);
@@ -143,7 +150,7 @@ impl Inventory for SimInventory {
                     index,
                     mig_enabled: gpu.mig_enabled || self.is_marked(&gpu.uuid, MIG),
                     present: true,
-                    device_file: Some(self.device_file(gpu.minor)),
+                    device_file: reported("device_file").then(|| self.device_file(gpu.minor)),
                     sms: reported("sms").then_some(gpu.sms),
                     compute_capability: reported("compute_capability").then_some(ComputeCapability {
                         major: gpu.compute_capability[0],
@@ -167,6 +174,7 @@ impl Inventory for SimInventory {
         if self.is_marked(gpu, LOST) || !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
             return Err(InventoryError::UnknownGpu(gpu.clone()));
         }
+        self.refuse_unreported(gpu, "processes", "the processes")?;
         let live = self.live_processes(gpu)?;
         Ok(live
             .into_iter()
@@ -200,6 +208,7 @@ impl Inventory for SimInventory {
             .map(|uuid| {
                 let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);
                 let gpu = gpu.ok_or_else(|| InventoryError::UnknownGpu(uuid.clone()))?;
+                self.refuse_unreported(uuid, "device_file", "the device file")?;
                 Ok(DeviceFile { gpu: uuid.clone(), path: self.device_file(gpu.minor) })
             })
             .collect()

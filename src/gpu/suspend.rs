@@ -96,7 +96,14 @@ impl Suspendable {
         };
         let gpus = open.gpus()?;
         let uuids: Vec<GpuUuid> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-        let device_files = open.device_files(&uuids)?.into_iter().map(|file| (file.gpu, file.path)).collect();
+        let mut device_files = Vec::new();
+        for gpu in &uuids {
+            match open.device_files(std::slice::from_ref(gpu)) {
+                Err(InventoryError::NotReported { .. }) => {}
+                files => device_files.extend(files?),
+            }
+        }
+        let device_files = device_files.into_iter().map(|file| (file.gpu, file.path)).collect();
         Ok(SuspendedGpus { driver: open.driver()?, gpus, device_files })
     }
 

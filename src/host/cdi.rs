@@ -9,8 +9,8 @@ use serde_json::Value;
 /// Where container engines find them.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Makes a specification with a device for each GPU.
-pub const GENERATE: &str = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml";
+/// Makes a specification with a device for each GPU, by index and by UUID; older toolkits take the last one alone.
+pub const GENERATE: &str = "nvidia-ctk cdi generate --device-name-strategy=index --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml";
 
 /// Every specification in these directories that can be read.
 pub fn specifications(directories: &[PathBuf]) -> Vec<(PathBuf, Value)> {

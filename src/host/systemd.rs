@@ -126,13 +126,23 @@ pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let text =
                 name.ends_with(".service").then(|| fs::read_to_string(entry.path()).unwrap_or_default());
-            let starts = |line: &str| line.trim_start().starts_with("Exec") && line.contains(program);
+            let starts = |line: &str| line.trim_start().starts_with("ExecStart=") && line.contains(program);
             // A masked one is a link to /dev/null, and hides the weaker ones.
             found.entry(name).or_insert(text.is_some_and(|text| text.lines().any(starts)));
         }
     }
     let named = found.into_iter().filter(|(_, starts)| *starts).map(|(name, _)| name);
     named.filter(|name| is_enabled(root, name)).collect()
+}
+
+/// Whether a link is one to a unit, or to an instance of a template.
+fn is_of(link: &str, unit: &str) -> bool {
+    let instance = || {
+        let (template, kind) = unit.split_once("@.")?;
+        let (of, instance) = link.split_once('@')?;
+        Some(of == template && instance.ends_with(&format!(".{kind}")))
+    };
+    link == unit || instance().unwrap_or_default()
 }
 
 /// Whether something wants a unit.
@@ -142,7 +152,7 @@ fn is_enabled(root: &Path, unit: &str) -> bool {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let is_list = name.ends_with(".wants") || name.ends_with(".requires");
-        is_list && entry.path().join(unit).symlink_metadata().is_ok()
+        is_list && links(&entry.path()).any(|link| is_of(&link.file_name().to_string_lossy(), unit))
     })
 }
 
@@ -192,8 +202,15 @@ mod tests {
         assert_eq!(found(), [] as [&str; 0], "nothing wants it");
         write("etc/systemd/system/multi-user.target.wants/nvidia-mps.service", "");
         assert_eq!(found(), ["nvidia-mps.service"]);
-        write("etc/systemd/system/nvidia-mps.service", "");
+        write(
+            "etc/systemd/system/nvidia-mps.service",
+            "[Service]\nExecStop=/usr/bin/nvidia-cuda-mps-control\n",
+        );
         assert_eq!(found(), [] as [&str; 0], "masked, or another one");
+        write("usr/lib/systemd/system/mps@.service", starts);
+        assert_eq!(found(), [] as [&str; 0]);
+        write("etc/systemd/system/multi-user.target.wants/mps@0.service", "");
+        assert_eq!(found(), ["mps@.service"]);
     }
 
     #[test]

@@ -100,6 +100,7 @@ fn search(
                     None => unproven.push(gpu.clone()),
                 }
             }
+            Err(InventoryError::NotReported { .. }) => unproven.push(gpu.clone()),
             Err(error) => return Err(error),
         }
     }

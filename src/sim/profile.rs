@@ -126,7 +126,15 @@ const MODELS: &[Model] = &[
         compute_capability: [8, 7],
         gpcs: &[4, 4],
         ids: IdModel::Strided(8),
-        unreported: &["memory", "compute_mode", "pci", "sms", "compute_capability"],
+        unreported: &[
+            "memory",
+            "compute_mode",
+            "pci",
+            "sms",
+            "compute_capability",
+            "processes",
+            "device_file",
+        ],
     },
     Model {
         word: "p100",

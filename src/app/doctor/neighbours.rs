@@ -183,7 +183,10 @@ impl Examination {
             })
             .collect();
         self.add(if found.is_empty() {
-            Check::ok("mps_services", "no enabled service of systemd starts a control daemon")
+            Check::ok(
+                "mps_services",
+                "no enabled service of systemd names the control program in its ExecStart=",
+            )
         } else {
             Check::each("mps_services", CheckVerdict::Warn, found)
         });

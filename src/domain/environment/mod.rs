@@ -129,7 +129,7 @@ pub fn as_shell(variables: &[(String, String)]) -> String {
 }
 
 /// The value in single quotes, unless it is plain.
-fn quoted(value: &str) -> String {
+pub(crate) fn quoted(value: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./,=:+".contains(&b);
     if !value.is_empty() && value.bytes().all(plain) {
         return value.to_owned();

@@ -65,7 +65,7 @@ kinds! {
         "End these processes and start them with mps-manager run; where the pipe directory is missing in their mount namespace, hand the tenant's directory to their container (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.";
     SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
         "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
-    GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: the two take turns on it, and no limit here counts its clients.",
+    GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
         "The detail names it, who keeps it, and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
         "Look at the client: it may have changed its own MPS environment, which escapes limits that only the environment enforces. If it has, terminate it.";

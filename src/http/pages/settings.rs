@@ -14,7 +14,6 @@ use super::routes::PageRoutes;
 use super::{page, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
-use crate::domain::gpu::cuda_version;
 use crate::domain::host_file;
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, MaintenanceState};
@@ -86,7 +85,7 @@ struct LoginUrlPage {
 impl HostPart {
     /// The CUDA version that the MPS programs are of.
     fn mps_cuda_version(&self) -> String {
-        cuda_version(self.view.mps_binary_version)
+        self.view.mps_cuda_version()
     }
 
     /// When maintenance began.

@@ -103,12 +103,14 @@ async fn ask_daemon(
     // Up to CUDA 12.4 an option that it does not know makes it overlook all of them, and no daemon starts.
     let (started, knows_option) = match start(program, &spec).await {
         Ok(started) => (started, true),
-        Err(refused) => {
-            // Another user than root is told that only root may have it.
+        // Another user than root is told that only root may have it.
+        Err(refused @ DaemonStartError::NoDaemon { .. }) => {
             let knows_option = refused.to_string().contains(MULTI_USER);
             let started = start(program, &StartSpec { multi_user: None, ..spec }).await;
             (started.map_err(|error: DaemonStartError| error.to_string())?, knows_option)
         }
+        // That it was late, say, says nothing of what it knows.
+        Err(other) => return Err(other.to_string()),
     };
     let control = Control::new(program, pipe_directory);
     let asked = ask(&control).await.map_err(|error| error.to_string());

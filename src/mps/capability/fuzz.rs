@@ -37,7 +37,7 @@ fn versions() {
                 binary_version: version,
                 commands: BTreeSet::new(),
                 options: BTreeSet::new(),
-                describes_itself: true,
+                version_from: VersionSource::Program,
                 program: PathBuf::new(),
             };
             assert!(text.contains(&version.to_string()) || text.contains(&format!("0{version}")));

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use self::error::OLDEST;
 pub use self::error::ProbeError;
+pub use self::help::words;
 use super::binaries::InstalledProgram;
 use crate::domain::capability::{CapabilityName, HostCapability, RunningDriver};
 use crate::domain::gpu::cuda_version;
@@ -48,10 +49,21 @@ pub struct Capability {
     /// The options that `--help` lists, with their dashes, short and long: `-d`, `--daemon`; of a program that does not describe itself,
     /// `-multiuser-server` where it takes it.
     pub options: BTreeSet<String>,
-    /// Whether it says by itself what it is, as all do from driver 580 on.
-    pub describes_itself: bool,
+    /// Where the version is from.
+    pub version_from: VersionSource,
     /// The program.
     pub program: PathBuf,
+}
+
+/// Where the version of a control program is known from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionSource {
+    /// It says it, as all do from driver 580 on.
+    Program,
+    /// It is the driver's.
+    Driver,
+    /// What it knows: it is that version or a later one.
+    Commands,
 }
 
 /// Learns what a control program can do.
@@ -65,22 +77,24 @@ pub async fn probe(
 ) -> Result<Capability, ProbeError> {
     let own = help::read(program, place).await?;
     let of_driver = driver.and_then(|driver| version_number(driver.cuda.as_deref()?));
-    let describes_itself = own.is_some();
-    let (version, commands, options) = match own {
-        Some(own) => (own.version, own.commands, own.options),
+    let (version, version_from, commands, options) = match own {
+        Some(own) => (own.version, VersionSource::Program, own.commands, own.options),
         None => {
             if let Some(version) = of_driver.filter(|version| *version < OLDEST) {
                 return Err(too_old(program, version));
             }
             let (commands, options) = ask::commands(program, place).await?;
             // Without the driver's word, what it knows is the only hint.
-            let least = if commands.contains("get_server_status") { GUARDED_SINCE } else { OLDEST };
+            let least = match commands.contains("get_server_status") {
+                _ if options.contains(ask::MULTI_USER) => MULTI_USER_SINCE,
+                true => GUARDED_SINCE,
+                false => OLDEST,
+            };
             // Under a driver whose own program would say its version, this one is another's.
-            (
-                of_driver.filter(|version| *version < DESCRIBES_ITSELF_SINCE).unwrap_or(least),
-                commands,
-                options,
-            )
+            let of_driver = of_driver.filter(|version| *version < DESCRIBES_ITSELF_SINCE);
+            let (version, from) = of_driver
+                .map_or((least, VersionSource::Commands), |version| (version, VersionSource::Driver));
+            (version, from, commands, options)
         }
     };
     if version < OLDEST {
@@ -91,13 +105,7 @@ pub async fn probe(
         let why = format!("does not know {}", missing.join(", "));
         return Err(ProbeError::TooOld { path: program.path.clone(), why });
     }
-    Ok(Capability {
-        binary_version: version,
-        commands,
-        options,
-        describes_itself,
-        program: program.path.clone(),
-    })
+    Ok(Capability { binary_version: version, commands, options, version_from, program: program.path.clone() })
 }
 
 fn too_old(program: &InstalledProgram, version: u32) -> ProbeError {
@@ -142,7 +150,7 @@ impl Capability {
             binary_version: 0,
             commands: BTreeSet::new(),
             options: BTreeSet::new(),
-            describes_itself: false,
+            version_from: VersionSource::Commands,
             program: program.path.clone(),
         }
     }
@@ -151,8 +159,8 @@ impl Capability {
     /// so its file is read anew.
     pub fn other_driver(&self, driver: &RunningDriver) -> Option<String> {
         let of_driver = driver.cuda.as_deref().and_then(version_number);
-        let is_older =
-            !self.describes_itself && of_driver.is_some_and(|version| version >= DESCRIBES_ITSELF_SINCE);
+        let is_older = self.version_from != VersionSource::Program
+            && of_driver.is_some_and(|version| version >= DESCRIBES_ITSELF_SINCE);
         other_driver(&self.program, program_file::driver(&self.program).as_deref(), driver, is_older)
     }
 
@@ -245,9 +253,15 @@ impl Capability {
         if self.binary_version >= STATIC_SINCE { 60 } else { 48 }
     }
 
-    /// The version as CUDA writes it, `13.0`.
+    /// The version as CUDA writes it, `13.0`; `12.4 or later` where it is known by what the program can do alone.
     pub fn cuda_version(&self) -> String {
-        cuda_version(self.binary_version)
+        let version = cuda_version(self.binary_version);
+        if self.is_least() { format!("{version} or later") } else { version }
+    }
+
+    /// Whether the version is known by what the program can do alone, so that it may be a later one.
+    pub fn is_least(&self) -> bool {
+        self.version_from == VersionSource::Commands && self.binary_version > 0
     }
 }
 

@@ -29,7 +29,7 @@ fn version_13_0_capabilities_are_read() {
         binary_version: 13_000,
         commands,
         options,
-        describes_itself: true,
+        version_from: VersionSource::Program,
         program: PathBuf::new(),
     };
     let lacking = capability.lacks_static().expect("13.0 has none");
@@ -49,9 +49,11 @@ fn missing_capabilities_name_the_version_they_need() {
         binary_version: 12_020,
         commands,
         options: BTreeSet::new(),
-        describes_itself: true,
+        version_from: VersionSource::Program,
         program: PathBuf::new(),
     };
+    let guessed = Capability { version_from: VersionSource::Commands, ..old.clone() };
+    assert_eq!((guessed.cuda_version().as_str(), guessed.is_least()), ("12.2 or later", true));
     let listed = old.list();
     assert!(listed.iter().all(|one| !one.available), "{listed:?}");
     for (one, version) in listed.iter().zip(["13.1", "12.5", "12.4", "13.0", "12.4"]) {

@@ -21,6 +21,9 @@ use super::{DEFAULT_PIPE_DIRECTORY, LOG_ENV, MULTI_USER_OPTIONS, PIPE_ENV, TOKEN
 /// Where a daemon's logs go when its environment does not say (FACTS.md, "Starting, stopping, dying").
 const DEFAULT_LOG_DIRECTORY: &str = "/var/log/nvidia-mps";
 
+/// The longest name of a program that is shown.
+const LONGEST_NAME: usize = 64;
+
 /// A control daemon that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
@@ -213,19 +216,21 @@ fn owner(pid: u32, environment: Option<&Surroundings>) -> ForeignOwner {
     let named = |parent: u32| {
         let program = process::command(parent)?.into_iter().next()?;
         let name = Path::new(&program).file_name()?.to_string_lossy().into_owned();
-        // systemd takes over what its starter has left, that of a user too.
+        // systemd takes over what its starter has left, that of a user too. The name is its starter's to choose.
+        let name: String = name.chars().filter(|one| !one.is_control()).take(LONGEST_NAME).collect();
         (name != "systemd").then(|| format!("{name} ({parent})"))
     };
-    ForeignOwner {
+    let owner = ForeignOwner {
         tenant: environment.and_then(|environment| environment.tenant.clone()),
         is_managed: environment.is_some_and(|environment| environment.token.is_some()),
-        unit: systemd::service(pid),
         container: container_of(pid),
         // One in the background has lost its starter, and its parent is whoever takes over such processes.
         parent: process::parent(pid)
             .filter(|parent| *parent > 1 && !process::leads_session(pid))
             .and_then(named),
-    }
+        ..ForeignOwner::default()
+    };
+    owner.in_cgroup(systemd::cgroup(pid).as_deref())
 }
 
 /// Who keeps the control daemon that this process is.

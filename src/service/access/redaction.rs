@@ -345,14 +345,18 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
         && !names_others
         && matches!(
             incident.kind,
-            IncidentKind::Breach | IncidentKind::ClientRefused | IncidentKind::UnknownOutcome
+            IncidentKind::Breach
+                | IncidentKind::ClientRefused
+                | IncidentKind::UnknownOutcome
+                | IncidentKind::GpuShared
         );
     let loses_work = incident.kind.loses_work();
     // Others' processes are counted in it, and are in its events.
     let own = incident.suspects.iter().filter(|suspect| is_own(suspect.tenant.as_ref())).count();
     let own = u32::try_from(own).unwrap_or(u32::MAX);
-    let is_shared = matches!(incident.kind, IncidentKind::Bypass | IncidentKind::ClientRefused)
-        && (names_others || incident.occurrences > own);
+    let is_shared =
+        matches!(incident.kind, IncidentKind::Bypass | IncidentKind::ClientRefused | IncidentKind::GpuShared)
+            && (names_others || incident.occurrences > own);
     let (occurrences, events) =
         if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
     let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));

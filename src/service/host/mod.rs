@@ -15,11 +15,10 @@ use crate::domain::admission::memory_of;
 use crate::domain::capability::HostCapability;
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef};
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef, cuda_version};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, shares};
-use crate::gpu::InventoryError;
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
@@ -43,6 +42,10 @@ pub struct HostView {
     /// The version of MPS, 13000 for CUDA 13.0: what `nvidia-cuda-mps-control -v` prints, or else the driver's CUDA version, since before
     /// CUDA 13.0 a program does not print its own.
     pub mps_binary_version: u32,
+    /// Whether that is the least that the version can be, known by what the control program can do: before driver 580 it says none, and
+    /// here the driver does not either.
+    #[serde(default)]
+    pub mps_binary_version_is_least: bool,
     /// What this MPS can do of what depends on its version, and why it cannot do the rest.
     pub capabilities: Vec<HostCapability>,
     /// Most clients per device with this MPS.
@@ -72,6 +75,14 @@ pub struct HostView {
     /// Faults of the manager itself, as of its database or its socket.
     #[serde(default)]
     pub conditions: Vec<Condition>,
+}
+
+impl HostView {
+    /// The CUDA version of the MPS programs, as `13.0` or `12.4 or later`.
+    pub fn mps_cuda_version(&self) -> String {
+        let version = cuda_version(self.mps_binary_version);
+        if self.mps_binary_version_is_least { format!("{version} or later") } else { version }
+    }
 }
 
 /// How daemons are isolated from the manager's own unit on this host.
@@ -231,6 +242,7 @@ impl Service {
             driver_version: driver.driver_version,
             cuda_version: driver.cuda_version,
             mps_binary_version: context.capability.binary_version,
+            mps_binary_version_is_least: context.capability.is_least(),
             capabilities: context.capability.list(),
             client_ceiling: context.capability.client_ceiling(),
             boot_id: context.boot_id.clone(),
@@ -375,7 +387,7 @@ impl Backend {
         let uuid = gpu.clone();
         let processes = match self.query_inventory(move |inventory| inventory.processes(&uuid)).await? {
             Ok(processes) => processes,
-            Err(InventoryError::Suspended | InventoryError::Silent { .. }) => return Ok(None),
+            Err(error) if !error.is_news() => return Ok(None),
             Err(error) => {
                 tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                 return Ok(None);

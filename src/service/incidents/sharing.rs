@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::DaemonName;
-use crate::domain::daemon::{Daemon, DesiredState};
+use crate::domain::daemon::DesiredState;
 use crate::domain::foreign_owner::SharingDaemon;
 use crate::domain::incident::IncidentKind;
+use crate::domain::{DaemonName, TenantName};
 use crate::service::Backend;
 use crate::store::{self, StoreError};
 
@@ -15,38 +15,48 @@ impl Backend {
     /// Compares after each scan that finds something else, and at intervals, for as long as the store is open.
     pub async fn watch_sharing(self: Arc<Self>, every: Duration) {
         let mut tracker = self.reported_intruders(IncidentKind::GpuShared).await;
-        let mut scans = self.parts.fleet.context().foreign_daemons.subscribe();
-        loop {
-            // A daemon may have another GPU meanwhile. Without a scanner there is nothing to see.
-            if tokio::time::timeout(every, scans.changed()).await.is_ok_and(|scanned| scanned.is_err()) {
-                return;
+        let scanner = &self.parts.fleet.context().foreign_daemons;
+        let mut scans = scanner.subscribe();
+        // Before the first scan nothing is known.
+        let mut outcome = scans.changed().await;
+        while outcome.is_ok() {
+            if !self.is_read_only() && !self.parts.store.is_sealed() {
+                let written = async {
+                    let mut next = tracker.clone();
+                    let is_complete = scanner.knows_all_gpus();
+                    self.append_events(next.observe(&self.sharing().await?, is_complete)).await?;
+                    Ok(next)
+                };
+                match written.await {
+                    Ok(next) => tracker = next,
+                    Err(StoreError::Closed) => return,
+                    Err(error) => tracing::warn!(%error, "a control daemon of others could not be recorded"),
+                }
             }
-            if self.is_read_only() || self.parts.store.is_sealed() {
-                continue;
-            }
-            let written = async {
-                let mut next = tracker.clone();
-                self.append_events(next.observe(&self.sharing().await?, true)).await?;
-                Ok(next)
-            };
-            match written.await {
-                Ok(next) => tracker = next,
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!(%error, "a control daemon of others could not be recorded"),
-            }
+            // A daemon may have another GPU meanwhile, or another spec.
+            outcome = tokio::time::timeout(every, scans.changed()).await.unwrap_or(Ok(()));
         }
     }
 
-    /// The control daemons that serve GPUs of each daemon that is to run, and not to share them.
+    /// The control daemons that serve GPUs of each daemon; none of one that is not to run, or may share them.
     async fn sharing(&self) -> Result<BTreeMap<DaemonName, Vec<SharingDaemon>>, StoreError> {
         let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        let tenants = self.stored_tenants().await?;
+        // A name in an environment proves nothing; the user that goes with it, a little.
+        let is_of = |one: &SharingDaemon, name: &TenantName| {
+            tenants.iter().any(|tenant| tenant.name == *name && Some(tenant.spec.uid) == one.uid)
+        };
         let scanner = &self.parts.fleet.context().foreign_daemons;
-        let is_wanted = |daemon: &Daemon| daemon.spec.desired_state == DesiredState::Running;
-        let alone = daemons.into_iter().filter(|daemon| !daemon.spec.share_gpus && is_wanted(daemon));
-        let shared = alone.map(|daemon| {
-            let found = scanner.sharing(&daemon.name, &daemon.spec.gpus);
-            let known = found.into_iter().filter(|one| one.gpus.is_ok());
-            (daemon.name, known.map(|one| one.sharing).collect())
+        let shared = daemons.into_iter().map(|daemon| {
+            let is_wanted = daemon.spec.desired_state == DesiredState::Running && !daemon.spec.share_gpus;
+            let found = if is_wanted { scanner.sharing(&daemon.name, &daemon.spec.gpus) } else { Vec::new() };
+            let known = found.into_iter().filter(|one| one.gpus.is_ok()).map(|one| one.sharing);
+            let known = known.map(|mut one| {
+                let tenant = one.owner.tenant.take();
+                one.owner.tenant = tenant.filter(|name| is_of(&one, name));
+                one
+            });
+            (daemon.name, known.collect())
         });
         Ok(shared.collect())
     }

@@ -236,7 +236,9 @@ impl Driver {
         }
         if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
             let path = self.pipe_directory.display().to_string();
-            let owner = occupant.pid.map(daemon::foreign::owner_of).unwrap_or_default();
+            let mut owner = occupant.pid.map(daemon::foreign::owner_of).unwrap_or_default();
+            // In the own directory of a daemon nobody else starts one with a token.
+            owner.is_lost = owner.is_managed && self.home(false).is_none();
             let who = match (occupant.pid, owner.words()) {
                 (None, _) => "its process cannot be determined".to_owned(),
                 (Some(pid), words) if words.is_empty() => format!("process {pid}"),

@@ -48,6 +48,8 @@ pub(crate) struct DaemonClaim {
 /// Scans the host for control daemons and keeps the last result.
 pub struct ForeignDaemonScanner {
     world: Option<PathBuf>,
+    /// Where this manager's daemons have their directories.
+    own: PathBuf,
     inventory: Arc<dyn Inventory>,
     claims: Mutex<BTreeMap<DaemonName, DaemonClaim>>,
     seen: watch::Sender<Arc<Vec<ForeignDaemon>>>,
@@ -57,10 +59,11 @@ pub struct ForeignDaemonScanner {
 
 impl ForeignDaemonScanner {
     /// A scanner for the host of this inventory; `extra_env` is the environment of a simulated host's processes.
-    pub fn new(inventory: Arc<dyn Inventory>, extra_env: &[(OsString, OsString)]) -> Self {
+    pub fn new(inventory: Arc<dyn Inventory>, own: PathBuf, extra_env: &[(OsString, OsString)]) -> Self {
         let world = extra_env.iter().find(|(name, _)| name == "MPS_SIM_WORLD");
         Self {
             world: world.map(|(_, directory)| directory.into()),
+            own,
             inventory,
             claims: Mutex::default(),
             seen: watch::channel(Arc::default()).0,
@@ -81,9 +84,15 @@ impl ForeignDaemonScanner {
 
     /// Every control daemon of the host, ours included, as of now.
     pub async fn scan(&self) -> Arc<Vec<ForeignDaemon>> {
-        let (world, inventory) = (self.world.clone(), Arc::clone(&self.inventory));
+        let (world, own, inventory) = (self.world.clone(), self.own.clone(), Arc::clone(&self.inventory));
         let scanned = tokio::task::spawn_blocking(move || {
-            let running = foreign::running(world.as_deref());
+            let mut running = foreign::running(world.as_deref());
+            for daemon in &mut running {
+                let around = daemon.environment.as_ref().ok();
+                // One of ours, or one that our database has lost.
+                daemon.owner.is_lost = around
+                    .is_some_and(|around| around.token.is_some() && around.pipe_directory.starts_with(&own));
+            }
             // A host on which no daemon runs, ours or not, need not ask the driver.
             let gpus = if running.is_empty() { Ok(Vec::new()) } else { inventory.known_gpus() };
             let gpus = gpus.map_err(|error| error.to_string());
@@ -169,6 +178,13 @@ impl ForeignDaemonScanner {
             claim.process == Some(daemon.identity) || (token.is_some() && claim.token.as_ref() == token)
         })?;
         Some((name.clone(), claim.observed))
+    }
+
+    /// Whether the GPUs of every daemon of the last scan that is not ours are known.
+    pub fn knows_all_gpus(&self) -> bool {
+        let seen = self.seen.borrow().clone();
+        let unknown = seen.iter().filter(|one| one.gpus.is_err() && is_alive(one.daemon.identity));
+        unknown.filter(|one| self.owner(&one.daemon).is_none()).count() == 0
     }
 
     /// The daemons of the last scan that may share a GPU with this one: not its own, nor one that this manager keeps,

@@ -23,7 +23,6 @@ use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, MemoryLimit, ThreadPercentage};
-use crate::gpu::InventoryError;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError};
 use crate::mps::{Command, ControlChannel, ControlSession, DeviceSelector, SessionError};
@@ -415,7 +414,7 @@ async fn clients(
             .map(|gpu| {
                 let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
                     // Reported already where the driver was suspended or timed out; the clients' memory is unknown meanwhile.
-                    if !matches!(error, InventoryError::Suspended | InventoryError::Silent { .. }) {
+                    if error.is_news() {
                         tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                     }
                     Vec::new()

@@ -112,7 +112,11 @@ impl ScriptedHost {
         let context = SupervisorContext {
             clock: Clock::on_tokio_time(1_800_000_000_000),
             control_program: Arc::new(script.clone()),
-            foreign_daemons: ForeignDaemonScanner::new(Arc::clone(&inventory), &world),
+            foreign_daemons: ForeignDaemonScanner::new(
+                Arc::clone(&inventory),
+                "/run/mps-manager/daemons".into(),
+                &world,
+            ),
             check_interval: CHECK_INTERVAL,
             poll: POLL_INTERVAL,
             deadline: DEADLINE,

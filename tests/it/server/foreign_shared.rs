@@ -60,7 +60,7 @@ fn job_daemon_is_incident_with_its_tenant() {
         assert!(summary.contains(words), "{words} is not in {summary}");
     }
     let message = condition(&host.daemon("gpu0"), "SharesGpu").unwrap()["message"].clone();
-    assert!(message.as_str().unwrap().contains("started by a process of tenant batch"), "{message}");
+    assert!(message.as_str().unwrap().contains("its environment names tenant batch"), "{message}");
     let listed = &host.foreign_daemons()[0];
     assert_eq!((&listed["owner"]["tenant"], &listed["owner"]["parent"]), (&json!("batch"), &json!(null)));
     assert!(listed["remedy"].as_str().unwrap().starts_with("take the lines"), "{listed}");
@@ -78,6 +78,23 @@ fn job_daemon_is_incident_with_its_tenant() {
     let kinds: Vec<&str> =
         kinds.as_array().unwrap().iter().map(|one| one["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["foreign_daemon.ended", "foreign_daemon.appeared"]);
+}
+
+#[test]
+fn sharing_that_is_allowed_ends_its_incident() {
+    let host = InProcess::ready();
+    let foreign = host.foreign("theirs", "1");
+    let open = incident(&host, "gpu_shared", |one| one["state"] == "open");
+    let mut spec = host.daemon("gpu1")["spec"].clone();
+    spec["share_gpus"] = json!(true);
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    assert_eq!(incident(&host, "gpu_shared", recovered)["id"], open["id"]);
+    spec["share_gpus"] = json!(false);
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    incident(&host, "gpu_shared", |one| one["state"] == "open");
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
+    incident(&host, "gpu_shared", recovered);
+    foreign.quit();
 }
 
 #[test]

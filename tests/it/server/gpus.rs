@@ -58,8 +58,19 @@ fn gpu_that_reports_less_is_managed() {
         examined.is("compute_capability", if unreported > 1 { "skipped" } else { "ok" }, "");
         examined.is("compute_mode", if unreported > 1 { "skipped" } else { "ok" }, "");
     }
-    // Nothing is set that could not be restored.
+    // An unreported list of processes is no empty one.
     let host = InProcess::ready_of("orinx1", "");
+    let client = host.client("demo");
+    assert_eq!(host.api().get("/api/v1/gpus/0").ok()["processes"], json!(null));
+    super::doctor::examine(&host).is("outside_mps", "skipped", "does not report the processes of GPU");
+    drop(client);
+    let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 20}));
+    let proof =
+        host.api().succeeds(&begun)["steps"].as_array().unwrap().last().unwrap()["outcome"].to_string();
+    assert!(proof.contains("not proven for GPU-"), "{proof}");
+    host.api().succeeds(&host.api().delete("/api/v1/host/maintenance"));
+    host.await_ready();
+    // Nothing is set that could not be restored.
     let exclusive = json!({"gpus": ["0"], "compute_mode": "exclusive_process"});
     let refused = host.api().put("/api/v1/daemons/gpu0", &exclusive).problem(409, "conflict");
     assert!(refused.to_string().contains("could not be restored"), "{refused}");

@@ -10,7 +10,6 @@ use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, wit
 use crate::cli::status::{attention, names};
 use crate::cli::tenant::{MARK, clients_of, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
-use crate::domain::gpu::cuda_version;
 use crate::domain::incident::IncidentState;
 use crate::domain::memory::Bytes;
 use crate::domain::printable::printable;
@@ -124,7 +123,7 @@ fn heading(state: &TopState, width: usize) -> Line<'static> {
         counted(host.gpus, "GPU"),
         counted(state.data.clients.len(), "client"),
         host.driver_version,
-        cuda_version(host.mps_binary_version)
+        host.mps_cuda_version()
     );
     Line::styled(cut(&text, width), bold())
 }
