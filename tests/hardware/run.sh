@@ -9,7 +9,7 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
-#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, namespace, incidents (two GPUs), or all, which is the default; deaths and
+#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, namespace, rootless, incidents (two GPUs), or all, which is the default; deaths and
 #                   wedges, 200 rounds of each (ROUNDS in the environment), run only by name
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
@@ -34,8 +34,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
 case $part in
-all | one-gpu | living-host | layout | access | sharing | namespace | incidents | deaths | wedges) ;;
-*) echo "--part is all, one-gpu, living-host, layout, access, sharing, namespace, incidents, deaths or wedges, and not $part" >&2; exit 2 ;;
+all | one-gpu | living-host | layout | access | sharing | namespace | rootless | incidents | deaths | wedges) ;;
+*) echo "--part is all, one-gpu, living-host, layout, access, sharing, namespace, rootless, incidents, deaths or wedges, and not $part" >&2; exit 2 ;;
 esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
@@ -53,6 +53,8 @@ esac
 . "$here/sharing.sh"
 # shellcheck source=tests/hardware/namespace.sh
 . "$here/namespace.sh"
+# shellcheck source=tests/hardware/rootless.sh
+. "$here/rootless.sh"
 # shellcheck source=tests/hardware/incidents.sh
 . "$here/incidents.sh"
 # shellcheck source=tests/hardware/rounds.sh
@@ -182,6 +184,11 @@ esac
 case $part in
 all | namespace)
     tenant_in_a_mount_namespace
+    ;;
+esac
+case $part in
+all | rootless)
+    without_root
     ;;
 esac
 case $part in
