@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from host import BINARY, eventually, of_process
@@ -159,6 +160,8 @@ def play(side):
         yield "start_server -uid 0", side.call(lines=["start_server -uid 0"])[:2]
         eventually("the server ends", lambda: sum("exited with status" in line for line in side.log()) > ended)
         yield "after the server", side.call(lines=["get_server_list", "ps"])
+    # A session may be answered before it is logged.
+    eventually("the log is at rest", lambda: (before := side.log()) and not time.sleep(0.5) and before == side.log())
     # Which of two processes writes first is nobody's promise, so the lines of a server are sorted among themselves.
     lines = [re.sub(r"^\[[-0-9 :.]+ (\w+) +\d+\] ", r"\1: ", side.same(line)) for line in side.log()]
     of_servers = [line for line in lines if "erver N" in line or "Shm" in line or "new server" in line]
