@@ -56,7 +56,16 @@ class OldHost(Host):
         return done.stdout + done.stderr, done.returncode
 
     def daemon(self, name="gpu0", fresh=True):
-        return self.api("GET", f"/daemons/{name}?fresh={str(fresh).lower()}")
+        def read():
+            try:
+                return self.api("GET", f"/daemons/{name}?fresh={str(fresh).lower()}")
+            except Refused as refused:
+                # A daemon that dies as it is asked has no answer.
+                if refused.problem["status"] != 503:
+                    raise
+                return None
+
+        return eventually("the daemon is read", read)
 
     def condition(self, kind, name="gpu0"):
         conditions = self.daemon(name, fresh=False)["status"]["conditions"]
