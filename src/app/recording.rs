@@ -108,11 +108,6 @@ impl Recorder {
         Ok(Self { platform, gpu, place: place.to_owned() })
     }
 
-    /// The GPU.
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
-
     /// What is going to be done, for its owner to agree to.
     pub fn words(&self) -> String {
         format!(

@@ -1,8 +1,7 @@
 //! `mps-manager record`: what static partitions answer on a GPU, as a file to send, and what such a file shows here.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +14,7 @@ use super::output::{DIFFERS, line, remark};
 use crate::app::recording::{Recorder, Recording};
 use crate::config::Config;
 use crate::domain::count::counted;
+use crate::host::own_directory::OwnDirectory;
 
 /// What is recorded, or read.
 #[derive(Debug, Args)]
@@ -42,9 +42,9 @@ pub(super) struct RecordArgs {
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-    let place = OwnPlace::new().map_err(|error| error.to_string())?;
+    let place = OwnDirectory::new().map_err(|error| error.to_string())?;
     let config = Config { sim: args.sim.clone(), mps_dir: args.mps_dir.clone(), ..Config::default() };
-    let recorder = || Recorder::new(config, args.gpu, &place.0);
+    let recorder = || Recorder::new(config, args.gpu, place.path());
     if args.check {
         let text =
             fs::read_to_string(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;
@@ -89,24 +89,6 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
         recording.gpu.name
     );
     Ok(ExitCode::SUCCESS)
-}
-
-/// A directory of this process alone, removed with all that is in it.
-struct OwnPlace(PathBuf);
-
-impl OwnPlace {
-    fn new() -> io::Result<Self> {
-        // A pipe directory may be 82 bytes long.
-        let path = std::env::temp_dir().join(format!("mps-record-{}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for OwnPlace {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn indented(text: &str) -> String {

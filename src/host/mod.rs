@@ -13,6 +13,7 @@ pub mod files;
 mod fuzz;
 pub mod memory;
 pub mod mounts;
+pub mod own_directory;
 mod peer;
 pub mod process;
 pub mod seqpacket;

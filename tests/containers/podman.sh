@@ -47,19 +47,7 @@ leave() {
 containers=(busy loop)
 trap leave EXIT
 
-# until_true WHAT COMMAND...: waits for it, up to 60 s.
-until_true() {
-    local what=$1 end=$((SECONDS + 60))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || fail "never happened: $what"
-        sleep 0.1
-    done
-    say "ok: $what"
-}
-refuses() { ! "$@"; }
-# field NAME: its first value in JSON that has no other field of that name before it.
-field() { grep -o "\"$1\": *[^,}]*" | head -n 1 | sed 's/^[^:]*: *//; s/^"//; s/"$//'; }
+. tests/host/waiting.sh
 mps() { MPS_MANAGER_RUNTIME_DIR="$work/run" "$binary" "$@"; }
 listed() { grep -q '"name": "web"' "$specification"; }
 # is_client JSON: what a client saw is the tenant's share, and no more memory than its limit.

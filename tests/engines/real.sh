@@ -11,20 +11,8 @@ chmod 755 "$work"
 
 in_root=$repository/tests/engines/in_root.sh
 
-# until_true WHAT COMMAND...: waits for it, up to 60 s.
-until_true() {
-    local what=$1 end=$((SECONDS + 60))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || fail "never happened: $what"
-        sleep 0.1
-    done
-    say "ok: $what"
-}
-refuses() { ! "$@"; }
+. "$repository/tests/host/waiting.sh"
 mps() { "$binary" "$@"; }
-# field NAME: its first value in JSON that has no other field of that name before it.
-field() { grep -o "\"$1\": *[^,}]*" | head -n 1 | sed 's/^[^:]*: *//; s/^"//; s/"$//'; }
 # is_client OUTPUT [GIB]: what a client says in it is the tenant's: 32 SMs of 132, and no more memory than its limit.
 is_client() {
     local seen limit=${2:-2}

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Examination;
 use crate::app::CONTROL_PROGRAM;
@@ -11,6 +10,7 @@ use crate::app::platform::open_nvml;
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
+use crate::host::own_directory::OwnDirectory;
 use crate::host::signal::WORLD_ENV;
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, Capability, capability};
@@ -105,10 +105,9 @@ impl Examination {
                 let probed = capability::probe(
                     &binaries.installed(environment),
                     self.running_driver.as_ref(),
-                    &own.join(CONTROL_PROGRAM),
+                    &own.path().join(CONTROL_PROGRAM),
                 )
                 .await;
-                let _ = fs::remove_dir_all(own);
                 probed.map_err(|error| error.to_string())
             }
             Err(error) => Err(format!("there is no directory to ask the control program in: {error}")),
@@ -143,13 +142,11 @@ impl Examination {
 
 impl Examination {
     /// A directory of this process's own, in which an old control program can be asked, with what the manager was told by it.
-    fn directory_for_asking(&self) -> std::io::Result<PathBuf> {
-        let number = getrandom::u64().map_err(std::io::Error::other)?;
-        let own = std::env::temp_dir().join(format!("mps-manager-doctor-{number:016x}"));
-        fs::DirBuilder::new().mode(0o700).create(&own)?;
+    fn directory_for_asking(&self) -> std::io::Result<OwnDirectory> {
+        let own = OwnDirectory::new()?;
         let kept = Path::new(CONTROL_PROGRAM).with_extension("json");
         // Who may not read it asks.
-        let _ = fs::copy(self.config.runtime_dir.join(&kept), own.join(&kept));
+        let _ = fs::copy(self.config.runtime_dir.join(&kept), own.path().join(&kept));
         Ok(own)
     }
 }

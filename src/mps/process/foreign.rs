@@ -3,6 +3,7 @@
 //! Nothing here talks to a daemon or believes what can be forged: neither its pid file nor its log is read. What may
 //! not be read, as another user's environment, is said and not guessed.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -142,10 +143,7 @@ pub fn stranded(pipe_directory: &Path) -> Vec<Identity> {
     let is_stranded = |server: &Identity| {
         let followed = process::parent(server.pid).is_some_and(is_control);
         let variables = process::environ(server.pid).unwrap_or_default();
-        let text = |wanted: &str| {
-            let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
-            Some(value.to_string_lossy().into_owned())
-        };
+        let text = |wanted: &str| text_of(&variables, wanted);
         !followed && surroundings(server.pid, text).reachable == Ok(here)
     };
     servers.filter(is_stranded).collect()
@@ -178,10 +176,7 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
     let uid = process::uid(pid);
     let environment = match environment {
         Some(variables) => {
-            let text = |wanted: &str| {
-                let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
-                Some(value.to_string_lossy().into_owned())
-            };
+            let text = |wanted: &str| text_of(&variables, wanted);
             let theirs = text(WORLD_ENV);
             let same_host = match (world, &theirs) {
                 (None, None) => true,
@@ -236,11 +231,14 @@ fn owner(pid: u32, environment: Option<&Surroundings>) -> ForeignOwner {
 /// Who keeps the control daemon that this process is.
 pub fn owner_of(pid: u32) -> ForeignOwner {
     let variables = process::environ(pid).unwrap_or_default();
-    let text = |wanted: &str| {
-        let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
-        Some(value.to_string_lossy().into_owned())
-    };
+    let text = |wanted: &str| text_of(&variables, wanted);
     owner(pid, Some(&surroundings(pid, text)))
+}
+
+/// A variable of an environment, as text.
+fn text_of(variables: &[(OsString, OsString)], wanted: &str) -> Option<String> {
+    let (_, value) = variables.iter().find(|(name, _)| name == wanted)?;
+    Some(value.to_string_lossy().into_owned())
 }
 
 fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings {
