@@ -1,5 +1,6 @@
 # The hardware scenario of a user without rights: directories, a control daemon and tenants that are all his. Sourced by run.sh.
 
+JOB_WITHOUT_ROOT=$(readlink -f "$here/../../deploy/slurm/job-without-root.sh")
 NOBODY=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 
 # as_nobody COMMAND...: as that user, with nothing of the caller's environment.
@@ -49,4 +50,28 @@ without_root() {
     check "doctor finds nothing that fails" '[]' "$(json "$LOGS/nobody-doctor.json" '[c["id"] for c in d["checks"] if c["status"] == "fail"]')"
     as_nobody "$binary" daemon stop gpu0 >"$LOGS/nobody-stop.out" 2>&1 || true
     wait_for 30 "the daemon is stopped" is_gone "$before"
+    end_everything
+    MANAGER_PID=''
+    job_without_root
+}
+
+# The batch script of docs/rootless.md as it stands, with what Slurm gives it of its GPUs, and the CUDA client as its programs.
+job_without_root() {
+    local program home=$WORK/nobody/job status=0
+    mkdir -p "$WORK/bin" "$home"
+    cp -- "$binary" "$WORK/bin/mps-manager"
+    for program in train evaluate; do
+        printf '#!/bin/sh\nexec %s info >%s.out\n' "$CLIENT" "$program" >"$home/$program.sh"
+        chmod 755 "$home/$program.sh"
+    done
+    chown -R 65534:65534 "$home"
+    (cd "$home" && as_nobody env PATH="$WORK/bin:$PATH" SLURM_JOB_ID=$$ CUDA_VISIBLE_DEVICES=0 timeout 120 bash "$JOB_WITHOUT_ROOT") \
+        >"$LOGS/job.out" 2>&1 || status=$?
+    check "a job that brings its own manager ends well" 0 "$status"
+    for program in train evaluate; do head -n 1 "$home/$program.out" >"$LOGS/job-$program.json" || true; done
+    check "its first program sees 64 multiprocessors and less than 40 GiB" '[64, true]' \
+        "$(json "$LOGS/job-train.json" "[d['devices'][0]['sms'], 0 < d['devices'][0]['memory_free'] < 40 << 30]")"
+    check "its second program sees 32 multiprocessors and less than 8 GiB" '[32, true]' \
+        "$(json "$LOGS/job-evaluate.json" "[d['devices'][0]['sms'], 0 < d['devices'][0]['memory_free'] < 8 << 30]")"
+    check "nothing of the job is left" "" "$(find /tmp -maxdepth 1 -name "mps-$$.*"; pgrep -f "/tmp/mps-$$\\." || true)"
 }

@@ -9,22 +9,26 @@
 #   --binary FILE   the release binary
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
-#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, namespace, rootless, incidents (two GPUs), or all, which is the default; deaths and
-#                   wedges, 200 rounds of each (ROUNDS in the environment), run only by name
+#   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, namespace, rootless, recordings, incidents (two GPUs), or all, which
+#                   is the default; deaths and wedges, 200 rounds of each (ROUNDS in the environment), run only by name
+#   --recording FILE, --profile PROFILE
+#                   a file that somebody made with `mps-manager record`, and the simulated host that should reply alike (l40sx1@13.3)
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-binary='' commit='' record_file='' keep=no part=all
+binary='' commit='' record_file='' recording='' profile='' keep=no part=all
 while [ $# -gt 0 ]; do
     case $1 in
-    --binary | --commit | --part | --record)
+    --binary | --commit | --part | --record | --recording | --profile)
         [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
         case $1 in
         --binary) binary=$(readlink -f "$2") ;;
         --commit) commit=$2 ;;
         --part) part=$2 ;;
         --record) record_file=$(readlink -f "$2") ;;
+        --recording) recording=$(readlink -f "$2") ;;
+        --profile) profile=$2 ;;
         esac
         shift 2
         ;;
@@ -34,8 +38,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
 case $part in
-all | one-gpu | living-host | layout | access | sharing | namespace | rootless | incidents | deaths | wedges) ;;
-*) echo "--part is all, one-gpu, living-host, layout, access, sharing, namespace, rootless, incidents, deaths or wedges, and not $part" >&2; exit 2 ;;
+all | one-gpu | living-host | layout | access | sharing | namespace | rootless | recordings | incidents | deaths | wedges) ;;
+*) echo "--part is all, one-gpu, living-host, layout, access, sharing, namespace, rootless, recordings, incidents, deaths or wedges, and not $part" >&2; exit 2 ;;
 esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
@@ -55,6 +59,8 @@ esac
 . "$here/namespace.sh"
 # shellcheck source=tests/hardware/rootless.sh
 . "$here/rootless.sh"
+# shellcheck source=tests/hardware/recording.sh
+. "$here/recording.sh"
 # shellcheck source=tests/hardware/incidents.sh
 . "$here/incidents.sh"
 # shellcheck source=tests/hardware/rounds.sh
@@ -189,6 +195,11 @@ esac
 case $part in
 all | rootless)
     without_root
+    ;;
+esac
+case $part in
+all | recordings)
+    recordings
     ;;
 esac
 case $part in

@@ -198,6 +198,19 @@ printf '%s\\n' "$listed"
         yield
         itself.replace(program)
 
+    def with_own_manager(self):
+        """A PATH whose mps-manager serves a simulated host of its own, without daemons, where it would serve the node's GPUs."""
+        own = self.home / "own"
+        (own / "simulated").mkdir(parents=True)
+        for program in [Path(BINARY), Path(BINARY).with_name("simulated-mps")]:
+            shutil.copy(program, own / "simulated")
+        (own / "host.yaml").write_text("version: v1\n")
+        installed(own / "mps-manager", f"""#!/bin/sh
+[ "$1" != serve ] || set -- "$@" --sim h200x2 --apply {own}/host.yaml
+exec {own}/simulated/mps-manager "$@"
+""")
+        return f"{own}:{SYSTEM_PATH}"
+
     def run(self, *command, user=None, check=True, timeout=60, **environment):
         """Runs a command of Slurm, as `user` or as root."""
         options = {}

@@ -13,9 +13,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from cluster import ROOT, Cluster
-from host import BINARY, Host, eventually
+from cluster import ROOT, Cluster, installed
+from host import BINARY, Host, eventually, of_process
 
 # Users that every Debian has.
 USERS = ["games", "mail", "news"]
@@ -397,6 +398,49 @@ def unbound(cluster, host):
     say("ok: a job is refused whose tenant no layout binds to a partition")
 
 
+def without_root(cluster):
+    """Jobs of users who bring the manager, on a node that has none: deploy/slurm/job-without-root.sh as it stands."""
+    cluster.reconfigure(lambda text: re.sub(r"^(Prolog|Epilog|TaskProlog)=.*\n", "", text, flags=re.MULTILINE))
+    script = (ROOT / "deploy/slurm/job-without-root.sh").read_text()
+    path = cluster.with_own_manager()
+    for program in ["train", "evaluate"]:
+        client = f'#!/bin/sh\nexec mps-manager sim client --json --spin "$SPIN" >"$SLURM_JOB_ID.{program}"\n'
+        installed(cluster.results / f"{program}.sh", client)
+
+    def submit(user, spin):
+        return cluster.submit(user, script, "--gres=gpu:1", PATH=path, SPIN=spin)
+
+    def seen(job, program):
+        try:
+            return json.loads((cluster.results / f"{job}.{program}").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def left(job):
+        """Its directory, and processes that name it."""
+        mark = f"/tmp/mps-{job}."
+        processes = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if any(mark.encode() in word for word in of_process(pid, "environ"))]
+        return [*Path("/tmp").glob(f"mps-{job}.*"), *processes]
+
+    def has_ended(job):
+        return cluster.states().get(job) in ENDED
+
+    # At the same time, on a GPU each.
+    jobs = [submit(user, "1") for user in USERS[:2]]
+    for job in jobs:
+        eventually("a job with a manager of its own ends", lambda: has_ended(job), timeout=120)
+        assert cluster.states()[job] == "COMPLETED", cluster.output(job)
+        check_seen(f"train of job {job}", seen(job, "train"), 1, 0, 64, 40)
+        check_seen(f"evaluate of job {job}", seen(job, "evaluate"), 1, 0, 32, 8)
+        assert not left(job), left(job)
+    cancelled = submit(USERS[2], "600")
+    eventually("both its programs run", lambda: seen(cancelled, "train") and seen(cancelled, "evaluate"), timeout=120)
+    cluster.run("scancel", str(cancelled))
+    eventually("the cancelled job ends", lambda: has_ended(cancelled), timeout=60)
+    eventually(f"nothing of it is left, as {left(cancelled)}", lambda: not left(cancelled), timeout=30)
+    say("ok: jobs with a manager of their own, on a node without one")
+
+
 def slurms_own_mps(cluster):
     """A job of Slurm's MPS plugin on GPUs of the manager."""
     cluster.reconfigure(lambda text: text.replace("=gpu,shard", "=gpu,mps").replace("shard:16", "mps:16").replace("Name=shard", "Name=mps"))
@@ -526,6 +570,7 @@ def main():
             nothing_left(cluster, host, before)
             unbound(cluster, host)
             nothing_left(cluster, host, before)
+            without_root(cluster)
             if options.long:
                 slurms_own_mps(cluster)
                 nothing_left(cluster, host, before)
