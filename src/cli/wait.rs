@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::output::{DIFFERS, OutputFormat, complain, line, remark};
 use crate::client::{Client, ClientError};
+use crate::domain::condition::{Condition, ConditionReason};
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::printable::printable;
 
@@ -20,6 +21,8 @@ pub(super) const POLL: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long it may be gone, as for a restart.
 const AWAY: Duration = Duration::from_secs(30);
+/// How long something has to keep a thing from being ready until it is not waited for: a layout may just be read back.
+const SETTLING: Duration = Duration::from_secs(1);
 /// Exit code of a program that SIGINT ended, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
@@ -29,6 +32,32 @@ pub(super) struct WaitArgs {
     /// Return at once: the server goes on by itself
     #[arg(long)]
     pub(super) no_wait: bool,
+}
+
+/// Since when something that waiting does not change has kept a daemon or tenant from being ready.
+#[derive(Default)]
+pub(super) struct Standstill(Option<Instant>);
+
+impl Standstill {
+    /// Whether it has lasted, now that this is its condition `Ready`.
+    pub(super) fn lasts(&mut self, ready: Option<&Condition>) -> bool {
+        let stays = ready.is_some_and(|ready| !ready.status && stays(ready.reason));
+        self.0 = if stays { self.0.or_else(|| Some(Instant::now())) } else { None };
+        self.0.is_some_and(|since| since.elapsed() >= SETTLING)
+    }
+}
+
+/// Whether waiting does not change what keeps something from being ready.
+fn stays(reason: ConditionReason) -> bool {
+    matches!(
+        reason,
+        ConditionReason::Cordoned
+            | ConditionReason::Maintenance
+            | ConditionReason::DirectoryUnreachable
+            | ConditionReason::PartitionInUse
+            | ConditionReason::PartitionNotProven
+            | ConditionReason::ServerExits
+    )
 }
 
 /// A line on a terminal that says what is going on; nothing elsewhere.
@@ -204,6 +233,24 @@ async fn read_again(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_stays_ends_the_wait() {
+        use crate::domain::condition::ConditionType;
+        for (reason, ends) in [
+            (ConditionReason::PartitionNotProven, true),
+            (ConditionReason::ServerExits, true),
+            (ConditionReason::AwaitingReadBack, false),
+            (ConditionReason::SocketNotHandedOut, false),
+        ] {
+            let not_ready = Condition::new(ConditionType::Ready, false, reason, String::new());
+            let mut standstill = Standstill::default();
+            assert!(!standstill.lasts(Some(&not_ready)), "{reason}: it may just be read back");
+            tokio::time::advance(SETTLING).await;
+            assert_eq!(standstill.lasts(Some(&not_ready)), ends, "{reason}");
+            assert!(!standstill.lasts(None), "{reason}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn lost_manager_leaves_the_operations_id() {

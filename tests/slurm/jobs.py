@@ -1,6 +1,7 @@
 """Jobs of three users on two simulated GPUs, under a real Slurm: tests/slurm/run.sh starts this."""
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -416,28 +417,44 @@ def without_root(cluster):
         except (OSError, ValueError):
             return None
 
+    def processes(job):
+        """Those that name its directory."""
+        mark = f"/tmp/mps-{job}.".encode()
+        return [int(pid) for pid in filter(str.isdigit, os.listdir("/proc")) if any(mark in word for word in of_process(pid, "environ"))]
+
     def left(job):
-        """Its directory, and processes that name it."""
-        mark = f"/tmp/mps-{job}."
-        processes = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if any(mark.encode() in word for word in of_process(pid, "environ"))]
-        return [*Path("/tmp").glob(f"mps-{job}.*"), *processes]
+        return [*Path("/tmp").glob(f"mps-{job}.*"), *processes(job)]
 
     def has_ended(job):
         return cluster.states().get(job) in ENDED
 
-    # At the same time, on a GPU each.
-    jobs = [submit(user, "1") for user in USERS[:2]]
-    for job in jobs:
-        eventually("a job with a manager of its own ends", lambda: has_ended(job), timeout=120)
-        assert cluster.states()[job] == "COMPLETED", cluster.output(job)
-        check_seen(f"train of job {job}", seen(job, "train"), 1, 0, 64, 40)
-        check_seen(f"evaluate of job {job}", seen(job, "evaluate"), 1, 0, 32, 8)
-        assert not left(job), left(job)
-    cancelled = submit(USERS[2], "600")
-    eventually("both its programs run", lambda: seen(cancelled, "train") and seen(cancelled, "evaluate"), timeout=120)
-    cluster.run("scancel", str(cancelled))
-    eventually("the cancelled job ends", lambda: has_ended(cancelled), timeout=60)
-    eventually(f"nothing of it is left, as {left(cancelled)}", lambda: not left(cancelled), timeout=30)
+    jobs = []
+    try:
+        # At the same time, on a GPU each.
+        jobs += [submit(user, "1") for user in USERS[:2]]
+        for job in jobs:
+            eventually("a job with a manager of its own ends", lambda: has_ended(job), timeout=120)
+            assert cluster.states()[job] == "COMPLETED", cluster.output(job)
+            check_seen(f"train of job {job}", seen(job, "train"), 1, 0, 64, 40)
+            check_seen(f"evaluate of job {job}", seen(job, "evaluate"), 1, 0, 32, 8)
+            assert not left(job), left(job)
+        cancelled = submit(USERS[2], "600")
+        jobs.append(cancelled)
+        eventually("both its programs run", lambda: seen(cancelled, "train") and seen(cancelled, "evaluate"), timeout=120)
+        runtime = next(Path("/tmp").glob(f"mps-{cancelled}.*")) / "run"
+        done = cluster.run("mps-manager", "tenant", "set", "other", "--daemon", "job", "--uid", "0", "--runtime-dir", runtime, user=USERS[2], check=False)
+        assert done.returncode == 2 and "uid 0 is not served here" in done.stderr, f"{done.returncode}: {done.stderr}"
+        cluster.run("scancel", str(cancelled))
+        eventually("the cancelled job ends", lambda: has_ended(cancelled), timeout=60)
+        eventually("nothing of it is left", lambda: not left(cancelled), timeout=30)
+    finally:
+        # Its daemons are nobody's children, and this Slurm has no cgroups to find them by.
+        for job in jobs:
+            for pid in processes(job):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for path in Path("/tmp").glob(f"mps-{job}.*"):
+                shutil.rmtree(path)
     say("ok: jobs with a manager of their own, on a node without one")
 
 

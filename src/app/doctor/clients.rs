@@ -30,7 +30,7 @@ impl Examination {
                     .flat_map(|(name, conditions)| {
                         let bad = conditions.iter().filter(|condition| condition.needs_attention());
                         bad.map(move |one| CheckFinding {
-                            seen: format!("{name}: {} ({}): {}", one.kind, one.reason, one.message),
+                            seen: format!("{name}: {}: {}", called(one), one.message),
                             remedy: remedy(name, one),
                         })
                     })
@@ -173,6 +173,14 @@ impl Examination {
     }
 }
 
+/// What a condition that needs attention is called, as `not ready (ServerExits)`.
+fn called(condition: &Condition) -> String {
+    match condition.kind {
+        ConditionType::Ready => format!("not ready ({})", condition.reason),
+        kind => format!("{kind} ({})", condition.reason),
+    }
+}
+
 /// The command for a condition that needs attention.
 fn remedy(daemon: &str, condition: &Condition) -> String {
     match (condition.kind, condition.reason) {
@@ -181,7 +189,7 @@ fn remedy(daemon: &str, condition: &Condition) -> String {
         }
         (_, ConditionReason::Cordoned) => format!("mps-manager daemon uncordon {daemon}"),
         (_, ConditionReason::StoppedBySpec) => format!("mps-manager daemon start {daemon}"),
-        (_, ConditionReason::BackOff | ConditionReason::CrashLoop) => {
+        (_, ConditionReason::BackOff | ConditionReason::CrashLoop | ConditionReason::ServerExits) => {
             format!("mps-manager daemon logs {daemon}")
         }
         (ConditionType::RestartRequired, _) | (_, ConditionReason::RestartRequired) => {

@@ -12,7 +12,7 @@ use super::super::completion;
 use super::super::output::{DIFFERS, complain, remark, word};
 use super::super::server::CallArgs;
 use super::super::values::{overcommit_ratio, thread_percentage, whole_number};
-use super::super::wait::{POLL, ProgressLine, WaitArgs};
+use super::super::wait::{POLL, ProgressLine, Standstill, WaitArgs};
 use super::arguments::{DAEMONS, NamedDaemon, phase as phase_word};
 use crate::client::{Client, ClientError};
 use crate::domain::condition::ready;
@@ -192,7 +192,11 @@ async fn reconciled(client: &Client, path: &str, written: DaemonView) -> Result<
     let until = Instant::now() + READY;
     let generation = written.generation;
     let mut daemon = written;
+    let mut standstill = Standstill::default();
     while !is_reconciled(&daemon, generation) && Instant::now() < until {
+        if standstill.lasts(daemon.status.as_ref().and_then(|status| ready(&status.conditions))) {
+            break;
+        }
         tokio::time::sleep(POLL).await;
         daemon = client.get(path).await?;
         progress.say(&format!("daemon {}: {}", daemon.name, phase_word(&daemon)));

@@ -10,11 +10,11 @@ use super::super::change::{SpecAnswer, SpecChange, SpecFields, change};
 use super::super::fetch::GpuNames;
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
-use super::super::wait::{POLL, ProgressLine, WaitArgs};
+use super::super::wait::{POLL, ProgressLine, Standstill, WaitArgs};
 use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
-use crate::domain::condition::{ConditionReason, ready};
+use crate::domain::condition::ready;
 use crate::domain::count::enumerated;
 use crate::domain::daemon::Phase;
 use crate::domain::tenant::TenantEffective;
@@ -25,8 +25,6 @@ use crate::service::tenants::TenantView;
 pub(super) const TENANTS: &str = "/api/v1/tenants";
 /// How long settings may take to be in force.
 const IN_FORCE: Duration = Duration::from_secs(15);
-/// How long something has to keep a tenant from being ready until it is not waited for: a layout may just be read back.
-const SETTLING: Duration = Duration::from_secs(1);
 
 /// A tenant, what is to change, and how.
 #[derive(Debug, Args)]
@@ -178,43 +176,16 @@ async fn in_force(client: &Client, path: &str, written: TenantView) -> Result<Te
     let progress = ProgressLine::new(&format!("applying the settings of tenant {}", written.name));
     let until = Instant::now() + IN_FORCE;
     let mut tenant = written;
-    let mut kept_since = Instant::now();
+    let mut standstill = Standstill::default();
     loop {
         let has_arrived = tenant.status.observed_generation >= tenant.generation;
         let state = ready(&tenant.status.conditions).filter(|_| has_arrived);
         let is_ready = state.is_some_and(|ready| ready.status);
-        if state.is_none_or(|ready| !stays(ready.reason)) {
-            kept_since = Instant::now();
-        }
-        if is_ready || kept_since.elapsed() >= SETTLING || Instant::now() >= until {
+        if is_ready || standstill.lasts(state) || Instant::now() >= until {
             drop(progress);
             return Ok(tenant);
         }
         tokio::time::sleep(POLL).await;
         tenant = client.get(path).await?;
-    }
-}
-
-/// Whether a tenant whose settings are in force is not ready for something that waiting does not change.
-fn stays(reason: ConditionReason) -> bool {
-    matches!(
-        reason,
-        ConditionReason::Cordoned
-            | ConditionReason::Maintenance
-            | ConditionReason::DirectoryUnreachable
-            | ConditionReason::PartitionInUse
-            | ConditionReason::PartitionNotProven
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missing_partition_is_not_waited_for() {
-        assert!(stays(ConditionReason::PartitionNotProven));
-        assert!(!stays(ConditionReason::AwaitingReadBack));
-        assert!(!stays(ConditionReason::SocketNotHandedOut), "the driver hands it out");
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn not_applied(
     let redacted = format!("daemon {daemon} is not ready ({why}): ask the host's operator");
     let message = AudienceText::new(format!("daemon {daemon}: {message}"), redacted).text_for(&ctx.actor);
     let reason = match reason {
-        ConditionReason::ServerFault => ConditionReason::ServerFault,
+        ConditionReason::ServerFault | ConditionReason::ServerExits => *reason,
         _ => ConditionReason::DaemonNotReady,
     };
     (reason, message)

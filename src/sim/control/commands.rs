@@ -185,6 +185,11 @@ impl Daemon {
             self.say(session, "A user id (UID) is required to start a new server");
             return;
         };
+        // A daemon of a user starts servers for that user alone, as seen on 580.
+        if session.uid != 0 && session.uid != uid {
+            self.refuse(session);
+            return;
+        }
         let uid = if self.mode.multiuser { 0 } else { uid };
         // `-mlopart` starts a server of another kind, so it replaces the one there is, as recorded.
         let replaces = args.contains(&"-mlopart");

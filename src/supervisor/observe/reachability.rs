@@ -19,13 +19,15 @@ impl SupervisorContext {
 impl Fleet {
     /// Refuses a user whose programs cannot reach the socket of a tenant of this daemon: they would run outside MPS in silence.
     ///
-    /// Without `multi_user` the server runs as that user too, and has to reach the daemon's own directory.
+    /// A daemon that root does not run serves its own user alone. Without `multi_user` the server runs as that user too, and has to reach the daemon's own directory.
     pub async fn check_reachable(
         &self,
         daemon: &DaemonName,
         multi_user: bool,
         uid: u32,
     ) -> Result<(), String> {
+        let running = self.get(daemon).and_then(|handle| handle.status().uid);
+        serves(running.unwrap_or_else(|| rustix::process::geteuid().as_raw()), uid)?;
         let context = self.context();
         context.check_reachable(context.handouts.root().to_owned(), uid).await?;
         let pipe = self.pipe_directory(daemon);
@@ -33,5 +35,32 @@ impl Fleet {
             return Ok(());
         }
         context.check_reachable(pipe, uid).await
+    }
+}
+
+/// Refuses a user whom a control daemon of this owner starts no server for: 580 refuses its owner `start_server -uid` for another one.
+fn serves(owner: u32, uid: u32) -> Result<(), String> {
+    if owner == 0 || owner == uid {
+        return Ok(());
+    }
+    Err(format!(
+        "uid {uid} is not served here: the control daemon is run by uid {owner}, and MPS starts servers for other users only where root runs \
+         it; give uid {owner}, or use a manager that root runs"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_daemons_of_root_serve_other_users() {
+        for (owner, uid, is_served) in
+            [(0, 0, true), (0, 1000, true), (1000, 1000, true), (1000, 0, false), (1000, 1001, false)]
+        {
+            let answer = serves(owner, uid);
+            assert_eq!(answer.is_ok(), is_served, "{owner} {uid}");
+            assert!(answer.err().is_none_or(|text| text.contains(&format!("give uid {owner}"))));
+        }
     }
 }

@@ -33,8 +33,9 @@ class Node:
     # What is known of the node.
 
     def tenants(self):
+        """What the manager calls each tenant, as `pod default/web-0/app`; None while no manager answers."""
         listed = mps("tenant", "list")
-        return None if listed is None else {tenant["name"] for tenant in listed}
+        return None if listed is None else {tenant["name"]: tenant["workload"] or "" for tenant in listed}
 
     def clients(self):
         """The clients that MPS lists: PIDs by pod and tenant; None while no manager answers."""
@@ -107,15 +108,16 @@ class Node:
         until(f"the node offers {wanted}", lambda: {k: v for k, v in self.cluster.allocatable().items() if v} == wanted)
 
     def settle(self, step, *wanted, timeout=150, killed="", why=None):
-        """Waits until these are the pods: each running one is a tenant of its own with its clients, and there is no other tenant.
+        """Waits until these are the pods: each running one is a tenant of its own, called by its name, with its
+        clients, and there is no other tenant.
 
         `wanted` are workloads, each with how many pods run and how many are pending, for want of a place or as the scheduler says by `why`.
         Notes a row of the table.
         """
         def settled():
             self.collect()
-            by_pod, found = self.clients(), []
-            if by_pod is None:
+            by_pod, found, called = self.clients(), [], self.tenants()
+            if by_pod is None or called is None:
                 return None
             for workload, running, pending in wanted:
                 pods = workload.pods()
@@ -127,10 +129,13 @@ class Node:
                     tenants = by_pod.pop(pod["metadata"]["uid"], {})
                     if [len(pids) for pids in tenants.values()] != [workload.places]:
                         return None
+                    pod_name = f"pod default/{pod['metadata']['name']}/"
+                    if not all(called.get(tenant, "").startswith(pod_name) for tenant in tenants):
+                        return None
                     found += tenants
             # What is left of others may be about to end.
             names = set(found)
-            is_all = not by_pod and len(names) == len(found) == len(self.directories()) and names == self.tenants()
+            is_all = not by_pod and len(names) == len(found) == len(self.directories()) and names == set(called)
             return (names,) if is_all else None
 
         (names,) = until(f"{step}: all pods are as they should", settled, timeout)
