@@ -98,7 +98,7 @@ among() {
 # daemon divides a GPU of the job, a shard is one of its partitions: is_divided says so, and partitions has the tenants of those that
 # the job may have. The last line that fits the job counts.
 read_shares() {
-    ttl=48h shards_per_gpu='' memory_per_shard='' is_divided='' partitions='' memory_of_partition='' wanted='' number=0
+    ttl=48h visible=uuid shards_per_gpu='' memory_per_shard='' is_divided='' partitions='' memory_of_partition='' wanted='' number=0
     # The last line need not end.
     while read -r kind name count memory tenants || [ -n "$kind" ]; do
         number=$((number + 1))
@@ -106,6 +106,13 @@ read_shares() {
         '' | '#'*) continue ;;
         ttl)
             ttl=$name
+            continue
+            ;;
+        visible_devices)
+            case $name in
+            uuid | ordinal) visible=$name ;;
+            *) refuse "line $number of $shares has visible_devices $name: write uuid or ordinal" ;;
+            esac
             continue
             ;;
         default) ;;
@@ -126,7 +133,7 @@ read_shares() {
             fi
             among "$gpus" "$count" || continue
             ;;
-        *) refuse "line $number of $shares begins with $kind: use default, partition, feature, layout or ttl" ;;
+        *) refuse "line $number of $shares begins with $kind: use default, partition, feature, layout, visible_devices or ttl" ;;
         esac
         case $kind:$count in
         layout:*) ;;
@@ -284,7 +291,7 @@ if [ -s "$leftover/$run" ]; then
     [ ! -e "$leftover/$run" ] || refuse "an epilog is still deleting tenant $had, which it had before"
 fi
 shards=$(shards_in "$per_node")
-set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s" --label "slurm-job=$target"
+set -- --uid "$uid" --ttl "$ttl" --timeout "${patience}s" --label "slurm-job=$target" --visible-devices "$visible"
 [ -z "${SLURM_JOB_USER:-}" ] || set -- "$@" --label "slurm-user=$SLURM_JOB_USER"
 for gpu in $(printf '%s' "$gpus" | tr ',' ' '); do set -- "$@" --gpu "$(gpu_of "$gpu")"; done
 if [ -n "$is_divided" ]; then

@@ -96,7 +96,7 @@ pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result
             Ok(Platform {
                 inventory: Arc::new(TimeLimited::new(Suspendable::closed(
                     opener,
-                    SuspendedGpus::none(is_simulated),
+                    SuspendedGpus::none(config.sim.clone()),
                 ))),
                 binaries: Binaries { control, server },
                 extra_env: Vec::new(),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use super::platform::{self, Platform};
@@ -120,10 +121,26 @@ impl Recorder {
         )
     }
 
-    /// Asks everything, and ends the daemon.
+    /// Asks everything, and ends the daemon, also where a signal would end this process.
     pub async fn record(&self) -> Result<Recording, StartupError> {
+        let caught = |kind| signal(kind).map_err(refused);
+        let (mut interrupt, mut terminate, mut hang_up) = (
+            caught(SignalKind::interrupt())?,
+            caught(SignalKind::terminate())?,
+            caught(SignalKind::hangup())?,
+        );
         let daemon = RecordingDaemon::start(self).await?;
-        let asked = daemon.sequences().await;
+        let stopped = || {
+            Err(StartupError(
+                "it was stopped by a signal, and the daemon of the recording was ended".to_owned(),
+            ))
+        };
+        let asked = tokio::select! {
+            asked = daemon.sequences() => asked,
+            _ = interrupt.recv() => stopped(),
+            _ = terminate.recv() => stopped(),
+            _ = hang_up.recv() => stopped(),
+        };
         let log = daemon.end().await;
         let said = capability::words(&self.program(), &self.place.join("asked")).await;
         let (version, help) = said.map_err(refused)?;

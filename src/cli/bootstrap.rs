@@ -340,7 +340,7 @@ fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
         line!("mps-manager run --tenant gpu{gpu} -- COMMAND");
     }
     line!(
-        "eval \"$(mps-manager env gpu{})\"   # the same for a shell of that user",
+        "variables=$(mps-manager env gpu{}) && eval \"$variables\"   # the same for a shell of that user",
         gpus.first().copied().unwrap_or(0)
     );
 }

@@ -110,10 +110,8 @@ async fn report(config: &Config) -> Option<DaemonReport> {
         let client = Client::over_socket(&socket, trusted).map_err(|error| error.to_string())?;
         let daemons: Vec<DaemonView> =
             all(&client, "/api/v1/daemons").await.map_err(|error| error.to_string())?;
-        let conditions = |daemon: DaemonView| {
-            let status = daemon.status.map(|status| status.conditions).unwrap_or_default();
-            (daemon.name.to_string(), status)
-        };
+        let conditions =
+            |daemon: DaemonView| (daemon.name.to_string(), daemon.status.map(|status| status.conditions));
         Ok(daemons.into_iter().map(conditions).collect())
     };
     let answer = tokio::time::timeout(TIMEOUT, asked).await;

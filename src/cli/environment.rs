@@ -20,9 +20,9 @@ use crate::service::tenants::EnvironmentView;
 /// The arguments of `env`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  eval \"$(mps-manager env web)\"
-  eval \"docker run $(mps-manager env web --format docker) image\"
-  eval \"$(mps-manager env web --format apptainer)\" && apptainer exec image.sif program
+  variables=$(mps-manager env web) && eval \"$variables\"
+  options=$(mps-manager env web --format docker) && eval \"docker run $options image\"
+  variables=$(mps-manager env web --format apptainer) && eval \"$variables\" && apptainer exec image.sif program
   mps-manager env web --format nomad")]
 pub(super) struct EnvironmentArgs {
     /// The tenant

@@ -90,11 +90,12 @@ pub(super) fn run(command: ForeignCommand) -> Result<ExitCode, String> {
                     .row("Pipe directory", TableCell::optional(daemon.pipe_directory.as_deref()))
                     .row("Log directory", TableCell::optional(daemon.log_directory.as_deref()))
                     .row(
-                        "Kept by",
+                        "Origin",
                         TableCell::optional(Some(daemon.owner.words()).filter(|words| !words.is_empty())),
                     )
                     .row("What to do", daemon.remedy.as_str())
                     .row("Adoption", adoption(&daemon))
+                    .row("Once adopted", TableCell::joined(&daemon.adoption.managed.notes))
                     .row("Unreadable", TableCell::optional(daemon.unreadable.as_deref()))
                     .print(call.format(), &daemon.id.to_string(), &daemon);
             }

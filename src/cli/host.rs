@@ -60,14 +60,18 @@ async fn accept(call: &CallArgs, confirm: ConfirmArgs) -> Result<(), ClientError
 }
 
 fn print(call: &CallArgs, host: &HostView) {
+    let mps = host.mps_cuda_version();
     let mut details = DetailsTable::default()
         .row("Host", host.hostname.as_str())
         .row("Simulated", TableCell::optional(host.profile.as_deref().filter(|_| host.simulated)))
         .row("GPUs", host.gpus.to_string())
         .row("Capacity", TableCell::optional(host.capacity.map(|clients| counted(clients, "client"))))
-        .row("Driver", host.driver_version.as_str())
-        .row("MPS", format!("of CUDA {}", host.mps_cuda_version()))
-        .row("Clients per GPU", format!("at most {}", host.client_ceiling))
+        .row(
+            "Driver",
+            TableCell::optional(Some(host.driver_version.as_str()).filter(|seen| !seen.is_empty())),
+        )
+        .row("MPS", TableCell::optional(mps.as_ref().map(|version| format!("of CUDA {version}"))))
+        .row("Clients per GPU", TableCell::optional(mps.map(|_| format!("at most {}", host.client_ceiling))))
         .row("Manager", host.manager_version.as_str())
         .row("Machine ID", host.machine_id.as_str())
         .row("Boot ID", host.boot_id.as_str());

@@ -13,13 +13,15 @@ use super::fetch::all;
 use super::output::{DetailsTable, TableCell, age};
 use super::server::{CallArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
+use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
 use crate::domain::count::enumerated;
 use crate::domain::duration::parse_seconds;
-use crate::domain::maintenance::MaintenanceState;
+use crate::domain::maintenance::{DeviceHolder, MaintenanceState};
 use crate::domain::operation::Operation;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::maintenance::MaintenanceView;
+use crate::service::tenants::clients::ClientView;
 
 const MAINTENANCE: &str = "/api/v1/host/maintenance";
 
@@ -70,8 +72,11 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
             MaintenanceCommand::Begin { gpus, timeout, on_timeout, confirm, wait, call } => {
-                confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
                 let client = call.client()?;
+                for holder in no_drain_ends(&client).await? {
+                    eprintln!("no drain ends {holder}, which has {} open", holder.files.join(", "));
+                }
+                confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
                 let gpus = (!gpus.is_empty()).then_some(gpus);
                 let mut request = json!({ "timeout_s": timeout, "on_timeout": on_timeout.as_str() });
                 if let Some(gpus) = gpus {
@@ -114,6 +119,14 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
             }
         }
     })
+}
+
+/// Who has the driver open and is neither this manager's nor a client of its daemons.
+async fn no_drain_ends(client: &Client) -> Result<Vec<DeviceHolder>, ClientError> {
+    let view: MaintenanceView = client.get(MAINTENANCE).await?;
+    let clients: Vec<ClientView> = all(client, "/api/v1/clients").await?;
+    let is_other = |holder: &DeviceHolder| !holder.ours && clients.iter().all(|one| one.pid != holder.pid);
+    Ok(view.holders.into_iter().flatten().filter(is_other).collect())
 }
 
 /// How the daemons are after maintenance, of which these are cordoned.

@@ -79,7 +79,11 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
     // Before anything is started: nothing is asked in vain.
     let mut file =
         File::create_new(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;
-    let recording = runtime.block_on(recorder.record()).map_err(|error| error.to_string())?;
+    let finished = runtime.block_on(recorder.record());
+    if finished.is_err() {
+        let _ = fs::remove_file(&args.file);
+    }
+    let recording = finished.map_err(|error| error.to_string())?;
     let text = serde_json::to_string_pretty(&recording).map_err(|error| error.to_string())?;
     writeln!(file, "{text}").map_err(|error| format!("{}: {error}", args.file.display()))?;
     line!(

@@ -189,12 +189,11 @@ fn print_host(host: &HostView, format: OutputFormat) {
     };
     let capacity = host.capacity.map(|clients| format!(", capacity {}", counted(clients, "client")));
     line!(
-        "{}: {}{}, driver {}, MPS of CUDA {}{simulated}\n",
+        "{}: {}{}, {}{simulated}\n",
         host.hostname,
         counted(host.gpus, "GPU"),
         capacity.unwrap_or_default(),
-        host.driver_version,
-        host.mps_cuda_version()
+        host.software()
     );
     if let Some(read_only) = &host.read_only {
         line!("READ-ONLY: {}\n", read_only.reason);

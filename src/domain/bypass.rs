@@ -43,7 +43,7 @@ pub fn describe_bypasses<'b>(bypasses: impl ExactSizeIterator<Item = &'b Bypass>
             let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
             let missing = missing_pipe
                 .as_ref()
-                .map(|path| format!(", in whose mount namespace its pipe directory {path} is missing"));
+                .map(|path| format!(", which sees no directory {path}, its CUDA_MPS_PIPE_DIRECTORY"));
             format!("process {pid}{uid}{program}{tenant} on {gpu}{}", missing.unwrap_or_default())
         })
         .collect();

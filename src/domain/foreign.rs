@@ -138,6 +138,8 @@ pub struct AdoptionCandidate {
     pub held: bool,
     /// Whether that manager served from this one's runtime directory, so that it has lost its database.
     pub lost: bool,
+    /// Why it cannot work with the driver that runs: its program is of another one.
+    pub other_driver: Option<String>,
     /// How its clients share SMs.
     pub mode: Mode,
     /// Why the control program of this manager could not start it again in this mode.
@@ -200,6 +202,9 @@ impl AdoptionCandidate {
                  only: observe it, or serve with a manager of that user",
                 self.uid.map_or_else(|| "unknown".into(), |uid| uid.to_string())
             )));
+        }
+        if let Some(why) = &self.other_driver {
+            return Err(InvalidValue(why.clone()));
         }
         if self.held && self.lost {
             return Err(InvalidValue(
@@ -432,6 +437,7 @@ mod tests {
             held: false,
             lost: false,
             mode: Mode::Shared,
+            other_driver: None,
             mode_unsupported: None,
             multi_user: true,
             unreachable: None,
@@ -445,6 +451,10 @@ mod tests {
             (AdoptionCandidate { uid: None, ..good.clone() }, "uid unknown"),
             (AdoptionCandidate { held: true, ..good.clone() }, "another mps-manager"),
             (AdoptionCandidate { held: true, lost: true, ..good.clone() }, "adopt --all-ours"),
+            (
+                AdoptionCandidate { other_driver: Some("of driver 535.261.03".into()), ..good.clone() },
+                "of driver 535.261.03",
+            ),
             (
                 AdoptionCandidate { mode_unsupported: Some("needs 13010".into()), ..good.clone() },
                 "needs 13010",

@@ -137,7 +137,7 @@ impl ForeignOwner {
         match pipe_directory {
             // The path is its starter's to choose.
             Some(path) => format!(
-                "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control`), or adopt it",
+                "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control`)",
                 quoted(path)
             ),
             None => "end it, as root or the user that it runs as".to_owned(),
@@ -173,12 +173,20 @@ impl SharingDaemon {
     }
 }
 
-/// Several of them, the first few by name, each with what to do.
+/// Several of them, the first few by name, each with what to do now.
 pub fn describe_sharing(daemons: &[SharingDaemon]) -> String {
-    let with_remedy = |daemon: &SharingDaemon| {
+    listed(daemons, |daemon| {
         format!("{}: {}", daemon.describe(), daemon.owner.remedy(daemon.pipe_directory.as_deref()))
-    };
-    let mut named: Vec<String> = daemons.iter().take(NAMED).map(with_remedy).collect();
+    })
+}
+
+/// The same without what to do, which is true also once they are gone.
+pub fn name_sharing(daemons: &[SharingDaemon]) -> String {
+    listed(daemons, SharingDaemon::describe)
+}
+
+fn listed(daemons: &[SharingDaemon], words: impl Fn(&SharingDaemon) -> String) -> String {
+    let mut named: Vec<String> = daemons.iter().take(NAMED).map(words).collect();
     let more = daemons.len().saturating_sub(NAMED);
     if more > 0 {
         named.push(format!("and {more} more"));
@@ -237,7 +245,7 @@ mod tests {
                 true,
                 "end sh (7) first",
             ),
-            (ForeignOwner::default(), false, "or adopt it"),
+            (ForeignOwner::default(), false, "quit it"),
         ] {
             let said = owner.remedy(Some("/p"));
             assert!(said.contains(remedy), "{said}");

@@ -268,6 +268,12 @@ impl Gpu {
     pub fn is_before_volta(&self) -> bool {
         self.compute_capability.is_some_and(|capability| capability.major < 7)
     }
+
+    /// How many clients it takes, where a device takes so many with this version of MPS. NVIDIA's documentation has the number of those
+    /// before Volta.
+    pub fn client_ceiling(&self, of_version: u32) -> u32 {
+        if self.is_before_volta() { of_version.min(16) } else { of_version }
+    }
 }
 
 /// What stays of a GPU that is gone: enough to plan for it and to identify it.

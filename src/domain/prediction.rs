@@ -108,7 +108,12 @@ pub fn predict(
             .filter(|_| daemon.mode == Mode::Shared)
             .map(|resolved| resolved.percentage),
         provisioning: shares::status(daemon, all.iter().map(|(name, spec)| (name, spec)), gpus, |_, _| 0),
-        ceiling,
+        ceiling: gpus
+            .iter()
+            .filter(|gpu| seen.contains(&gpu.uuid))
+            .map(|gpu| gpu.client_ceiling(ceiling))
+            .min()
+            .unwrap_or(ceiling),
         admission: daemon.admission,
         gpus: gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).map(outlook).collect(),
         refusals,

@@ -72,11 +72,12 @@ impl Workload {
             Self::Job { id, user } => (None, None, None, Some(id), user.as_ref()),
         };
         [
-            ("namespace", text(namespace)),
-            ("pod", text(pod)),
-            ("container", text(container)),
-            ("job", text(job)),
-            ("user", text(user)),
+            // Prometheus has labels of its own that are called namespace, pod, container and job.
+            ("kubernetes_namespace", text(namespace)),
+            ("kubernetes_pod", text(pod)),
+            ("kubernetes_container", text(container)),
+            ("slurm_job", text(job)),
+            ("slurm_user", text(user)),
         ]
     }
 }

@@ -25,9 +25,9 @@ pub struct SuspendedGpus {
 
 impl SuspendedGpus {
     /// Nothing is known of the GPUs: the driver was never here.
-    pub fn none(simulated: bool) -> Self {
-        let driver =
-            GpuDriver { driver_version: String::new(), cuda_version: None, simulated, profile: None };
+    pub fn none(profile: Option<String>) -> Self {
+        let (driver_version, simulated) = (String::new(), profile.is_some());
+        let driver = GpuDriver { driver_version, cuda_version: None, simulated, profile };
         Self { driver, gpus: Vec::new(), device_files: Vec::new() }
     }
 }

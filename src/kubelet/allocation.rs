@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
+use super::context::KubeletPluginOptions;
 use super::places::DevicePlace;
 use crate::domain::count::counted;
 use crate::domain::percentage::ThreadPercentage;
@@ -119,10 +120,10 @@ impl<'p> RequestedPlaces<'p> {
 
     /// The tenant that holds them until then. It states the share that its class promises: the daemon would give it less where other
     /// tenants state theirs. The limit is the daemon's default, from which the class has its name too.
-    pub(super) fn tenant(&self, uid: u32, expires_at: i64) -> TenantSpec {
+    pub(super) fn tenant(&self, options: &KubeletPluginOptions, expires_at: i64) -> TenantSpec {
         TenantSpec {
             daemon: self.daemon.clone(),
-            uid,
+            uid: options.uid,
             gpus: self.gpus(),
             device_memory_limit: None,
             max_clients: Some(u32::try_from(self.places.len()).unwrap_or(u32::MAX)),
@@ -130,7 +131,7 @@ impl<'p> RequestedPlaces<'p> {
             active_thread_percentage: Some(self.share),
             weight: TenantWeight::default(),
             priority: None,
-            visible_devices: VisibleDevices::default(),
+            visible_devices: if options.ordinals { VisibleDevices::Ordinal } else { VisibleDevices::Uuid },
             labels: self.labels(),
             expires_at: Some(expires_at),
         }
@@ -187,12 +188,24 @@ mod tests {
         assert!(digits.len() == 12 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{name}");
     }
 
+    #[derive(clap::Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: KubeletPluginOptions,
+    }
+
     #[test]
     fn labels_say_which_places_are_held() {
         let places = places();
         let requested =
             RequestedPlaces::find(RESOURCE_NAME, &places, &ids(&places, &[0, 1, 3, 6])).expect("places");
-        let tenant = requested.tenant(7, 1000);
+        let of = |arguments: &[&str]| {
+            let words = ["plugin", "--uid", "7"].iter().chain(arguments);
+            requested.tenant(&<Arguments as clap::Parser>::parse_from(words).options, 1000)
+        };
+        assert_eq!(of(&["--ordinals"]).visible_devices, VisibleDevices::Ordinal);
+        let tenant = of(&[]);
+        assert_eq!(tenant.visible_devices, VisibleDevices::Uuid);
         assert_eq!((tenant.max_clients, tenant.uid, tenant.gpus.len()), (Some(4), 7, 2));
         assert!(tenant.check().is_ok());
         assert_eq!(tenant.active_thread_percentage.map(ThreadPercentage::tenths), Some(250));

@@ -120,7 +120,7 @@ async fn write(
     name: &TenantName,
 ) -> Result<TenantView, ClientError> {
     let (client, path) = (&context.client, tenant_path(name));
-    let spec = requested.tenant(context.options.uid, context.expiry());
+    let spec = requested.tenant(&context.options, context.expiry());
     match client.put(&path, None, &spec).await {
         Err(error) if error.has_status(StatusCode::PRECONDITION_FAILED) => {}
         answer => return answer,

@@ -36,6 +36,9 @@ pub struct KubeletPluginOptions {
     /// Answer environment and mounts instead of CDI devices, as kubelets before 1.31 need it
     #[arg(long)]
     pub legacy_env: bool,
+    /// Tell programs their GPU as 0 in place of its UUID, for those that take `CUDA_VISIBLE_DEVICES` for numbers; daemons need one GPU each
+    #[arg(long)]
+    pub ordinals: bool,
     /// Which GPU a pod gets
     #[arg(long, value_name = "GPU", value_enum, default_value = "pack")]
     pub placement: GpuPreference,

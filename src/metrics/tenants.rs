@@ -16,7 +16,7 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 #[derive(Debug, Default)]
 struct Tally<'w> {
     clients: BTreeMap<&'w TenantName, u64>,
-    memory: BTreeMap<(&'w TenantName, &'w GpuUuid), u64>,
+    memory: BTreeMap<(&'w TenantName, &'w GpuUuid), Option<u64>>,
     unattributed: BTreeMap<&'w str, u64>,
 }
 
@@ -37,7 +37,8 @@ impl<'w> Tally<'w> {
                 };
                 *tally.clients.entry(&owner.name).or_default() += 1;
                 for (gpu, used) in &client.memory {
-                    *tally.memory.entry((&owner.name, gpu)).or_default() += used.unwrap_or(0);
+                    let sum = tally.memory.entry((&owner.name, gpu)).or_insert(Some(0));
+                    *sum = sum.zip(*used).map(|(sum, used)| sum + used);
                 }
             }
         }
@@ -119,12 +120,13 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     };
     families.gauges(
         "tenant_memory_used",
-        "Memory that the tenant's processes hold on the GPU, as last reported by the driver",
+        "Memory that the tenant's processes hold on the GPU, as last reported by the driver; missing where it does not report it",
         Some(&Unit::Bytes),
         tenants().flat_map(|tenant| {
             let tally = &tally;
-            snapshot.limits(tenant).map(move |(gpu, _)| {
-                (on(tenant, gpu), number(tally.memory.get(&(&tenant.name, gpu)).copied().unwrap_or(0)))
+            snapshot.limits(tenant).filter_map(move |(gpu, _)| {
+                let used = tally.memory.get(&(&tenant.name, gpu)).copied().unwrap_or(Some(0))?;
+                Some((on(tenant, gpu), number(used)))
             })
         }),
     )?;

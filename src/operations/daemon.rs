@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{Engine, OperationFailure};
 use crate::domain::DaemonName;
-use crate::domain::condition::{self};
+use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::{Operation, STOP};
 use crate::domain::plan::Desired;
@@ -255,7 +255,7 @@ pub(super) async fn readiness(handle: &Handle) -> Result<(), OperationFailure> {
     let has_started = |status: &DaemonStatus| match status.phase {
         // What was published last may be from before the newest generation.
         Phase::Ready => status.observed_generation >= desired,
-        phase => matches!(phase, Phase::Blocked | Phase::CrashLoop),
+        phase => matches!(phase, Phase::Blocked | Phase::CrashLoop) || has_no_server(status),
     };
     match handle.wait_for(READY, |observed| has_started(&observed.status)).await {
         Some(seen) if seen.status.phase == Phase::Ready => Ok(()),
@@ -278,13 +278,19 @@ async fn wait_until(
         let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;
         loop {
             let is_new = |message: &String| reported.as_ref() != Some(message);
+            let keeps_failing = |seen: &Observed| seen.has_tried(tried) && has_no_server(&seen.status);
             let news = |seen: &Observed| {
-                done(&seen.status) || seen.blocker(tried).is_some_and(|found| is_new(&found.message))
+                done(&seen.status)
+                    || keeps_failing(seen)
+                    || seen.blocker(tried).is_some_and(|found| is_new(&found.message))
             };
             // The whole has a timeout of its own.
             let Some(seen) = handle.wait_for(timeout, news).await else {
                 return std::future::pending().await;
             };
+            if keeps_failing(&seen) {
+                return Err(format!(": {}", words(&seen.status)).into());
+            }
             let Some(blocker) = seen.blocker(tried).filter(|_| !done(&seen.status)) else {
                 return Ok(seen.status);
             };
@@ -311,6 +317,11 @@ pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String
         Some(_) => Ok(((), "stopped".to_owned())),
         None => Err(format!("not stopped within {timeout:?}: {}", words(&handle.observed().status)).into()),
     }
+}
+
+/// Whether it keeps being without a server: each ends as soon as it is started.
+fn has_no_server(status: &DaemonStatus) -> bool {
+    condition::ready(&status.conditions).is_some_and(|ready| ready.reason == ConditionReason::ServerExits)
 }
 
 /// What the daemon's first condition says, for the message of a failure.

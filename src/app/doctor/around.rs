@@ -114,7 +114,7 @@ impl Examination {
         });
     }
 
-    /// The command that adopts a daemon, or ends it where no manager serves that could adopt it.
+    /// The command that says what to do about a daemon, or ends it where no manager serves that could say.
     fn foreign_remedy(&self, daemon: &Running) -> String {
         let process = ClientId::from(daemon.identity);
         let owner = &daemon.owner;
@@ -129,7 +129,7 @@ impl Examination {
             ),
             (Manager::None, Err(_)) => format!("kill {}", process.pid),
             (Manager::Process(_) | Manager::Unseen, _) => {
-                format!("mps-manager daemon adopt NAME --process {process}")
+                format!("mps-manager foreign get {process}")
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{DaemonReport, Examination};
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
@@ -17,6 +18,8 @@ use crate::supervisor::{ExposedDirectory, ExposureSearch, exposed_directories};
 
 /// How much of the end of a log is read for clients that wait.
 const TAIL: usize = 64 << 10;
+/// After how long a daemon's directory that is mounted elsewhere is looked for again.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 impl Examination {
     /// Limits that are not in force, faults, drift, partitions: what the manager that serves knows of its daemons.
@@ -28,14 +31,22 @@ impl Examination {
                 let found: Vec<CheckFinding> = daemons
                     .iter()
                     .flat_map(|(name, conditions)| {
-                        let bad = conditions.iter().filter(|condition| condition.needs_attention());
+                        let known = conditions.iter().flatten();
+                        let bad = known.filter(|condition| condition.needs_attention());
                         bad.map(move |one| CheckFinding {
                             seen: format!("{name}: {}: {}", called(one), one.message),
                             remedy: remedy(name, one),
                         })
                     })
                     .collect();
-                if found.is_empty() {
+                let unknown = daemons.iter().filter(|(_, conditions)| conditions.is_none()).count();
+                if found.is_empty() && unknown > 0 {
+                    let all = counted(daemons.len(), "daemon");
+                    let why = format!(
+                        "of {all} the manager knows nothing of {unknown} at present: mps-manager status says why"
+                    );
+                    Check::skipped("daemons", why)
+                } else if found.is_empty() {
                     let count = counted(daemons.len(), "daemon");
                     let well = format!("{count}, and nothing that needs attention");
                     Check::ok_of("daemons", daemons.len(), "the manager has no daemon", well)
@@ -84,8 +95,8 @@ impl Examination {
             Check::ok_of(
                 "pid_namespace",
                 self.gpu_processes.len(),
-                "the driver lists no process on a GPU",
-                "every process on a GPU is visible here",
+                "the driver lists no process of a GPU",
+                "every process that the driver lists is visible here",
             )
         } else {
             Check::warn(
@@ -169,7 +180,15 @@ impl Examination {
             let seen = daemon.environment.ok().filter(|seen| !is_managed && seen.reachable.is_ok());
             pipes.extend(seen.map(|seen| seen.pipe_directory));
         }
-        exposed_directories(&pipes, &controls)
+        let first = exposed_directories(&pipes, &controls)?;
+        if first.found.is_empty() {
+            return Ok(first);
+        }
+        // What an engine starts has the host's mounts for a moment, until it has changed into its container.
+        std::thread::sleep(SECOND_LOOK);
+        let mut second = exposed_directories(&pipes, &controls)?;
+        second.found.retain(|one| first.found.iter().any(|before| before.process == one.process));
+        Ok(second)
     }
 }
 
@@ -190,12 +209,11 @@ fn remedy(daemon: &str, condition: &Condition) -> String {
         (_, ConditionReason::Cordoned) => format!("mps-manager daemon uncordon {daemon}"),
         (_, ConditionReason::StoppedBySpec) => format!("mps-manager daemon start {daemon}"),
         (_, ConditionReason::BackOff | ConditionReason::CrashLoop | ConditionReason::ServerExits) => {
-            format!("mps-manager daemon logs {daemon}")
+            format!("mps-manager daemon logs {daemon} control")
         }
         (ConditionType::RestartRequired, _) | (_, ConditionReason::RestartRequired) => {
             format!("mps-manager daemon restart {daemon}")
         }
-        (ConditionType::UsersWaiting, _) => format!("mps-manager daemon set {daemon} --multi-user"),
         (ConditionType::Bypass | ConditionType::ServerFault, _) => {
             format!("mps-manager incident list --daemon {daemon}")
         }

@@ -231,7 +231,7 @@ fn capability_check(gpus: &[Gpu]) -> Check {
             Some(found) => {
                 format!("limits work on every GPU; before Ampere, so without static partitions: {found}")
             }
-            None => "limits and static partitions are possible on every GPU".to_owned(),
+            None => "limits work on every GPU, and static partitions where MPS has them".to_owned(),
         },
     )
 }

@@ -64,7 +64,7 @@ pub const CHECKS: [&str; 36] = [
 ];
 
 /// What a running manager says of its daemons: the conditions of each; why it did not say.
-pub type DaemonReport = Result<Vec<(String, Vec<Condition>)>, String>;
+pub type DaemonReport = Result<Vec<(String, Option<Vec<Condition>>)>, String>;
 
 /// Who serves from the state directory.
 #[derive(Clone, Copy)]

@@ -59,7 +59,7 @@ const LAYOUT: ListLayout<ClientView> = ListLayout {
         ListColumn::ranked(6, ListColumn::new("BY", |client| word(client.attributed_by).into())),
         ListColumn::ranked(3, ListColumn::new("DAEMON", |client| client.daemon.as_str().into())),
         ListColumn::ranked(4, ListColumn::new("UID", |client| TableCell::optional(client.uid))),
-        ListColumn::ranked(1, ListColumn::new("MEMORY", |client| memory(client).into())),
+        ListColumn::ranked(1, ListColumn::new("MEMORY", |client| TableCell::optional(memory(client)))),
         ListColumn::ranked(5, ListColumn::new("AGE", |client| age(client.since).into())),
         ListColumn::ranked(
             7,
@@ -71,8 +71,10 @@ const LAYOUT: ListLayout<ClientView> = ListLayout {
     ],
 };
 
-fn memory(client: &ClientView) -> String {
-    Bytes(client.memory.iter().filter_map(|memory| memory.used_bytes).sum()).to_string()
+/// What the driver reports of its memory.
+fn memory(client: &ClientView) -> Option<String> {
+    let reported: Vec<u64> = client.memory.iter().filter_map(|memory| memory.used_bytes).collect();
+    (!reported.is_empty()).then(|| Bytes(reported.iter().sum()).to_string())
 }
 
 /// Prints the clients.

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::super::adopt_ours;
 use super::super::confirm::ConfirmArgs;
 use super::super::fetch::filtered;
+use super::super::output::remark;
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, follow};
 use super::arguments::{ActionArgs, AdoptArgs, DAEMONS, EndingArgs, TimeoutAction, is_process};
@@ -127,14 +128,15 @@ pub(super) async fn adopt(args: AdoptArgs) -> Result<ExitCode, ClientError> {
         return adopt_ours::run(&client, yes, call.format()).await;
     };
     let foreign: List<ForeignDaemonView> = client.get("/api/v1/foreign-daemons").await?;
-    let process = match foreign.items.iter().find(|daemon| is_process(&daemon.id, &process)) {
-        Some(daemon) => daemon.id.to_string(),
-        None => process,
-    };
+    let found = foreign.items.iter().find(|daemon| is_process(&daemon.id, &process));
+    let process = found.map_or(process, |daemon| daemon.id.to_string());
     let management = if observe { "observed" } else { "managed" };
     let request = json!({ "process": process, "management": management });
     let daemon: DaemonView = client.post(&format!("{DAEMONS}/{name}/adopt"), &request).await?;
     let sentence = format!("daemon {name} was adopted and is {management}");
+    for note in found.filter(|_| !observe).iter().flat_map(|daemon| &daemon.adoption.managed.notes) {
+        remark(note);
+    }
     call.format().announce(&sentence, name.as_str(), &daemon);
     Ok(ExitCode::SUCCESS)
 }

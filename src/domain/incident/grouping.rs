@@ -568,7 +568,7 @@ impl Grouping<'_> {
     pub(super) fn end(&mut self, by: IncidentEnd, concerns: impl Fn(&Incident) -> bool) {
         for known in self.known.iter().filter(|known| known.incident.is_open() && concerns(&known.incident)) {
             let mut incident = known.incident.clone();
-            (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(by));
+            incident.end(self.seen.at, by);
             self.note_event(&mut incident);
             self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Ended });
         }

@@ -11,6 +11,8 @@ use crate::foreign_owner::SharingDaemon;
 
 /// Something beside a daemon that is reported for as long as it is there.
 pub trait Intruder: Clone {
+    /// Whether one sighting is not enough: what an engine starts has the host's mounts for a moment, until it has changed into its container.
+    const IS_SEEN_TWICE: bool;
     /// Its process.
     fn process(&self) -> ClientId;
     /// That these are there now, others than before.
@@ -20,6 +22,8 @@ pub trait Intruder: Clone {
 }
 
 impl Intruder for SocketExposure {
+    const IS_SEEN_TWICE: bool = true;
+
     fn process(&self) -> ClientId {
         self.process
     }
@@ -34,6 +38,8 @@ impl Intruder for SocketExposure {
 }
 
 impl Intruder for SharingDaemon {
+    const IS_SEEN_TWICE: bool = false;
+
     fn process(&self) -> ClientId {
         self.process
     }
@@ -51,12 +57,14 @@ impl Intruder for SharingDaemon {
 #[derive(Debug, Clone, Default)]
 pub struct IntruderTracker {
     reported: BTreeMap<DaemonName, BTreeSet<ClientId>>,
+    /// Who was there when it looked last.
+    seen: BTreeSet<ClientId>,
 }
 
 impl IntruderTracker {
     /// One that knows of those that an earlier manager reported.
     pub fn with(reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>) -> Self {
-        Self { reported: reported.into_iter().collect() }
+        Self { reported: reported.into_iter().collect(), ..Self::default() }
     }
 
     /// Takes who is there now, with each daemon that there is; gives what there is to say of it. Unless the search `is_complete`, who was
@@ -69,7 +77,17 @@ impl IntruderTracker {
         // The incident of a daemon that is gone ended with it.
         self.reported.retain(|daemon, _| now.contains_key(daemon));
         let mut events = Vec::new();
+        let all = now.values().flatten().map(Intruder::process).collect();
+        let seen = std::mem::replace(&mut self.seen, all);
         for (daemon, present) in now {
+            let reported = self.reported.get(daemon);
+            let counts = |one: &&I| {
+                let process = one.process();
+                !I::IS_SEEN_TWICE
+                    || seen.contains(&process)
+                    || reported.is_some_and(|known| known.contains(&process))
+            };
+            let present: Vec<I> = present.iter().filter(counts).cloned().collect();
             let processes: BTreeSet<ClientId> = present.iter().map(Intruder::process).collect();
             let is_reported = match self.reported.get(daemon) {
                 None => processes.is_empty(),
@@ -85,7 +103,7 @@ impl IntruderTracker {
                 events.push(I::ended(daemon));
             } else {
                 self.reported.insert(daemon.clone(), processes);
-                events.push(I::appeared(daemon, present.clone()));
+                events.push(I::appeared(daemon, present));
             }
         }
         events
@@ -117,13 +135,20 @@ mod tests {
         events.iter().map(DomainEvent::kind).collect()
     }
 
+    /// What is said once it was seen twice.
+    fn twice(tracker: &mut IntruderTracker, pids: &[u32], is_complete: bool) -> Vec<DomainEvent> {
+        let mut events = tracker.observe(&having(pids), is_complete);
+        events.extend(tracker.observe(&having(pids), is_complete));
+        events
+    }
+
     #[test]
     fn each_change_is_reported_once() {
         let mut tracker = IntruderTracker::default();
         assert!(tracker.observe(&having(&[]), true).is_empty());
-        assert_eq!(kinds(&tracker.observe(&having(&[7]), true)), [EventType::ExposureDetected]);
+        assert_eq!(kinds(&twice(&mut tracker, &[7], true)), [EventType::ExposureDetected]);
         assert!(tracker.observe(&having(&[7]), true).is_empty());
-        let events = tracker.observe(&having(&[7, 9]), true);
+        let events = twice(&mut tracker, &[7, 9], true);
         let [DomainEvent::ExposureDetected { present, .. }] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(present.len(), 2, "all that are there");
         let events = tracker.observe(&having(&[9]), true);
@@ -135,10 +160,21 @@ mod tests {
     }
 
     #[test]
+    fn container_that_is_being_made_is_no_exposure() {
+        let mut tracker = IntruderTracker::default();
+        for pids in [&[7][..], &[], &[8], &[9], &[]] {
+            assert!(tracker.observe(&having(pids), true).is_empty(), "{pids:?}");
+        }
+        assert!(tracker.observe(&having(&[7, 9]), true).is_empty());
+        let events = tracker.observe(&having(&[7]), true);
+        assert_eq!(kinds(&events), [EventType::ExposureDetected], "the one that stays");
+    }
+
+    #[test]
     fn incomplete_search_ends_nothing() {
         let mut tracker = IntruderTracker::default();
         assert!(tracker.observe(&having(&[]), false).is_empty());
-        assert_eq!(kinds(&tracker.observe(&having(&[7, 9]), false)), [EventType::ExposureDetected]);
+        assert_eq!(kinds(&twice(&mut tracker, &[7, 9], false)), [EventType::ExposureDetected]);
         assert!(tracker.observe(&having(&[9]), false).is_empty());
         assert!(tracker.observe(&having(&[]), false).is_empty());
         assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);

@@ -62,11 +62,11 @@ kinds! {
     LayoutDegraded = "layout_degraded", "A change of partitions was undone or restored, and not everything is as it was.",
         "Apply the daemon's layout again.";
     Bypass = "bypass", "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
-        "End these processes and start them with mps-manager run; where the pipe directory is missing in their mount namespace, hand the tenant's directory to their container (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.";
+        "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.";
     SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
         "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
     GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
-        "The detail names it, who keeps it, and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
+        "`mps-manager foreign get PID` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
         "Look at the client: it may have changed its own MPS environment, which escapes limits that only the environment enforces. If it has, terminate it.";
     ClientRefused = "client_refused", "MPS itself refused a client.",
@@ -78,6 +78,11 @@ kinds! {
 }
 
 impl IncidentKind {
+    /// Whether it is about processes of others, and lasts as long as one of them.
+    pub(super) fn is_of_processes(self) -> bool {
+        matches!(self, Self::Bypass | Self::SocketExposed | Self::GpuShared)
+    }
+
     /// Whether clients lose their work by it.
     pub fn loses_work(self) -> bool {
         matches!(

@@ -242,10 +242,21 @@ impl Incident {
         self.recovered_at.is_none()
     }
 
+    pub(super) fn end(&mut self, at: i64, by: IncidentEnd) {
+        (self.recovered_at, self.ended_by) = (Some(at), Some(by));
+        if by == IncidentEnd::Recovered && self.kind.is_of_processes() {
+            self.suspects.iter_mut().for_each(|suspect| suspect.has_ended = true);
+        }
+    }
+
     /// What is to be done: once it is over, no longer what was to be done for as long as it lasted.
     pub fn remedy(&self) -> &'static str {
         match self.kind {
             IncidentKind::GpuFault if !self.is_open() => "Restart the affected work.",
+            IncidentKind::Drift if matches!(self.topic, IncidentTopic::Gpu { .. }) => {
+                "Find the program that sets the compute mode (nvidia-smi -c, a prolog, another manager) and stop it: the daemon's mode is \
+                 restored each time, whatever its drift_policy is."
+            }
             kind => kind.remedy(),
         }
     }

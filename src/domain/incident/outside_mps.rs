@@ -7,7 +7,7 @@ use super::{Incident, IncidentKind, IncidentTopic, Suspect};
 use crate::bypass::Bypass;
 use crate::client::ClientId;
 use crate::exposure::{SocketExposure, describe_exposures};
-use crate::foreign_owner::{SharingDaemon, describe_sharing};
+use crate::foreign_owner::{SharingDaemon, name_sharing};
 use crate::gpu::ComputeMode;
 use crate::{GpuUuid, TenantName};
 
@@ -48,7 +48,7 @@ impl Grouping<'_> {
         let program = || Some("nvidia-cuda-mps-control".to_owned());
         let suspect = |one: &SharingDaemon| intruder(one.process, program(), one.owner.tenant.clone());
         let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
-        self.intruded(IncidentKind::GpuShared, &suspects, describe_sharing(present));
+        self.intruded(IncidentKind::GpuShared, &suspects, name_sharing(present));
     }
 
     /// Another program changed a compute mode, which is as it should be again by the time that it is said.

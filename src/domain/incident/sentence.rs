@@ -64,9 +64,12 @@ impl Incident {
             }
             IncidentKind::GpuShared => {
                 let is = if over.is_some() { "was" } else { "is" };
+                let present = self.suspects.iter().filter(|suspect| over.is_some() || !suspect.has_ended);
+                let tenants = self.listed(present.filter_map(|suspect| suspect.tenant.as_ref()));
+                let named = tenants.map(|names| format!(", with {names} in its environment"));
                 format!(
                     "a GPU of {daemon} {is} also served by a control daemon that is not this manager's{}",
-                    self.of_tenants(&self.suspects)
+                    named.unwrap_or_default()
                 )
             }
             IncidentKind::Breach => {
@@ -121,18 +124,17 @@ impl Incident {
         let daemon = &self.daemon;
         let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
         if is_over || present.is_empty() {
-            let who = counted(self.suspects.len(), "process");
-            return format!("{who}{} used a GPU of {daemon} outside MPS", self.of_tenants(&self.suspects));
+            let all: Vec<&Suspect> = self.suspects.iter().collect();
+            return format!("{} used a GPU of {daemon} outside MPS", self.counted(&all));
         }
-        let who = counted(present.len(), "process");
-        let of = self.of_tenants(present.iter().copied());
+        let who = self.counted(&present);
         let s = if present.len() == 1 { "s" } else { "" };
         let gone = match self.suspects.len() - present.len() {
             0 => String::new(),
             1 => "; 1 more has ended".to_owned(),
             more => format!("; {more} more have ended"),
         };
-        format!("{who}{of} use{s} a GPU of {daemon} outside MPS{gone}")
+        format!("{who} use{s} a GPU of {daemon} outside MPS{gone}")
     }
 
     /// What was wrong, without how it ended.
@@ -209,12 +211,27 @@ impl Incident {
         format!("process {}{}", suspect.pid, self.of(suspect.tenant.as_ref()))
     }
 
+    /// How many processes, and whose: `2 processes of demo`, `3 processes, 1 of them of demo,`.
+    fn counted(&self, processes: &[&Suspect]) -> String {
+        let who = counted(processes.len(), "process");
+        let of = self.of_tenants(processes.iter().copied());
+        match processes.iter().filter(|process| process.tenant.is_some()).count() {
+            theirs if theirs == processes.len() || theirs == 0 => format!("{who}{of}"),
+            theirs => format!("{who}, {theirs} of them{of},"),
+        }
+    }
+
     fn of_tenants<'s>(&self, suspects: impl IntoIterator<Item = &'s Suspect>) -> String {
         self.of(suspects.into_iter().filter_map(|suspect| suspect.tenant.as_ref()))
     }
 
     /// Whose something is, as ` of demo and kube-81732caa7a79 (pod prod/web-0/app)`.
     fn of<'t>(&self, tenants: impl IntoIterator<Item = &'t TenantName>) -> String {
+        self.listed(tenants).map(|names| format!(" of {names}")).unwrap_or_default()
+    }
+
+    /// Tenants with what they were made for; `None` for none.
+    fn listed<'t>(&self, tenants: impl IntoIterator<Item = &'t TenantName>) -> Option<String> {
         let tenants: BTreeSet<&TenantName> = tenants.into_iter().collect();
         let shown = |tenant: &TenantName| match self.workloads.get(tenant) {
             Some(workload) => format!("{tenant} ({workload})"),
@@ -222,7 +239,7 @@ impl Incident {
         };
         let names: Vec<String> = tenants.into_iter().map(shown).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        if names.is_empty() { String::new() } else { format!(" of {}", listed(&names)) }
+        (!names.is_empty()).then(|| listed(&names))
     }
 }
 

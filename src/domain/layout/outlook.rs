@@ -204,16 +204,14 @@ impl LayoutPlan {
             )?;
         }
         for gpu in &self.gpus {
+            let sizes = match gpu.chunk_sms {
+                0 => String::new(),
+                each => format!(" (of {each} SMs each); {} SMs are in no chunk", gpu.left_over_sms),
+            };
             writeln!(
                 text,
-                "@@ {} @@ chunks used {} -> {}, free {} -> {} (of {} SMs each); {} SMs are in no chunk",
-                gpu.gpu,
-                gpu.before.used,
-                gpu.after.used,
-                gpu.before.free,
-                gpu.after.free,
-                gpu.chunk_sms,
-                gpu.left_over_sms
+                "@@ {} @@ chunks used {} -> {}, free {} -> {}{sizes}",
+                gpu.gpu, gpu.before.used, gpu.after.used, gpu.before.free, gpu.after.free,
             )?;
             for step in self.steps.iter().filter(|step| step.step.gpu == gpu.gpu) {
                 step.write(text)?;
@@ -250,8 +248,9 @@ impl LayoutPlanStep {
             Action::Remove => '-',
         };
         let name = step.partition.as_ref().map_or("(no layout's)", PartitionName::as_str);
-        let (chunks, sms) = (counted(step.chunks, "chunk"), counted(step.sms, "SM"));
-        write!(text, "{sign} {name}: {chunks}, {sms}")?;
+        // Where the driver does not report the compute capability, how many SMs a chunk has is not known.
+        let sms = if step.sms > 0 { format!(", {}", counted(step.sms, "SM")) } else { String::new() };
+        write!(text, "{sign} {name}: {}{sms}", counted(step.chunks, "chunk"))?;
         if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
             write!(text, ", {id}")?;
         }

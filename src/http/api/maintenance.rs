@@ -21,7 +21,7 @@ pub(super) async fn get(
     State(app): State<AppState>,
     ctx: RequestContext,
 ) -> Result<axum::Json<MaintenanceView>, Problem> {
-    Ok(axum::Json(app.service.maintenance(&ctx).await?))
+    Ok(axum::Json(app.service.maintenance(&ctx, true).await?))
 }
 
 /// Begin maintenance

@@ -83,11 +83,6 @@ struct LoginUrlPage {
 }
 
 impl HostPart {
-    /// The CUDA version that the MPS programs are of.
-    fn mps_cuda_version(&self) -> String {
-        self.view.mps_cuda_version()
-    }
-
     /// When maintenance began.
     fn since(&self) -> Option<Moment> {
         self.maintenance.since.map(Moment)
@@ -141,7 +136,8 @@ async fn show(
     let session = app.service.session(&ctx, key).ok();
     let host = match ctx.actor.may(Right::View) {
         Ok(()) => {
-            let (view, maintenance) = (app.service.host(&ctx).await?, app.service.maintenance(&ctx).await?);
+            let (view, maintenance) =
+                (app.service.host(&ctx).await?, app.service.maintenance(&ctx, false).await?);
             let certificate = view.listening.tls.as_ref().map(|tls| Moment(tls.not_after));
             let gpus = gpus::names(&app, &ctx).await;
             Some(HostPart { view, maintenance, gpus, certificate })

@@ -122,12 +122,12 @@ fn other_driver(
     path: &Path,
     of_file: Option<&str>,
     driver: &RunningDriver,
-    is_older: bool,
+    older_than: Option<&str>,
 ) -> Option<String> {
     let running = &driver.version;
-    let what = match of_file {
-        Some(named) if named != running => format!("of driver {named}"),
-        None if is_older => "older than driver 580".to_owned(),
+    let what = match (of_file, older_than) {
+        (Some(named), _) if named != running => format!("of driver {named}"),
+        (None, Some(version)) => format!("older than driver {version}"),
         _ => return None,
     };
     Some(format!(
@@ -159,9 +159,19 @@ impl Capability {
     /// so its file is read anew.
     pub fn other_driver(&self, driver: &RunningDriver) -> Option<String> {
         let of_driver = driver.cuda.as_deref().and_then(version_number);
-        let is_older = self.version_from != VersionSource::Program
-            && of_driver.is_some_and(|version| version >= DESCRIBES_ITSELF_SINCE);
-        other_driver(&self.program, program_file::driver(&self.program).as_deref(), driver, is_older)
+        let runs = |since: u32| of_driver.is_some_and(|version| version >= since);
+        let older_than = match self.version_from {
+            VersionSource::Program => None,
+            _ if !self.server_status() && runs(GUARDED_SINCE) => Some("550"),
+            _ => runs(DESCRIBES_ITSELF_SINCE).then_some("580"),
+        };
+        other_driver(&self.program, program_file::driver(&self.program).as_deref(), driver, older_than)
+    }
+
+    /// The same of the program that a process runs.
+    pub fn process_of_other_driver(&self, pid: u32, driver: &RunningDriver) -> Option<String> {
+        let path = PathBuf::from(format!("/proc/{pid}/exe"));
+        other_driver(&path, program_file::driver(&path).as_deref(), driver, None)
     }
 
     /// Whether it can divide a GPU into static partitions of SMs (13.1 and later; not recorded here).
@@ -190,13 +200,18 @@ impl Capability {
 
     /// Why its daemons take clients of one user at a time, with the version whose daemons take those of several; `None` where they do.
     pub fn lacks_multi_user(&self) -> Option<String> {
-        self.multi_user_option().is_none().then(|| {
-            format!(
-                "clients of several users at once need CUDA {} or later, and this is CUDA {}: install a newer driver",
-                cuda_version(MULTI_USER_SINCE),
-                self.cuda_version()
-            )
-        })
+        let version = self.cuda_version();
+        match self.multi_user_option() {
+            None => Some(format!(
+                "clients of several users at once need CUDA {} or later, and this is CUDA {version}: install a newer driver",
+                cuda_version(MULTI_USER_SINCE)
+            )),
+            Some(ask::MULTI_USER) if !rustix::process::geteuid().is_root() => Some(format!(
+                "clients of several users at once need a manager that root runs: MPS of CUDA {version} takes {} from root alone",
+                ask::MULTI_USER
+            )),
+            Some(_) => None,
+        }
     }
 
     /// Whether a daemon says of a server whether it takes clients (`get_server_status`).

@@ -65,16 +65,16 @@ fn missing_capabilities_name_the_version_they_need() {
 #[test]
 fn program_of_another_driver_is_recognised() {
     let driver = RunningDriver { version: "580.159.04".into(), cuda: Some("13.0".into()) };
-    let judge = |named, is_older| other_driver(Path::new("/usr/bin/control"), named, &driver, is_older);
-    assert_eq!(judge(Some("580.159.04"), false), None);
-    assert_eq!(judge(None, false), None, "a file that names none is no evidence");
-    let named = judge(Some("535.261.03"), true).expect("another driver's");
+    let judge = |named, than| other_driver(Path::new("/usr/bin/control"), named, &driver, than);
+    assert_eq!(judge(Some("580.159.04"), None), None);
+    assert_eq!(judge(None, None), None, "a file that names none is no evidence");
+    let named = judge(Some("535.261.03"), Some("580")).expect("another driver's");
     assert!(
         named.contains("of driver 535.261.03")
             && named.contains("install the MPS programs of driver 580.159.04"),
         "{named}"
     );
-    assert!(judge(None, true).expect("too quiet for 580").contains("older than driver 580"));
+    assert!(judge(None, Some("580")).expect("too quiet for 580").contains("older than driver 580"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
 use crate::domain::foreign_owner::ForeignOwner;
 use crate::domain::gpu::{Gpu, full_name};
 use crate::domain::{DaemonName, GpuUuid};
+use crate::gpu::GpuDriver;
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
 use crate::service::tenants::clients::ClientMemory;
@@ -161,11 +162,15 @@ impl Backend {
         let ForeignDaemon { daemon, gpus } = neighbour;
         let around = daemon.environment.ok();
         let path = around.as_ref().map(|around| around.pipe_directory.display().to_string());
-        let remedy = if candidate.lost {
+        let mut remedy = if candidate.lost {
             "take it back with `mps-manager daemon adopt --all-ours`".to_owned()
         } else {
             daemon.owner.remedy(path.as_deref())
         };
+        if adoption.managed.possible && !candidate.lost && !daemon.owner.is_supervised() {
+            let id = ClientId { pid: daemon.identity.pid, start_time: daemon.identity.start_time };
+            remedy = format!("{remedy}, or adopt it (`mps-manager daemon adopt NAME --process {id}`)");
+        }
         Ok(ForeignDaemonView {
             id: ClientId { pid: daemon.identity.pid, start_time: daemon.identity.start_time },
             pid: daemon.identity.pid,
@@ -236,10 +241,14 @@ impl Backend {
             })
         });
         let capability = &self.parts.fleet.context().capability;
+        // What is known without asking it: this is for a page too.
+        let driver = self.parts.inventory.known_driver().ok().and_then(GpuDriver::running);
         AdoptionCandidate {
             uid: daemon.uid,
             held: around.is_ok_and(|around| around.token.is_some()),
             lost: self.lost_name(neighbour).is_some(),
+            other_driver: driver
+                .and_then(|driver| capability.process_of_other_driver(daemon.identity.pid, &driver)),
             mode: daemon.mode,
             mode_unsupported: capability.lacks_static().filter(|_| daemon.mode == Mode::Static),
             multi_user: daemon.multi_user,

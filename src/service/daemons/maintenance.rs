@@ -31,8 +31,8 @@ pub struct MaintenanceView {
     pub daemons: Vec<DaemonName>,
     /// Whether the driver is queried; while it is not, GPUs are shown as last seen.
     pub live: bool,
-    /// Processes that have the device files of these GPUs open, or, where these are all GPUs, any file of the driver; `null`
-    /// when that is unknown.
+    /// Processes that have the device files of these GPUs open, or, where these are all GPUs, as without maintenance, any file of the
+    /// driver; `null` when that is unknown.
     pub holders: Option<Vec<DeviceHolder>>,
     /// Why it is unknown.
     pub holders_unknown: Option<String>,
@@ -46,12 +46,17 @@ pub struct MaintenanceView {
 }
 
 impl Service {
-    /// The current maintenance.
-    pub async fn maintenance(&self, ctx: &RequestContext) -> Result<MaintenanceView, ServiceError> {
+    /// The current maintenance; without one, who has the GPUs open is looked for only if `looks_ahead`, since that reads all of /proc.
+    pub async fn maintenance(
+        &self,
+        ctx: &RequestContext,
+        looks_ahead: bool,
+    ) -> Result<MaintenanceView, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
         let live = backend.parts.inventory.live();
-        let Some(maintenance) = store::maintenance::get(&mut reader).await? else {
+        let maintenance = store::maintenance::get(&mut reader).await?;
+        if maintenance.is_none() && !looks_ahead {
             return Ok(MaintenanceView {
                 state: None,
                 since: None,
@@ -65,12 +70,19 @@ impl Service {
                 unproven: Vec::new(),
                 modules: None,
             });
+        }
+        let daemons = match &maintenance {
+            Some(maintenance) => store::daemons::managed_on(&mut reader, &maintenance.gpus).await?,
+            None => Vec::new(),
         };
-        let daemons = store::daemons::managed_on(&mut reader, &maintenance.gpus).await?;
         drop(reader);
+        let gpus = match &maintenance {
+            Some(maintenance) => maintenance.gpus.clone(),
+            None => backend.gpus().await?.into_iter().map(|gpu| gpu.uuid).collect(),
+        };
         // The phase must be readable even when the driver is faulty or hangs.
         let timeout = backend.parts.timeout;
-        let found = tokio::time::timeout(timeout, backend.parts.engine.holders(&maintenance.gpus)).await;
+        let found = tokio::time::timeout(timeout, backend.parts.engine.holders(&gpus)).await;
         let found = found.unwrap_or_else(|_| {
             Err(format!(
                 "the processes that have the GPUs open were not found within {} s",
@@ -87,13 +99,12 @@ impl Service {
             None => std::fs::read_to_string("/proc/modules").ok().map(|text| driver_modules(&text)),
         };
         let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
-        let unproven =
-            found.as_ref().map_or_else(|| maintenance.gpus.clone(), |found| found.unproven.clone());
+        let unproven = found.as_ref().map_or(gpus, |found| found.unproven.clone());
         Ok(MaintenanceView {
-            state: Some(maintenance.state),
-            since: Some(maintenance.since),
-            operation: Some(maintenance.operation),
-            gpus: maintenance.gpus,
+            state: maintenance.as_ref().map(|maintenance| maintenance.state),
+            since: maintenance.as_ref().map(|maintenance| maintenance.since),
+            operation: maintenance.as_ref().map(|maintenance| maintenance.operation),
+            gpus: maintenance.map(|maintenance| maintenance.gpus).unwrap_or_default(),
             daemons,
             live,
             holders: found.map(|found| found.processes),

@@ -292,7 +292,8 @@ impl Backend {
         let tenants = store::tenants::of_daemon(db, name).await?;
         let tenants: Vec<_> = tenants.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
-        Ok(admission::admit(name.as_str(), &daemon.spec, &tenants, gpus, ceiling))
+        Ok(admission::expected_clients_fit(name.as_str(), &daemon.spec, gpus, ceiling)
+            .and_then(|()| admission::admit(name.as_str(), &daemon.spec, &tenants, gpus, ceiling)))
     }
 
     pub(super) async fn daemon_view(&self, daemon: Daemon) -> Result<DaemonView, ServiceError> {

@@ -48,7 +48,7 @@ pub struct HostView {
     pub mps_binary_version_is_least: bool,
     /// What this MPS can do of what depends on its version, and why it cannot do the rest.
     pub capabilities: Vec<HostCapability>,
-    /// Most clients per device with this MPS.
+    /// Most clients of a GPU with this MPS.
     pub client_ceiling: u32,
     /// The current boot of the host.
     pub boot_id: String,
@@ -78,10 +78,18 @@ pub struct HostView {
 }
 
 impl HostView {
-    /// The CUDA version of the MPS programs, as `13.0` or `12.4 or later`.
-    pub fn mps_cuda_version(&self) -> String {
-        let version = cuda_version(self.mps_binary_version);
-        if self.mps_binary_version_is_least { format!("{version} or later") } else { version }
+    /// The CUDA version of the MPS programs, as `13.0` or `12.4 or later`; `None` as long as they are waited for.
+    pub fn mps_cuda_version(&self) -> Option<String> {
+        let version = (self.mps_binary_version > 0).then(|| cuda_version(self.mps_binary_version))?;
+        Some(if self.mps_binary_version_is_least { format!("{version} or later") } else { version })
+    }
+
+    /// The driver and MPS in a line, as `driver 580.82.07, MPS of CUDA 13.0`.
+    pub fn software(&self) -> String {
+        match self.mps_cuda_version() {
+            Some(version) => format!("driver {}, MPS of CUDA {version}", self.driver_version),
+            None => "no driver yet".to_owned(),
+        }
     }
 }
 
@@ -235,6 +243,7 @@ impl Service {
         // An operator who looks for why the database cannot be read still sees the host.
         let daemons = backend.stored_daemons().await.unwrap_or_default();
         let context = backend.parts.fleet.context();
+        let of_version = context.capability.client_ceiling();
         Ok(HostView {
             hostname: hostname(),
             simulated: driver.simulated,
@@ -244,7 +253,7 @@ impl Service {
             mps_binary_version: context.capability.binary_version,
             mps_binary_version_is_least: context.capability.is_least(),
             capabilities: context.capability.list(),
-            client_ceiling: context.capability.client_ceiling(),
+            client_ceiling: gpus.iter().map(|gpu| gpu.client_ceiling(of_version)).max().unwrap_or(of_version),
             boot_id: context.boot_id.clone(),
             machine_id: backend.parts.machine_id.clone(),
             isolation: HostIsolation::of(&context.scopes, has_mounts_of_its_own("self")),

@@ -28,6 +28,9 @@ pub(super) struct Cuda {
     dies_at: Option<u32>,
 }
 
+/// What a context in a partition takes on this GPU, whatever the partition's size (recording 27).
+const PARTITION_CONTEXT: (&str, u64) = ("NVIDIA L40S", 426 * MIB);
+
 /// A primary context.
 pub(super) struct Context {
     ordinal: usize,
@@ -83,6 +86,7 @@ impl Cuda {
         self.contexts += 1;
         let number = self.contexts;
         let own = variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref().and_then(envvar::percentage);
+        let mut is_partition = false;
         let (link, sms, limit) = if self.mps.is_some() {
             let request = request(number, Some(gpu.uuid.clone()));
             let (link, grant) =
@@ -90,6 +94,7 @@ impl Cuda {
             let Grant::Context { percentage, limits, partition_sms } = grant else {
                 return Err("CUDA_ERROR_MPS_RPC_FAILURE".to_owned());
             };
+            is_partition = partition_sms.is_some();
             let share = own.map_or(percentage, |own| own.min(percentage));
             // Before Volta there are neither shares nor limits, documented.
             let holds = gpu.compute_capability[0] >= 7;
@@ -106,8 +111,10 @@ impl Cuda {
         let unavailable = |_| "CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned();
         let name = std::env::args().next().unwrap_or_default();
         let presence = Presence::enter(world, &gpu, kind, self.pid, &name).map_err(unavailable)?;
+        let recorded = is_partition && gpu.name == PARTITION_CONTEXT.0;
+        let cost = if recorded { PARTITION_CONTEXT.1 } else { self.cost(sms) };
         let mut context = Context { ordinal, number, gpu, sms, limit, presence, _link: link };
-        context.allocate(self.cost(sms))?;
+        context.allocate(cost)?;
         Ok(context)
     }
 

@@ -8,8 +8,7 @@ use crate::domain::plan::Desired;
 use crate::mps::{Command, SessionError};
 use crate::supervisor::observe::isolation;
 use crate::supervisor::observe::poll::{self, PollTarget};
-use crate::supervisor::observe::poll_outcome::{PollOutcome, unanswered};
-use crate::supervisor::reconcile::daemon::PollInterval;
+use crate::supervisor::observe::poll_outcome::PollOutcome;
 
 impl Driver {
     pub(super) async fn sync(&mut self, desired: &Desired, wrong: &[SettingDifference]) {
@@ -87,12 +86,11 @@ impl Driver {
             session.close().await;
             Ok::<_, SessionError>(())
         };
-        match request.await {
-            Ok(()) => self.state.server_requested(self.now()),
-            Err(error) => {
-                self.state.polled(unanswered(error), false, desired, self.now(), PollInterval(0));
-            }
+        // A session that breaks off may have started one all the same: the next poll sees.
+        if let Err(error) = request.await {
+            tracing::debug!(daemon = %desired.name, %error, "asking for a server was not answered");
         }
+        self.state.server_requested(self.now());
     }
 
     /// Finds where the control process runs: what is, not what was meant, and an adopted one's too.

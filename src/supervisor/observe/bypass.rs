@@ -120,8 +120,9 @@ impl Bypasses {
         let remedy = match desired.compute_mode {
             Some(crate::domain::gpu::ComputeMode::ExclusiveProcess) => "end them",
             _ if self.present.values().any(|process| process.missing_pipe.is_some()) => {
-                "hand the tenant's directory to their container (`mps-manager env TENANT --format` with docker, apptainer, cdi or what starts it), \
-                 or set the daemon's compute_mode to exclusive_process, which refuses processes outside MPS"
+                "end them and start them with `mps-manager run`, or if they are in a container, hand the tenant's directory to it (`mps-manager \
+                 env TENANT --format` with docker, apptainer, cdi or what starts it), or set the daemon's compute_mode to exclusive_process, \
+                 which refuses processes outside MPS"
             }
             _ => {
                 "end them, start them with `mps-manager run`, or set the daemon's compute_mode to \

@@ -194,7 +194,7 @@ fn waiting(queue: &Waiting) -> Condition {
         ConditionReason::ServesAnotherUser,
         format!(
             "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): wait, end those, or serve \
-             several users at once with multi_user, which takes a restart",
+             several users at once with multi_user (from CUDA 12.5 on), which takes a restart",
             list(&waiting),
             queue.uid,
             behind.uid,
@@ -306,11 +306,16 @@ fn reasons(
 
 /// Why a daemon has no server: one is on its way, or none stays.
 fn no_server(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, String) {
-    let Some(failed) = state.failed_server else {
+    // One may end by chance, and a daemon may overlook the first request, just after the end of the server before.
+    if state.failed_servers() < 2 {
         return (ConditionReason::ServerStarting, "its server is being started".to_owned());
+    }
+    let failed = match state.failed_server {
+        Some(failed) => format!("the last line of control.log about it is \"{failed}\""),
+        None => "control.log says nothing about it".to_owned(),
     };
     let message = format!(
-        "its server ends before it takes a client, {} in a row; the last line of control.log about it is \"{failed}\". Nothing runs on its \
+        "its server ends before it takes a client, {} in a row; {failed}. Nothing runs on its \
          GPUs until that is mended, and one is requested again after a pause of up to a minute: see that nvidia-smi answers, that \
          libcuda.so.1 of this driver is installed and that uid {} may open /dev/nvidia*, then mps-manager daemon start {}",
         times(u64::try_from(state.failed_servers()).unwrap_or(u64::MAX)),

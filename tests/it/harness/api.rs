@@ -97,7 +97,13 @@ impl Api {
         headers: &[(&str, &str)],
         body: Option<String>,
     ) -> Answer {
-        self.try_send(method, path, headers, body).expect("the manager answers")
+        let first = self.try_send(method.clone(), path, headers, body.clone());
+        match first {
+            // A manager that begins anew, as once the driver is here, may close a kept connection as a question is sent on it.
+            Err(_) if method == Method::GET => self.try_send(method, path, headers, body),
+            answer => answer,
+        }
+        .expect("the manager answers")
     }
 
     /// Sends text as it is, as JSON, to a manager that may die meanwhile.

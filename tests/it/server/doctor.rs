@@ -332,7 +332,7 @@ fn foreign_daemons_and_used_port_are_reported() {
     let seen = examine(&host);
     seen.is("foreign_daemons", "warn", &format!("control daemon {}", foreign.pid()));
     seen.is("foreign_daemons", "warn", "serves GPU 1");
-    seen.cures("foreign_daemons", &format!("mps-manager daemon adopt NAME --process {}-", foreign.pid()));
+    seen.cures("foreign_daemons", &format!("mps-manager foreign get {}-", foreign.pid()));
     seen.is("environment", "ok", "no variable");
     assert!(is_alive(foreign.pid()));
     let seen = Seen::of(

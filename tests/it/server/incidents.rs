@@ -48,7 +48,7 @@ fn killed_daemon_is_one_incident_with_its_clients() {
     let shown = host.cli(&["client", "get", &clients[1].pid().to_string()]);
     let shown = String::from_utf8_lossy(&shown.stdout);
     assert!(shown.contains("batch, job 4711 of alice"), "{shown}");
-    let info = "mps_manager_tenant_info{daemon=\"gpu0\",tenant=\"batch\",namespace=\"\",pod=\"\",container=\"\",job=\"4711\",user=\"alice\"} 1";
+    let info = "mps_manager_tenant_info{daemon=\"gpu0\",tenant=\"batch\",kubernetes_namespace=\"\",kubernetes_pod=\"\",kubernetes_container=\"\",slurm_job=\"4711\",slurm_user=\"alice\"} 1";
     eventually("it is in the metrics", || host.api().get("/metrics").text.contains(info).then_some(()));
     let daemon = host.daemon_pid("gpu0");
     signal(daemon, Signal::KILL);
@@ -256,7 +256,7 @@ fn bypass_without_its_directory_names_its_tenant() {
         conditions.as_array()?.iter().find(|one| one["type"] == "Bypass").cloned()
     });
     let message = condition["message"].as_str().expect("text");
-    let words = format!("in whose mount namespace its pipe directory {} is missing", missing.display());
+    let words = format!("which sees no directory {}, its", missing.display());
     assert!(message.contains(&words) && message.contains("hand the tenant's directory"), "{message}");
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 
 use super::maintenance::{TAKEN_DOWN, begin, end, now, steps};
-use crate::harness::{Client, Host, InProcess, MANAGER, Served, pid};
+use crate::harness::{Client, Host, InProcess, MANAGER, Served, pid, stderr_of};
 
 #[test]
 fn outside_gpu_holders_are_listed_not_blocking() {
@@ -16,7 +16,11 @@ fn outside_gpu_holders_are_listed_not_blocking() {
     command.env("MPS_SIM_WORLD", host.runtime("sim")).env("CUDA_MPS_PIPE_DIRECTORY", host.runtime("nowhere"));
     let mut outsider = Client::start(command);
     assert_eq!(outsider.seen["mps"], false);
-    let operation = host.api().succeeds(&begin(&host, &json!({"timeout_s": 5})));
+    let begun = host.command(&["maintenance", "begin", "--timeout", "5s", "-o", "json"]).output().unwrap();
+    let words = stderr_of(&begun);
+    assert!(words.starts_with(&format!("no drain ends {} (", outsider.pid())), "{words}");
+    assert!(!words.contains("nvidia-cuda-mps"), "daemons and servers are quit: {words}");
+    let operation: serde_json::Value = serde_json::from_slice(&begun.stdout).expect("an operation");
     let proof = operation["steps"][6]["outcome"].as_str().unwrap();
     assert!(proof.contains(&format!("others that have: {} (", outsider.pid())), "{proof}");
     let active = now(&host);

@@ -118,12 +118,11 @@ fn heading(state: &TopState, width: usize) -> Line<'static> {
     let host = &state.data.host.host;
     let simulated = if host.simulated { "  SIMULATED" } else { "" };
     let text = format!(
-        "{}{simulated}  {}  {}  driver {}  CUDA {}",
+        "{}{simulated}  {}  {}  {}",
         host.hostname,
         counted(host.gpus, "GPU"),
         counted(state.data.clients.len(), "client"),
-        host.driver_version,
-        host.mps_cuda_version()
+        host.software()
     );
     Line::styled(cut(&text, width), bold())
 }

@@ -52,6 +52,11 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Planned
                 "the driver does not report the SMs of {uuid} or its compute capability, so the size of its chunks is not known"
             )));
         };
+        if gpu.is_before_volta() {
+            return Err(InvalidValue(format!(
+                "{uuid} is older than Volta, where MPS has no thread percentages that would hold a partition"
+            )));
+        }
         let sms = chunk_sms.saturating_mul(add.chunks);
         let percentage = is_measured(gpu).then(|| percentage_for(sms, total));
         if percentage == Some(None) && sms <= total {

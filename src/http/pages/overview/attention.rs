@@ -52,7 +52,7 @@ pub(super) async fn all(
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
     found.extend(of_host(&app.service.host(ctx).await?, app.service.clock().unix_ms()));
-    let maintenance = app.service.maintenance(ctx).await?;
+    let maintenance = app.service.maintenance(ctx, false).await?;
     found.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
     found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row), banner)));
@@ -121,10 +121,10 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
     let mut found = Vec::new();
     let place = |below: &str, label: &str| RemedyLink::new(format!("/daemons/{name}{below}"), label);
     let Some(status) = &row.daemon.status else {
-        let why = "it has no driver, so its settings are not maintained";
+        let why = "nothing is known of it and nothing is changed, until the manager looks after it again";
         found.push(attention(
             Tone::Bad,
-            format!("Daemon {name} has no driver"),
+            format!("Daemon {name} is not looked after"),
             why,
             place("", "Show daemon"),
         ));

@@ -359,7 +359,7 @@ fn refuse_if_full(
         let here: Vec<Occupant> = clients.iter().filter(is_here).map(occupant).collect();
         let admitted = leased.iter().filter(|lease| of(&lease.tenant).is_some_and(sees));
         let admitted: Vec<ClientId> = admitted.map(|lease| lease.holder).collect();
-        if let Some(no_room) = occupancy::no_room(&here, &admitted, ceiling) {
+        if let Some(no_room) = occupancy::no_room(&here, &admitted, gpu.client_ceiling(ceiling)) {
             let full = format!("GPU {} {no_room}", gpu.index);
             let remedy = "wait for one to end (mps-manager run --wait), or use another GPU";
             return Err(no_slot(full, remedy, Lacking::GpuSlot));

@@ -288,13 +288,18 @@ impl DaemonReconciler {
 
     /// A server ended before it was ready. The log is anybody's to write, so it counts only while one was requested.
     pub fn server_failed(&mut self, server: FailedServer, now: i64) {
-        if self.server_requested_at.take().is_none() {
-            return;
+        if self.server_requested_at.is_some() {
+            self.server_ended(Some(server), now);
+            self.next_poll = self.next_poll.max(self.server_retry_at);
         }
-        self.failed_server = Some(server);
+    }
+
+    /// A server that was requested is not there, as the log says, or as it would be where nothing can be read of a log.
+    fn server_ended(&mut self, as_logged: Option<FailedServer>, now: i64) {
+        self.server_requested_at = None;
+        self.failed_server = as_logged;
         self.server_failures.push(now);
         self.server_retry_at = now + self.timings.backoff(self.server_failures.len());
-        self.next_poll = self.next_poll.max(self.server_retry_at);
     }
 
     /// How many servers in a row ended before they were ready.

@@ -1,5 +1,6 @@
 //! What a poll changes in what is known of a daemon.
 
+use super::decide::SERVER_LISTED_MS;
 use super::phase::serves_another_user;
 use super::{DaemonReconciler, PollInterval, SERVER_POLL_MS};
 use crate::domain::daemon::{Effective, Server};
@@ -38,6 +39,11 @@ impl DaemonReconciler {
                 if serving && !serves_another_user(desired, &seen) {
                     self.server_requested_at = None;
                     self.forget_failed_servers();
+                }
+                if seen.servers.is_empty()
+                    && self.server_requested_at.is_some_and(|requested| now - requested >= SERVER_LISTED_MS)
+                {
+                    self.server_ended(None, now);
                 }
                 let settings = desired.is_observed() || (serving && differences(desired, &seen).is_empty());
                 self.seen = Some(seen);

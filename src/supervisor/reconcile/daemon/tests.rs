@@ -174,6 +174,27 @@ fn missing_server_is_requested_again() {
 }
 
 #[test]
+fn server_that_no_log_speaks_of_is_counted() {
+    let (desired, mut state) = (desired(), running());
+    let none = || PollOutcome::Seen(seen(Some(4 << 30), &[]));
+    state.polled(none(), false, &desired, 0, INTERVAL);
+    let mut now = 0;
+    for (times, pause) in [(1, 0), (2, 1_000), (3, 2_000)] {
+        assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
+        state.server_requested(now);
+        state.polled(none(), false, &desired, now + SERVER_LISTED_MS - 1, INTERVAL);
+        assert_eq!(state.failed_servers(), times - 1, "it may be on its way");
+        now += SERVER_LISTED_MS;
+        state.polled(none(), false, &desired, now, INTERVAL);
+        assert_eq!((state.failed_server, state.failed_servers()), (None, times));
+        if pause > 0 {
+            assert_eq!(state.decide(&desired, 0, now), ReconcileStep::Wait(now + pause));
+        }
+        now += pause;
+    }
+}
+
+#[test]
 fn new_generation_is_unready_until_read_back() {
     let (mut desired, mut state) = (desired(), running());
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 0, INTERVAL);

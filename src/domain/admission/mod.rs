@@ -4,25 +4,21 @@
 //! GPUs, since MPS limits a process and not a tenant, and as many of the clients that MPS takes. Percentages are not added up: MPS lets
 //! them overlap, and they reserve nothing.
 
+mod of_gpu;
+mod refusal;
+
+pub use self::of_gpu::expected_clients_fit;
+use self::of_gpu::{before_volta, has_compute_mode, static_before_ampere, takes};
+pub use self::refusal::AdmissionError;
 use super::count::counted;
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::{Gpu, full_name};
 use super::memory::Bytes;
-use super::provisioning::{ProvisioningStrategy, ShareBasis};
+use super::provisioning::ShareBasis;
 use super::resolution::resolve;
 use super::shares;
 use super::tenant::{TenantSpec, VisibleDevices};
-use super::{DeviceMemoryLimit, GpuUuid, TenantName, ThreadPercentage};
-
-/// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{detail}")]
-pub struct AdmissionError {
-    /// The field of the tenant's spec.
-    pub field: &'static str,
-    /// What does not fit, the sum, and what would fit.
-    pub detail: String,
-}
+use super::{GpuUuid, TenantName};
 
 /// What the processes of a tenant may hold together on a GPU, in bytes: its limit × `max_clients`, or once where that is left
 /// out. `None` without a limit.
@@ -50,24 +46,26 @@ pub fn admit(
     no_percentages(daemon_name, daemon, tenants)?;
     shares_are_left(daemon_name, daemon, tenants, gpus)?;
     same_user(daemon_name, daemon, tenants)?;
-    // Of a daemon that has tenants already it was checked before, and no tenant can change it.
-    if let Some(expected) = daemon.provisioning.expected_clients.filter(|expected| *expected > ceiling)
-        && tenants.is_empty()
-    {
-        return Err(AdmissionError {
-            field: "daemon",
-            detail: format!(
-                "daemon {daemon_name} expects {expected} clients on a GPU, and the MPS of this host takes {ceiling}: lower expected_clients"
-            ),
-        });
-    }
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
         let here: Vec<&(TenantName, TenantSpec)> =
             tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
+        static_before_ampere(daemon_name, daemon, gpu)?;
         before_volta(daemon_name, daemon, gpu, &here)?;
         has_compute_mode(daemon_name, daemon, gpu)?;
         within_gpu(gpu, &here)?;
+        let ceiling = gpu.client_ceiling(ceiling);
+        // Only of the one being written: one of before a driver of fewer clients must not be in the way of others.
+        if let Some((name, clients)) =
+            tenants.last().and_then(|(name, tenant)| Some((name, tenant.max_clients?)))
+            && clients > ceiling
+            && here.iter().any(|(one, _)| one == name)
+        {
+            return Err(AdmissionError {
+                field: "max_clients",
+                detail: format!("tenant {name} has max_clients {clients}, and {}", takes(gpu, ceiling)),
+            });
+        }
         if daemon.reserves() {
             memory_fits(daemon_name, daemon, gpu, &here)?;
             clients_fit(daemon_name, gpu, &here, ceiling)?;
@@ -213,70 +211,11 @@ fn same_user(
             detail: format!(
                 "tenant {name} has uid {} and tenant {other} on daemon {daemon_name} has uid {}: a daemon that is \
                  not multi-user serves one user at a time, and the second would wait for the first forever; use \
-                 the same uid, another daemon, or set multi_user on the daemon",
+                 the same uid, another daemon, or (from CUDA 12.5 on) set multi_user on the daemon",
                 tenant.uid, spec.uid
             ),
         }),
     }
-}
-
-/// Refuses a compute mode that could neither be read back nor restored.
-fn has_compute_mode(daemon_name: &str, daemon: &DaemonSpec, gpu: &Gpu) -> Result<(), AdmissionError> {
-    if daemon.compute_mode.is_none() || !gpu.present || gpu.compute_mode.is_some() {
-        return Ok(());
-    }
-    Err(AdmissionError {
-        field: "daemon",
-        detail: format!(
-            "daemon {daemon_name} has a compute_mode, and the driver does not report that of GPU {} ({}), so it could not be restored: leave \
-             compute_mode out",
-            gpu.index, gpu.name
-        ),
-    })
-}
-
-/// Refuses what MPS does not have on GPUs before Volta, where it would be taken and hold nobody (NVIDIA's documentation).
-fn before_volta(
-    daemon_name: &str,
-    daemon: &DaemonSpec,
-    gpu: &Gpu,
-    here: &[&(TenantName, TenantSpec)],
-) -> Result<(), AdmissionError> {
-    if !gpu.is_before_volta() {
-        return Ok(());
-    }
-    let limits =
-        |limit: &Option<DeviceMemoryLimit>| limit.as_ref().is_some_and(|limit| limit.on(&gpu.uuid).is_some());
-    let divides =
-        |share: Option<ThreadPercentage>| share.is_some_and(|share| share != ThreadPercentage::FULL);
-    let of_tenant = here.iter().find_map(|(name, tenant)| {
-        let field = match tenant {
-            one if limits(&one.device_memory_limit) => "device_memory_limit",
-            one if one.sms.is_some() => "sms",
-            one if divides(one.active_thread_percentage) => "active_thread_percentage",
-            _ => return None,
-        };
-        Some((field, format!("tenant {name} has {field}")))
-    });
-    let defaults = &daemon.defaults;
-    let of_daemon = match daemon {
-        one if one.multi_user => Some("multi_user"),
-        _ if limits(&defaults.device_memory_limit) => Some("defaults.device_memory_limit"),
-        _ if divides(defaults.active_thread_percentage) => Some("defaults.active_thread_percentage"),
-        one if one.provisioning.strategy != ProvisioningStrategy::None => Some("provisioning"),
-        _ => None,
-    };
-    let of_daemon = of_daemon.map(|field| ("daemon", format!("daemon {daemon_name} has {field}")));
-    let Some((field, who)) = of_tenant.or(of_daemon) else { return Ok(()) };
-    let capability = gpu.compute_capability.map(|capability| capability.to_string()).unwrap_or_default();
-    Err(AdmissionError {
-        field,
-        detail: format!(
-            "{who}, and GPU {} ({}) is of compute capability {capability}: before 7.0 (Volta) MPS has no memory limits, no shares of the SMs and \
-             one user at a time, so that it would hold nobody; leave it out, or use a newer GPU",
-            gpu.index, gpu.name
-        ),
-    })
 }
 
 /// Refuses a limit that no process could reach.
@@ -388,6 +327,7 @@ fn clients_fit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::ComputeCapability;
     use crate::testing::{h200, spec};
 
     fn daemon(extra: &str) -> DaemonSpec {
@@ -451,6 +391,33 @@ mod tests {
         assert_eq!(check(&reserved(r#","memory_overcommit":1.5"#), &tenants), Ok(()));
         let many = [r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":40}"#];
         assert_eq!(check(&reserved(r#","memory_overcommit":1000.25"#), &many), Ok(()));
+    }
+
+    #[test]
+    fn clients_beyond_the_gpu_are_refused() {
+        let mut gpu = h200(0);
+        let many = |clients: u32| {
+            vec![(
+                TenantName::parse("web").expect("name"),
+                spec(&format!(r#"{{"daemon":"gpu0","uid":0,"max_clients":{clients}}}"#)),
+            )]
+        };
+        let expects = |clients: u32| {
+            daemon(&format!(r#","provisioning":{{"strategy":"none","expected_clients":{clients}}}"#))
+        };
+        for (major, version, most) in [(9, 48, 48), (9, 60, 60), (6, 48, 16), (6, 60, 16)] {
+            gpu.compute_capability = gpu.compute_capability.map(|seen| ComputeCapability { major, ..seen });
+            let gpus = [gpu.clone()];
+            let of_tenant = |clients| admit("gpu0", &daemon(""), &many(clients), &gpus, version);
+            assert!(of_tenant(most).is_ok());
+            assert_eq!(of_tenant(most + 1).expect_err("too many").field, "max_clients");
+            let of_daemon = |clients| expected_clients_fit("gpu0", &expects(clients), &gpus, version);
+            assert!(of_daemon(most).is_ok());
+            let fits_static = admit("gpu0", &daemon(r#","mode":"static""#), &[], &gpus, version);
+            assert_eq!(fits_static.is_ok(), major >= 8, "{fits_static:?}");
+            let refused = of_daemon(most + 1).expect_err("too many").detail;
+            assert!(refused.contains(&format!("takes {most} ")), "{refused}");
+        }
     }
 
     #[test]
