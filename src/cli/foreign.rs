@@ -55,7 +55,7 @@ pub(super) const LAYOUT: ListLayout<ForeignDaemonView> = ListLayout {
             1,
             ListColumn::cut("PIPE DIRECTORY", |daemon| TableCell::optional(daemon.pipe_directory.as_deref())),
         ),
-        ListColumn::ranked(5, ListColumn::cut("KEPT BY", |daemon| daemon.owner.words().into())),
+        ListColumn::ranked(5, ListColumn::cut("ORIGIN", |daemon| daemon.owner.words().into())),
         ListColumn::cut("ADOPTION", |daemon| adoption(daemon).into()),
         ListColumn::wide("OPTIONS", |daemon| TableCell::joined(&daemon.options)),
         ListColumn::wide("UUIDS", |daemon| TableCell::joined(daemon.gpus.iter().flatten())),

@@ -180,9 +180,12 @@ pub fn describe_sharing(daemons: &[SharingDaemon]) -> String {
     })
 }
 
-/// The same without what to do, which is true also once they are gone.
+/// The same without what to do, which is true also once they are gone, and without tenants, which an incident names for itself.
 pub fn name_sharing(daemons: &[SharingDaemon]) -> String {
-    listed(daemons, SharingDaemon::describe)
+    listed(daemons, |daemon| {
+        let owner = ForeignOwner { tenant: None, ..daemon.owner.clone() };
+        SharingDaemon { owner, ..daemon.clone() }.describe()
+    })
 }
 
 fn listed(daemons: &[SharingDaemon], words: impl Fn(&SharingDaemon) -> String) -> String {

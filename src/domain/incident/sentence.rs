@@ -66,7 +66,7 @@ impl Incident {
                 let is = if over.is_some() { "was" } else { "is" };
                 let present = self.suspects.iter().filter(|suspect| over.is_some() || !suspect.has_ended);
                 let tenants = self.listed(present.filter_map(|suspect| suspect.tenant.as_ref()));
-                let named = tenants.map(|names| format!(", with {names} in its environment"));
+                let named = tenants.map(|names| format!(", with tenant {names} in its environment"));
                 format!(
                     "a GPU of {daemon} {is} also served by a control daemon that is not this manager's{}",
                     named.unwrap_or_default()

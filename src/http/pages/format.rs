@@ -53,7 +53,7 @@ const fn badge(word: &'static str, tone: Tone) -> Badge {
     Badge { word, tone }
 }
 
-/// The state of a daemon; `None` has no driver.
+/// The state of a daemon; `None` is one that the manager does not look after at present.
 pub(super) fn daemon(status: Option<&DaemonStatus>) -> Badge {
     match status {
         // An observed daemon's settings are not expected to change.
@@ -66,7 +66,7 @@ pub(super) fn daemon(status: Option<&DaemonStatus>) -> Badge {
 
 fn phase(phase: Option<Phase>) -> Badge {
     match phase {
-        None => badge("no driver", Tone::Bad),
+        None => badge("not known", Tone::Bad),
         Some(Phase::Unknown) => badge("not polled yet", Tone::Busy),
         Some(Phase::Starting) => badge("starting", Tone::Busy),
         Some(Phase::Applying) => badge("applying", Tone::Busy),

@@ -56,7 +56,7 @@ fn job_daemon_is_incident_with_its_tenant() {
     let shared = incident(&host, "gpu_shared", |one| one["state"] == "open");
     assert_eq!((&shared["daemon"], &shared["tenants"]), (&json!("gpu0"), &json!(["batch"])));
     let (summary, pid) = (shared["summary"].as_str().unwrap(), foreign.pid());
-    for words in ["not this manager's, with batch in its environment", &pid.to_string()] {
+    for words in ["not this manager's, with tenant batch in its environment", &pid.to_string()] {
         assert!(summary.contains(words), "{words} is not in {summary}");
     }
     let message = condition(&host.daemon("gpu0"), "SharesGpu").unwrap()["message"].clone();

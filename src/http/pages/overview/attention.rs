@@ -51,7 +51,12 @@ pub(super) async fn all(
     banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
     let mut found = Vec::new();
-    found.extend(of_host(&app.service.host(ctx).await?, app.service.clock().unix_ms()));
+    let host = app.service.host(ctx).await?;
+    found.extend(of_host(&host, app.service.clock().unix_ms()));
+    // What the driver knows is not known yet: that its GPUs are missing is not said on top.
+    if host.read_only.is_some_and(|read_only| read_only.waiting_for_driver) {
+        return Ok(found);
+    }
     let maintenance = app.service.maintenance(ctx, false).await?;
     found.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
