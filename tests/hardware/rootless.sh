@@ -28,7 +28,7 @@ without_root() {
     wait_for 60 "the daemon is ready" daemon_is_ready
     before=$(daemon_field 'd["status"]["pid"]')
     check "and so is its control daemon" 65534 "$(stat -c %u "/proc/$before")"
-    api PUT /api/v1/tenants/small '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "visible_devices": "ordinal"}'
+    api PUT /api/v1/tenants/small '{"daemon": "gpu0", "uid": 65534, "device_memory_limit": "4G", "active_thread_percentage": 25, "visible_devices": "ordinal"}'
     check "a tenant of the user is created" 201 "$STATUS"
     wait_for 30 "its limits are read back" daemon_is_ready
     nobodys_tenant_holds "at first"

@@ -206,9 +206,9 @@ impl Capability {
                 "clients of several users at once need CUDA {} or later, and this is CUDA {version}: install a newer driver",
                 cuda_version(MULTI_USER_SINCE)
             )),
-            Some(ask::MULTI_USER) if !rustix::process::geteuid().is_root() => Some(format!(
-                "clients of several users at once need a manager that root runs: MPS of CUDA {version} takes {} from root alone",
-                ask::MULTI_USER
+            // Seen on 555 and 580: "Only root user may enable -multiuser-server!"
+            Some(option) if !rustix::process::geteuid().is_root() => Some(format!(
+                "clients of several users at once need a manager that root runs: MPS of CUDA {version} takes {option} from root alone"
             )),
             Some(_) => None,
         }

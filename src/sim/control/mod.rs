@@ -46,10 +46,13 @@ pub(crate) fn run(argv0: &OsStr, args: &[OsString]) -> ExitCode {
         }
         Call::Nothing => ExitCode::SUCCESS,
         Call::Session => session::run(&pipe_directory(), version),
-        Call::Daemon(mode)
-            if mode.multiuser && version < SPEAKING_SINCE && !rustix::process::geteuid().is_root() =>
-        {
-            print(&options::old_help(version));
+        Call::Daemon(mode) if mode.multiuser && !rustix::process::geteuid().is_root() => {
+            let help = if version < SPEAKING_SINCE {
+                options::old_help(version)
+            } else {
+                options::usage(version) + "\n"
+            };
+            print(&help);
             print("Only root user may enable -multiuser-server!\n");
             ExitCode::FAILURE
         }
