@@ -277,7 +277,7 @@ fn compute_mode_check(gpus: &[Gpu]) -> Check {
 }
 
 fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
-    let (mut outside, mut pids, mut listed) = (Vec::new(), BTreeSet::new(), 0);
+    let (mut outside, mut pids, mut listed, mut unread) = (Vec::new(), BTreeSet::new(), 0, None);
     for gpu in gpus {
         match inventory.processes(&gpu.uuid) {
             Ok(processes) => {
@@ -289,8 +289,11 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
                     pids.insert(process.pid);
                 }
             }
-            Err(error) => return Check::skipped("outside_mps", error.to_string()),
+            Err(error) => unread = Some(error.to_string()),
         }
+    }
+    if let Some(why) = unread.filter(|_| outside.is_empty()) {
+        return Check::skipped("outside_mps", why);
     }
     if outside.is_empty() {
         let well = "every process on a GPU is an MPS client or server";

@@ -269,7 +269,8 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
         .row("Default priority", TableCell::optional(daemon.spec.defaults.priority.map(Priority::as_str)))
         .row("Provisioning", provisioning_words(&daemon));
     let provisioning = status.and_then(|status| status.provisioning.as_ref());
-    if let Some(capacity) = provisioning.and_then(|provisioning| provisioning.capacity) {
+    let capacity = provisioning.and_then(|provisioning| provisioning.capacity);
+    if let Some(capacity) = capacity.or(daemon.spec.provisioning.expected_clients.map(u64::from)) {
         details = details.row("Capacity", counted(capacity, "client"));
     }
     for share in provisioning.map(ProvisioningStatus::shares_in_words).unwrap_or_default() {

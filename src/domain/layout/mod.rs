@@ -409,15 +409,15 @@ pub fn map_roles(
         let Some(uuid) = given.get(&role).cloned().or_else(by_index) else {
             return Err(InvalidValue(format!(
                 "GPU {role} of the layout is this host's {sku} number {role} counted from 0, and it has {}: say which GPU is \
-                 meant in gpu_map",
+                 meant in gpu_map (--gpu {role}=GPU)",
                 of_sku.len()
             )));
         };
         if !offered.contains(&uuid) {
             let offered: Vec<&str> = offered.iter().map(GpuUuid::as_str).collect();
             return Err(InvalidValue(format!(
-                "GPU {role} of the layout would be {uuid}, which the daemon does not offer: say in gpu_map which of its GPUs \
-                 is meant ({})",
+                "GPU {role} of the layout would be {uuid}, which the daemon does not offer: say in gpu_map (--gpu {role}=GPU) \
+                 which of its GPUs is meant ({})",
                 offered.join(", ")
             )));
         }

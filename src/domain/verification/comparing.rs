@@ -235,7 +235,8 @@ fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComp
         of(Setting::LargestAllocation, Some(&expected.uuid), Some(text(most)), seen.largest.map(text));
     match seen.largest {
         None => compared.not_seen(
-            "none was tried: all processes that the tenant may have are there, or the GPU has no more free than others may need",
+            "none was tried: all processes that the tenant may have are there, the GPU has no more free than others may need, or the driver \
+             does not report how much is free",
         ),
         Some(largest) if largest > most.saturating_add(tolerance(expected, most_context)) => compared.differs(
             format!("an allocation went through that the limit of {} forbids: the limit is not in force", Bytes(limit)),
