@@ -17,14 +17,17 @@ scenario() {
     until_true "systemd answers" systemctl show --property=Version
     check "nothing of it is there before" [ -z "$(left_over)" ]
 
-    # A host without a GPU: the package is installed, and the service says what is missing.
+    # A host without a GPU: the package is installed, and the service waits for the driver.
     check "the package is installed" deb -i /scenario/old.deb
     check "its service is enabled" [ -L /etc/systemd/system/multi-user.target.wants/mps-manager.service ]
     check "its configuration is valid" quietly mps-manager config check --config /etc/mps-manager/config.toml
     check "the manual page and completions are there" quietly ls /usr/share/man/man1/mps-manager.1.gz /usr/share/bash-completion/completions/mps-manager
     check "the unit names the configuration" grep -q '^ExecStart=/usr/bin/mps-manager serve --config /etc/mps-manager/config.toml$' /usr/lib/systemd/system/mps-manager.service
+    until_true "the service waits for the driver" says 'no driver yet'
     systemctl stop mps-manager 2>/dev/null || true
     systemctl reset-failed mps-manager 2>/dev/null || true
+    # What it has written is a real host's, which a simulated one does not take over.
+    rm -rf -- /var/lib/mps-manager/*
 
     echo 'sim = "h200x2"' >/tmp/config
     cat /etc/mps-manager/config.toml >>/tmp/config
