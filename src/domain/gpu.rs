@@ -269,6 +269,11 @@ impl Gpu {
         self.compute_capability.is_some_and(|capability| capability.major < 7)
     }
 
+    /// Whether it is older than what has static partitions; false where the driver does not say.
+    pub fn is_before_ampere(&self) -> bool {
+        self.compute_capability.is_some_and(|capability| capability.major < 8)
+    }
+
     /// How many clients it takes, where a device takes so many with this version of MPS. NVIDIA's documentation has the number of those
     /// before Volta.
     pub fn client_ceiling(&self, of_version: u32) -> u32 {

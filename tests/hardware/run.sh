@@ -12,7 +12,7 @@
 #   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, namespace, rootless, recordings, incidents (two GPUs), or all, which
 #                   is the default; deaths and wedges, 200 rounds of each (ROUNDS in the environment), run only by name
 #   --recording FILE, --profile PROFILE
-#                   a file that somebody made with `mps-manager record`, and the simulated host that should reply alike (l40sx1@13.3)
+#                   a file that an owner made with `mps-manager record`, and the simulated host that should reply alike (l40sx1@13.3)
 #   --keep          leave logs and state behind, and say where
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

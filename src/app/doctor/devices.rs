@@ -15,9 +15,6 @@ use crate::host::signal::WORLD_ENV;
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, Capability, capability};
 
-/// The first compute capability with static SM partitions.
-const AMPERE: u32 = 8;
-
 impl Examination {
     fn inventory(&self) -> Result<Box<dyn Inventory>, InventoryError> {
         match &self.world {
@@ -206,7 +203,6 @@ fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
 
 /// What a GPU's generation lacks.
 fn capability_check(gpus: &[Gpu]) -> Check {
-    let older = |gpu: &Gpu, than: u32| gpu.compute_capability.is_some_and(|found| found.major < than);
     if let Some(found) = those(gpus, Gpu::is_before_volta) {
         return Check::warn(
             "compute_capability",
@@ -227,7 +223,7 @@ fn capability_check(gpus: &[Gpu]) -> Check {
     }
     Check::ok(
         "compute_capability",
-        match those(gpus, |gpu| older(gpu, AMPERE)) {
+        match those(gpus, Gpu::is_before_ampere) {
             Some(found) => {
                 format!("limits work on every GPU; before Ampere, so without static partitions: {found}")
             }

@@ -60,7 +60,7 @@ pub(super) fn static_before_ampere(
     daemon: &DaemonSpec,
     gpu: &Gpu,
 ) -> Result<(), AdmissionError> {
-    match gpu.compute_capability.filter(|found| daemon.mode == Mode::Static && found.major < 8) {
+    match gpu.compute_capability.filter(|_| daemon.mode == Mode::Static && gpu.is_before_ampere()) {
         None => Ok(()),
         Some(found) => Err(AdmissionError {
             field: "daemon",

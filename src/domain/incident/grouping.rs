@@ -346,7 +346,7 @@ impl Grouping<'_> {
         };
         // What a log adds to a fault that was seen does not change when that was over.
         if id.is_none() || incident.is_momentary() {
-            (incident.recovered_at, incident.ended_by) = (Some(self.seen.at), Some(IncidentEnd::Recovered));
+            incident.end(self.seen.at, IncidentEnd::Recovered);
         }
         let transition = if id.is_some() { Transition::Extended } else { Transition::OpenedAndEnded };
         self.changes.push(IncidentChange { id, incident, transition });

@@ -242,6 +242,7 @@ impl Incident {
         self.recovered_at.is_none()
     }
 
+    /// It is over; what it was about as long as it lasted has ended with it.
     pub(super) fn end(&mut self, at: i64, by: IncidentEnd) {
         (self.recovered_at, self.ended_by) = (Some(at), Some(by));
         if by == IncidentEnd::Recovered && self.kind.is_of_processes() {

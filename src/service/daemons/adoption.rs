@@ -60,8 +60,11 @@ impl Service {
         }
         let gpus = backend.gpus().await?;
         let poll = Box::pin(context.read_foreign(&neighbour)).await;
-        let verdict =
-            backend.candidate(&neighbour, &poll).adopt(request.management, backend.parts.manager_uid, &gpus);
+        let verdict = backend.candidate(&neighbour, &poll).await.adopt(
+            request.management,
+            backend.parts.manager_uid,
+            &gpus,
+        );
         let cannot = |reason: String| {
             ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
         };
@@ -259,7 +262,7 @@ impl Backend {
         let own = seen.iter().find(|neighbour| scanner.owner(&neighbour.daemon).as_ref() == Some(name));
         let Some(own) = own else { return Ok(None) };
         let poll = Box::pin(context.read_foreign(own)).await;
-        let mut candidate = self.candidate(own, &poll);
+        let mut candidate = self.candidate(own, &poll).await;
         let verdict = if scanner.carries_claimed_token(name, &own.daemon) {
             candidate.held = false;
             candidate.take_back(self.parts.manager_uid)

@@ -10,7 +10,7 @@ use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
 use crate::domain::foreign_owner::ForeignOwner;
 use crate::domain::gpu::{Gpu, full_name};
 use crate::domain::{DaemonName, GpuUuid};
-use crate::gpu::GpuDriver;
+use crate::gpu::{GpuDriver, Inventory};
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
 use crate::service::tenants::clients::ClientMemory;
@@ -148,7 +148,7 @@ impl Backend {
         gpus: &[Gpu],
     ) -> Result<ForeignDaemonView, ServiceError> {
         let poll = Box::pin(self.parts.fleet.context().read_foreign(&neighbour)).await;
-        let candidate = self.candidate(&neighbour, &poll);
+        let candidate = self.candidate(&neighbour, &poll).await;
         let adoption = AdoptionView {
             managed: self.verdict(&candidate, Management::Managed, gpus).await?,
             observed: self.verdict(&candidate, Management::Observed, gpus).await?,
@@ -162,17 +162,17 @@ impl Backend {
         let ForeignDaemon { daemon, gpus } = neighbour;
         let around = daemon.environment.ok();
         let path = around.as_ref().map(|around| around.pipe_directory.display().to_string());
+        let id = ClientId::from(daemon.identity);
         let mut remedy = if candidate.lost {
             "take it back with `mps-manager daemon adopt --all-ours`".to_owned()
         } else {
             daemon.owner.remedy(path.as_deref())
         };
         if adoption.managed.possible && !candidate.lost && !daemon.owner.is_supervised() {
-            let id = ClientId { pid: daemon.identity.pid, start_time: daemon.identity.start_time };
             remedy = format!("{remedy}, or adopt it (`mps-manager daemon adopt NAME --process {id}`)");
         }
         Ok(ForeignDaemonView {
-            id: ClientId { pid: daemon.identity.pid, start_time: daemon.identity.start_time },
+            id,
             pid: daemon.identity.pid,
             uid: daemon.uid,
             options: daemon.options,
@@ -214,7 +214,7 @@ impl Backend {
     }
 
     /// What the check for adoption needs to know.
-    pub(super) fn candidate(
+    pub(super) async fn candidate(
         &self,
         neighbour: &ForeignDaemon,
         poll: &Result<ForeignPoll, String>,
@@ -241,8 +241,8 @@ impl Backend {
             })
         });
         let capability = &self.parts.fleet.context().capability;
-        // What is known without asking it: this is for a page too.
-        let driver = self.parts.inventory.known_driver().ok().and_then(GpuDriver::running);
+        let driver = self.query_inventory(Inventory::known_driver).await.ok();
+        let driver = driver.and_then(Result::ok).and_then(GpuDriver::running);
         AdoptionCandidate {
             uid: daemon.uid,
             held: around.is_ok_and(|around| around.token.is_some()),

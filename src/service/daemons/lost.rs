@@ -117,7 +117,7 @@ impl Backend {
             reason: None,
             notes: Vec::new(),
         };
-        let mut candidate = self.candidate(lost, &poll);
+        let mut candidate = self.candidate(lost, &poll).await;
         candidate.held = false;
         let adoption = candidate
             .adopt(Management::Managed, self.parts.manager_uid, gpus)
