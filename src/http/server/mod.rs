@@ -138,7 +138,9 @@ impl Listeners {
             slots: slots(sockets, sockets.div_ceil(OF_ONE_USER)),
             of_operators: Some(slots(sockets, sockets)),
         };
+        // Once connections close, a caller who connects anew is left to whoever serves next.
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = accept(&mut tcp_listener, &tcp, &serving, &tasks, &abandon) => {}
             () = async {
