@@ -195,7 +195,8 @@ fn print_host(host: &HostView, format: OutputFormat) {
         capacity.unwrap_or_default(),
         host.software()
     );
-    if let Some(read_only) = &host.read_only {
+    // That the driver is waited for is a condition, too.
+    if let Some(read_only) = host.read_only.as_ref().filter(|read_only| !read_only.waiting_for_driver) {
         line!("READ-ONLY: {}\n", read_only.reason);
     }
     for condition in &host.conditions {

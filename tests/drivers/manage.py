@@ -151,6 +151,8 @@ def failing_server(host, version):
     assert started <= MOST_STARTS, f"{started} servers in {WATCHED_S} s"
     text, code = host.cli("status")
     assert code == 1 and "exited with status 1" in text, text
+    opened = {one["daemon"] for one in host.api("GET", "/incidents?state=open&kind=no_server")["items"]}
+    assert "gpu0" in opened, opened
     note(version, f"its servers end at once, which is said with the line of control.log; {started} starts in {WATCHED_S} s")
 
 

@@ -255,7 +255,7 @@ async fn get(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError
         .row("GPUs", TableCell::joined(daemon.spec.gpus.iter().map(|gpu| names.name(gpu))))
         .row("PID", TableCell::optional(status.and_then(|status| status.pid)))
         .row("Server", TableCell::joined(servers(&daemon)))
-        .row("Admits clients", TableCell::state(yes_or_no(daemon.spec.schedulable)))
+        .row("Cordoned", TableCell::state(yes_or_no(!daemon.spec.schedulable)))
         .row("Admission", admission_words(&daemon))
         .row("Memory limits", limit_sums(&daemon, &names))
         .row("Several users", yes_or_no(daemon.spec.multi_user))

@@ -54,6 +54,7 @@ types! {
     DaemonObserved = "daemon.observed", Info, "A daemon that is only observed was read.";
     DaemonDied = "daemon.died", Error, "A control process was found dead.";
     DaemonBackOff = "daemon.back_off", Warning, "A control process died or did not start, and the next start waits.";
+    DaemonWithoutServer = "daemon.without_server", Error, "Each server of a daemon ends before it takes a client.";
     DaemonCrashLoop = "daemon.crash_loop", Critical, "A control process died or did not start five times within a minute.";
     DaemonUnreadable = "daemon.unreadable", Warning, "A poll of a daemon failed; the reason is that of its condition Ready.";
     DaemonWedged = "daemon.wedged", Error, "A daemon did not answer a command, and is only polled until it answers.";

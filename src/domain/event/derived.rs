@@ -32,7 +32,7 @@ impl DomainEvent {
     pub fn kind(&self) -> EventType {
         same_name! { self,
             DaemonCreated DaemonChanged DaemonDeleted DaemonAdopted DaemonReleased DaemonStarted DaemonFound
-            DaemonReady DaemonObserved DaemonDied DaemonBackOff DaemonCrashLoop DaemonUnreadable
+            DaemonReady DaemonObserved DaemonDied DaemonBackOff DaemonCrashLoop DaemonWithoutServer DaemonUnreadable
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
@@ -80,6 +80,7 @@ impl DomainEvent {
             | Self::DaemonDied { daemon, .. }
             | Self::DaemonBackOff(NotReadyReason { daemon, .. })
             | Self::DaemonCrashLoop(NotReadyReason { daemon, .. })
+            | Self::DaemonWithoutServer(NotReadyReason { daemon, .. })
             | Self::DaemonUnreadable(NotReadyReason { daemon, .. })
             | Self::DaemonWedged(NotReadyReason { daemon, .. })
             | Self::DaemonBlocked(NotReadyReason { daemon, .. })
@@ -271,6 +272,7 @@ impl DomainEvent {
             }
             Self::DaemonBackOff(why)
             | Self::DaemonCrashLoop(why)
+            | Self::DaemonWithoutServer(why)
             | Self::DaemonUnreadable(why)
             | Self::DaemonWedged(why)
             | Self::DaemonBlocked(why) => Details::Reason { reason: why.reason.to_string() },

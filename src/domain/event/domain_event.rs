@@ -41,6 +41,7 @@ pub enum DomainEvent {
     DaemonDied { daemon: DaemonName, pid: u32, why: DaemonDeath, lost: LostWork },
     DaemonBackOff(NotReadyReason),
     DaemonCrashLoop(NotReadyReason),
+    DaemonWithoutServer(NotReadyReason),
     DaemonUnreadable(NotReadyReason),
     DaemonWedged(NotReadyReason),
     DaemonBlocked(NotReadyReason),

@@ -42,6 +42,7 @@ impl DomainEvent {
             }
             Self::DaemonBackOff(NotReadyReason { daemon, message, .. })
             | Self::DaemonCrashLoop(NotReadyReason { daemon, message, .. })
+            | Self::DaemonWithoutServer(NotReadyReason { daemon, message, .. })
             | Self::DaemonUnreadable(NotReadyReason { daemon, message, .. })
             | Self::DaemonWedged(NotReadyReason { daemon, message, .. })
             | Self::DaemonBlocked(NotReadyReason { daemon, message, .. }) => format!("daemon {daemon}: {message}"),

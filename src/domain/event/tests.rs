@@ -157,6 +157,7 @@ fn examples() -> Vec<DomainEvent> {
         },
         DomainEvent::DaemonBackOff(condition()),
         DomainEvent::DaemonCrashLoop(condition()),
+        DomainEvent::DaemonWithoutServer(condition()),
         DomainEvent::DaemonUnreadable(condition()),
         DomainEvent::DaemonWedged(condition()),
         DomainEvent::DaemonBlocked(condition()),

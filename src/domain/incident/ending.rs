@@ -13,6 +13,7 @@ impl Grouping<'_> {
             DomainEvent::DaemonReady { .. } | DomainEvent::DaemonObserved { .. } => {
                 self.end(Recovered, |open| {
                     open.kind.loses_work()
+                        || open.kind == Kind::NoServer
                         || (open.kind == Kind::Drift && open.topic == IncidentTopic::Settings)
                 });
             }

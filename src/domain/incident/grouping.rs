@@ -87,6 +87,7 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::DaemonDied { daemon, .. }
         | DomainEvent::DaemonBackOff(NotReadyReason { daemon, .. })
         | DomainEvent::DaemonCrashLoop(NotReadyReason { daemon, .. })
+        | DomainEvent::DaemonWithoutServer(NotReadyReason { daemon, .. })
         | DomainEvent::DaemonWedged(NotReadyReason { daemon, .. })
         | DomainEvent::DaemonStopped { daemon, .. }
         | DomainEvent::DaemonReplaced { daemon, .. }
@@ -213,6 +214,17 @@ impl Grouping<'_> {
             DomainEvent::DaemonCrashLoop(_) => {
                 let report = IncidentReport::of(Kind::CrashLoop, IncidentTopic::Daemon);
                 self.death(report, |open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));
+            }
+            DomainEvent::DaemonWithoutServer(why) => {
+                // The daemon that had died runs again: what is wrong now is another thing.
+                self.end(IncidentEnd::Recovered, |open| {
+                    matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop)
+                });
+                let report = IncidentReport {
+                    detail: Some(why.message.clone()),
+                    ..IncidentReport::of(Kind::NoServer, IncidentTopic::Daemon)
+                };
+                self.report(report, |open| open.kind == Kind::NoServer);
             }
             DomainEvent::DaemonBackOff(_) | DomainEvent::ServerExited { .. } => {
                 self.attach(|open| matches!(open.kind, Kind::DaemonDied | Kind::CrashLoop));

@@ -55,6 +55,8 @@ kinds! {
         "Continue what is stopped (kill -CONT PID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
     CrashLoop = "crash_loop", "A control daemon crashed or failed to start five times within a minute.",
         "Read control.log (`mps-manager daemon logs NAME control`, or the daemon's page), correct what it names, and start the daemon.";
+    NoServer = "no_server", "Each server of a daemon ends before it takes a client, so that nothing runs on its GPUs.",
+        "The detail has the last line of control.log about it. See that nvidia-smi answers, that libcuda.so.1 is of the driver that runs, and that the server's user may open /dev/nvidia*; then start the daemon.";
     Drift = "drift", "Another program changed settings or partitions of a daemon.",
         "Find the program that sends commands to this daemon and stop it. With drift_policy report, write the daemon or a tenant again to restore the settings.";
     LayoutIdsDiffer = "layout_ids_differ", "A layout gave other partition IDs than are on record.",

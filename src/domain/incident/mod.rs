@@ -49,6 +49,7 @@ impl IncidentKind {
             | Self::ServerDied
             | Self::DaemonDied
             | Self::DaemonWedged
+            | Self::NoServer
             | Self::LayoutIdsDiffer
             | Self::LayoutDegraded
             | Self::GpuMissing => Severity::Error,

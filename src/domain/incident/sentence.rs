@@ -44,6 +44,10 @@ impl Incident {
                 }
                 None => format!("{daemon}'s control daemon keeps crashing"),
             },
+            IncidentKind::NoServer => match over {
+                Some(after) => format!("{daemon} had no server that stayed, and had one again {after}"),
+                None => format!("{daemon} has no server"),
+            },
             IncidentKind::Drift => self.drift(over.is_some()),
             IncidentKind::LayoutIdsDiffer => match over {
                 Some(_) => format!(
@@ -146,6 +150,7 @@ impl Incident {
             IncidentKind::DaemonDied => "was down after a crash",
             IncidentKind::DaemonWedged => "did not answer",
             IncidentKind::CrashLoop => "kept crashing",
+            IncidentKind::NoServer => "had no server",
             IncidentKind::Drift => "had been changed by another program",
             IncidentKind::LayoutIdsDiffer => "had other partition IDs than on record",
             IncidentKind::LayoutDegraded => "had partitions that were not as before",

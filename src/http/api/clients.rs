@@ -48,7 +48,7 @@ pub(super) async fn list(
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let filter = ClientFilter { daemon: query.daemon, tenant: query.tenant };
-    Ok(axum::Json(app.service.clients(&ctx, &filter, query.fresh, &page).await?.into()))
+    Ok(axum::Json(app.service.known_clients(&ctx, &filter, query.fresh, &page).await?.into()))
 }
 
 /// Get a client

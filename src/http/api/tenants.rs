@@ -177,7 +177,7 @@ pub(super) async fn clients(
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
     app.service.tenant(&ctx, &name, false).await?;
     let filter = ClientFilter { tenant: Some(name), daemon: None };
-    Ok(axum::Json(app.service.clients(&ctx, &filter, false, &query.page()?).await?.into()))
+    Ok(axum::Json(app.service.known_clients(&ctx, &filter, false, &query.page()?).await?.into()))
 }
 
 /// Verify a tenant's settings with a CUDA client

@@ -239,6 +239,7 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::DaemonDied
         | EventType::DaemonBackOff
         | EventType::DaemonCrashLoop
+        | EventType::DaemonWithoutServer
         | EventType::DaemonUnreadable
         | EventType::DaemonWedged
         | EventType::DaemonReplaced

@@ -35,7 +35,7 @@ pub struct ConfirmRequest {
     pub machine_id: String,
 }
 
-fn waiting_words(missing: &str) -> String {
+pub(in crate::service) fn waiting_words(missing: &str) -> String {
     format!(
         "the NVIDIA driver is waited for, and nothing is adopted, started, stopped or changed until it is here: {}",
         missing.replace('\n', "; ")

@@ -142,6 +142,21 @@ impl Service {
         Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
     }
 
+    /// The same, for those who see nothing else: refused while no daemon is read, when an empty list would say that there are none.
+    pub async fn known_clients(
+        &self,
+        ctx: &RequestContext,
+        filter: &ClientFilter,
+        fresh: bool,
+        page: &Page,
+    ) -> Result<Paged<ClientView>, ServiceError> {
+        ctx.require(Right::ViewOwn)?;
+        match self.without_permit().read_only().await? {
+            Some(read_only) => Err(ServiceError::Unavailable(read_only.reason)),
+            None => self.clients(ctx, filter, fresh, page).await,
+        }
+    }
+
     /// One client at the last poll.
     pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);

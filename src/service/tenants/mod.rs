@@ -36,6 +36,7 @@ use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
+use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{
     expiry_refusal, not_applied, refuse_expired, socket_condition, socket_problem, too_small_for_a_context,
@@ -342,6 +343,9 @@ impl Backend {
 
     /// The client directory of a tenant, checked now.
     fn client_directory(&self, tenant: &Tenant) -> Result<ClientDirectory, ServiceError> {
+        if let Some(missing) = &self.parts.waiting_for_driver {
+            return Err(ServiceError::Unavailable(waiting_words(missing)));
+        }
         self.parts.fleet.context().handouts.client_directory(&tenant.directory).map_err(|problem| {
             let host = format!("tenant {} cannot be given its socket: {}", tenant.name, problem.message);
             let redacted = format!(

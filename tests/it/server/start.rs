@@ -117,6 +117,14 @@ fn missing_driver_is_waited_for() {
         "{}",
         String::from_utf8_lossy(&status.stdout)
     );
+    let clients = api.get("/api/v1/clients");
+    assert!(
+        clients.status == 503 && clients.text.contains("the NVIDIA driver is waited for"),
+        "that there are none is not known: {}",
+        clients.text
+    );
+    let environment = api.get("/api/v1/tenants/demo/environment");
+    assert!(environment.text.contains("the NVIDIA driver is waited for"), "{}", environment.text);
     let run = stderr_of(&host.run("demo", &["true"]));
     assert!(run.contains("the NVIDIA driver is waited for"), "{run}");
     assert!(daemons.into_iter().all(is_alive), "nothing is touched");

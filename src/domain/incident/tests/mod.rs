@@ -244,6 +244,26 @@ fn deaths_between_recoveries_join_their_crash_loop() {
 }
 
 #[test]
+fn daemon_without_server_is_one_incident() {
+    let mut journal = Journal::default();
+    journal.write(&daemon_died(&[7]));
+    let (reason, message) = (ConditionReason::ServerExits, "its server ends, twice".to_owned());
+    let without =
+        DomainEvent::DaemonWithoutServer(NotReadyReason { daemon: daemon("gpu0"), reason, message });
+    journal.write(&without);
+    assert!(!journal.incidents[0].incident.is_open(), "the control daemon is back");
+    journal.at += 1_000;
+    journal.write(&without);
+    assert_eq!(journal.incidents.len(), 2);
+    let open = &journal.incidents[1].incident;
+    assert_eq!((open.kind, open.occurrences, open.is_open()), (IncidentKind::NoServer, 2, true));
+    assert_eq!(open.summary(), "gpu0 has no server: its server ends, twice");
+    journal.at += 60_000;
+    journal.write(&ready());
+    assert!(!journal.incidents[1].incident.is_open());
+}
+
+#[test]
 fn wedged_daemon_that_continues_keeps_all_work() {
     let reason = ConditionReason::Wedged;
     let message = "stopped (SIGSTOP): control daemon 7".to_owned();

@@ -149,6 +149,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
             &[IncidentKind::DaemonDied, IncidentKind::CrashLoop]
         }
         Phase::Blocked => &[IncidentKind::GpuMissing],
+        Phase::Applying => &[IncidentKind::NoServer],
         _ => &[],
     };
     if !expected && !banner.covers(name, covered) {

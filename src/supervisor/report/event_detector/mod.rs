@@ -197,6 +197,11 @@ impl EventDetector {
             Phase::Wedged if is_new => {
                 self.emit(DomainEvent::DaemonWedged(why()));
             }
+            Phase::Applying if other_reason && reason == ConditionReason::ServerExits => {
+                self.emit(DomainEvent::DaemonWithoutServer(why()));
+                // Once one stays, it is ready again.
+                self.ready = false;
+            }
             Phase::Blocked if is_new || other_reason => {
                 self.emit(DomainEvent::DaemonBlocked(why()));
             }

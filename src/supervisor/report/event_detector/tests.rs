@@ -386,6 +386,18 @@ fn daemon_start_death_and_return_are_reported() {
 }
 
 #[test]
+fn lack_of_a_server_ends_readiness() {
+    let mut event_detector = EventDetector::default();
+    assert_eq!(reported(&mut event_detector, &ready(&[]), &[]), ["daemon.ready"]);
+    let mut without = status(Phase::Applying, Some(10));
+    let reason = ConditionReason::ServerExits;
+    without.conditions = vec![Condition::new(ConditionType::Ready, false, reason, "ends".to_owned())];
+    assert_eq!(reported(&mut event_detector, &without, &[]), ["daemon.without_server"]);
+    assert!(reported(&mut event_detector, &without, &[]).is_empty(), "once");
+    assert_eq!(reported(&mut event_detector, &ready(&[]), &[]), ["daemon.ready"], "and it is ready anew");
+}
+
+#[test]
 fn server_death_is_cause_of_client_disconnects() {
     let mut event_detector = EventDetector::default();
     reported(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)]);
