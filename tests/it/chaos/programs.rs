@@ -234,9 +234,12 @@ impl Program {
         // By a placeholder, whose manager died or whose daemon did not come back in time.
         let text = fs::read_to_string(self.place.with_extension("out")).unwrap_or_default();
         let at_the_socket = text.contains("CUDA_ERROR_MPS_CONNECTION_FAILED");
-        // Its environment names the GPU of the daemon from which its tenant moved while it connected.
-        let to_another_daemon =
-            self.how == How::Plain && self.may_move() && text.contains("CUDA_ERROR_NO_DEVICE");
+        // Its environment names the GPU of the daemon from which its tenant moved while it connected: before it asked for its
+        // devices, or after that and before its context.
+        let of_another_gpu = ["CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE"];
+        let to_another_daemon = self.how == How::Plain
+            && self.may_move()
+            && of_another_gpu.iter().any(|error| text.contains(error));
         let refused = self.seen.is_none() && (by_run || at_the_socket || to_another_daemon);
         assert!(refused || self.is_of(dead) || doomed.contains(&self.pid()), "{self:?} is lost: {status}");
     }
