@@ -374,6 +374,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
         tokio::spawn(tasks().watch_breaches(every)),
         tokio::spawn(tasks().watch_exposures(every)),
         tokio::spawn(tasks().watch_sharing(every)),
+        tokio::spawn(service.clone().watch_foreign_users(tasks())),
     ]
 }
 

@@ -19,7 +19,8 @@ pub struct Bypass {
     pub program: Option<String>,
     /// Its tenant, by its lease or what else shows it.
     pub tenant: Option<TenantName>,
-    /// The pipe directory of its environment, where that is not in its mount namespace, as in a container that does not mount it.
+    /// The pipe directory of its environment, where that is not in its mount namespace, as in a container that does not mount it, or is
+    /// closed to its user.
     pub missing_pipe: Option<String>,
     /// What was read of the process while it lived, by which its tenant is found; it is not stored.
     pub signs: Option<Signs>,
@@ -43,7 +44,7 @@ pub fn describe_bypasses<'b>(bypasses: impl ExactSizeIterator<Item = &'b Bypass>
             let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
             let missing = missing_pipe
                 .as_ref()
-                .map(|path| format!(", which sees no directory {path}, its CUDA_MPS_PIPE_DIRECTORY"));
+                .map(|path| format!(", which reaches no directory {path}, its CUDA_MPS_PIPE_DIRECTORY"));
             format!("process {pid}{uid}{program}{tenant} on {gpu}{}", missing.unwrap_or_default())
         })
         .collect();

@@ -31,6 +31,8 @@ macro_rules! words {
 words! {
     /// What a condition states.
     ConditionType {
+        /// Users who are no tenant's can reach the daemon's socket.
+        AnyUserMayConnect,
         /// Any user who reaches the daemon's socket may change its default limits.
         AnyUserMaySetDefaults,
         /// The audit log ends before a row that is known to have been written.
@@ -185,6 +187,8 @@ words! {
         NearLimit,
         /// A tenant of the same daemon has no memory limit, so their server has none.
         NeighbourWithoutLimit,
+        /// The directory cannot be closed to all but some users: its file system has no ACLs.
+        NoAcls,
         /// The daemon's control socket is not there.
         NoControlSocket,
         /// The GPUs of the host are not known.
@@ -205,6 +209,8 @@ words! {
         OldDriver,
         /// It is observed and never written to, as its spec says.
         OnlyObserved,
+        /// Its directories are another program's, which are left as they are.
+        OtherDirectories,
         /// The tenant's directory is on another file system than the socket.
         OtherFileSystem,
         /// Partitions have other IDs than the recorded ones.

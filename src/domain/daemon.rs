@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::compute_mode::ComputeModeStatus;
 use super::drift::{DriftPolicy, DriftStatus};
 pub use super::effective::{Effective, FaultHolder, MemoryReading, Server, ServerStatus};
+use super::foreign_user::ForeignUserPolicy;
 use super::gpu::{ComputeMode, Gpu, GpuRef, full_name};
 use super::isolation::Isolation;
 use super::layout::active::ActiveLayout;
@@ -21,6 +22,7 @@ use super::{DaemonName, DeviceMemoryLimit, GpuUuid, Inode, InvalidValue, Priorit
 /// What an operator wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "independent settings, each named as in the API")]
 pub struct DaemonSpec<G = GpuUuid> {
     /// The GPUs that the daemon offers, in PCI order; one is the safe choice (see `docs/limits.md`).
     #[schema(min_items = 1)]
@@ -34,6 +36,12 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// Whether clients of several users may be connected at once (`-M`).
     #[serde(default)]
     pub multi_user: bool,
+    /// Users who may reach the daemon although no tenant has them: the users of containers that do not run as their tenant's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<u32>,
+    /// Whether every user of the host may reach it.
+    #[serde(default)]
+    pub any_user: bool,
     /// Whether the daemon should run.
     #[serde(default)]
     pub desired_state: DesiredState,
@@ -68,6 +76,9 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// What to do about settings that another program changes behind the manager's back.
     #[serde(default)]
     pub drift_policy: DriftPolicy,
+    /// What to do about clients of users who are no tenant's, where the daemon serves one user at a time.
+    #[serde(default)]
+    pub foreign_user_policy: ForeignUserPolicy,
     /// What to do about clients that are connected to a server that hangs and keeps the daemon from answering.
     #[serde(default)]
     pub wedge_policy: WedgePolicy,
@@ -340,6 +351,8 @@ impl DaemonSpec<GpuRef> {
             mode: self.mode,
             layout: self.layout,
             multi_user: self.multi_user,
+            users: self.users,
+            any_user: self.any_user,
             desired_state: self.desired_state,
             management: self.management,
             share_gpus: self.share_gpus,
@@ -350,6 +363,7 @@ impl DaemonSpec<GpuRef> {
             admission: self.admission,
             memory_overcommit: self.memory_overcommit,
             drift_policy: self.drift_policy,
+            foreign_user_policy: self.foreign_user_policy,
             wedge_policy: self.wedge_policy,
             wedge_grace_s: self.wedge_grace_s,
         })
@@ -364,6 +378,8 @@ impl<G> DaemonSpec<G> {
             mode: Mode::default(),
             layout: None,
             multi_user: false,
+            users: Vec::new(),
+            any_user: false,
             desired_state: DesiredState::default(),
             management: Management::default(),
             share_gpus: false,
@@ -374,6 +390,7 @@ impl<G> DaemonSpec<G> {
             admission: AdmissionMode::default(),
             memory_overcommit: OvercommitRatio::default(),
             drift_policy: DriftPolicy::default(),
+            foreign_user_policy: ForeignUserPolicy::default(),
             wedge_policy: WedgePolicy::default(),
             wedge_grace_s: WedgeGrace::default(),
         }

@@ -27,6 +27,7 @@ pub mod event;
 pub mod exposure;
 pub mod foreign;
 pub mod foreign_owner;
+pub mod foreign_user;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

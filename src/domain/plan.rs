@@ -73,10 +73,30 @@ pub struct Desired {
     pub wedge: WedgeSettings,
     /// The users of its tenants: each has to reach its pipes.
     pub uids: Vec<u32>,
+    /// Who may reach it beside them.
+    pub others: OtherUsers,
     /// The directory of each of its tenants; the code that reads them adds them.
-    pub directories: BTreeMap<TenantDirectory, TenantName>,
+    pub directories: BTreeMap<TenantDirectory, DirectoryTenant>,
     /// Those of tenants that are drained; the code that reads them adds them.
     pub draining: BTreeSet<TenantDirectory>,
+}
+
+/// Whose a tenant's directory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryTenant {
+    /// The tenant.
+    pub name: TenantName,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// Who may reach a daemon although no tenant has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OtherUsers {
+    /// These users.
+    pub users: Vec<u32>,
+    /// Every user of the host.
+    pub everyone: bool,
 }
 
 impl Desired {
@@ -106,6 +126,7 @@ impl Desired {
             drift_policy: self.drift_policy,
             share_gpus: self.share_gpus,
             draining: self.draining.clone(),
+            others: self.others.clone(),
             ..earlier.clone()
         };
         same == *self
@@ -185,6 +206,7 @@ pub fn desired(
         drift_policy: daemon.drift_policy,
         wedge: daemon.wedge(),
         uids,
+        others: OtherUsers { users: daemon.users.clone(), everyone: daemon.any_user },
         directories: BTreeMap::new(),
         draining: BTreeSet::new(),
     })

@@ -4,6 +4,7 @@
 //! everywhere here: where PID 1 does not reap, a dead control daemon stays one forever (FACTS.md, "Starting,
 //! stopping, dying").
 
+pub mod access;
 pub mod cdi;
 mod child;
 pub mod container;

@@ -22,6 +22,8 @@ pub use super::death::{EndProcessError, EndedBy, death, end_process, end_process
 
 /// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
 const ANCESTORS: usize = 32;
+/// The longest name of a program that is kept, in characters: it is other people's to choose.
+const LONGEST_NAME: usize = 120;
 
 /// The fields of `/proc/PID/stat` that are of use here.
 #[derive(Debug, PartialEq, Eq)]
@@ -268,6 +270,13 @@ pub fn children(pid: u32) -> Vec<Identity> {
 /// Bytes that are no UTF-8 are shown as U+FFFD.
 pub fn command(pid: u32) -> Option<Vec<String>> {
     Some(words(&read(&path(pid, "cmdline")).ok()?))
+}
+
+/// The name of the program that a process runs, as it was called, without its directory.
+pub fn program(pid: u32) -> Option<String> {
+    let called = command(pid)?.into_iter().next()?;
+    let name = Path::new(&called).file_name()?.to_string_lossy();
+    Some(name.chars().take(LONGEST_NAME).collect())
 }
 
 /// The words of `/proc/PID/cmdline`, each ended by a NUL.

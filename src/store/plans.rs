@@ -4,8 +4,14 @@ use sqlx::SqliteConnection;
 
 use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
 use crate::domain::gpu::Gpu;
-use crate::domain::plan::{self, Desired};
-use crate::domain::{DaemonName, InvalidValue};
+use crate::domain::plan::{self, Desired, DirectoryTenant};
+use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, InvalidValue, TenantDirectory};
+
+/// The directory of a tenant, and whose it is.
+pub fn directory_tenant(tenant: &Tenant) -> (TenantDirectory, DirectoryTenant) {
+    (tenant.directory.clone(), DirectoryTenant { name: tenant.name.clone(), uid: tenant.spec.uid })
+}
 
 /// What the daemon should hold now; `None` when there is no such daemon.
 ///
@@ -30,8 +36,7 @@ pub async fn desired(
         |error: InvalidValue| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() };
     let mut desired = plan.map_err(unplannable)?;
     desired.revision = daemon.revision;
-    desired.directories =
-        tenants.iter().map(|tenant| (tenant.directory.clone(), tenant.name.clone())).collect();
+    desired.directories = tenants.iter().map(directory_tenant).collect();
     let draining = tenants.iter().filter(|tenant| tenant.draining);
     desired.draining = draining.map(|tenant| tenant.directory.clone()).collect();
     desired.layout = layouts::desired(db, &daemon, &gpus).await?;

@@ -40,6 +40,12 @@ pub(in crate::cli) struct DaemonSetArgs {
     /// Whether clients of several users may be connected at once
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     multi_user: Option<bool>,
+    /// A user who may reach it although no tenant has them, as a number; may be repeated, and replaces those before
+    #[arg(long = "user", value_name = "UID", value_delimiter = ',')]
+    users: Vec<u32>,
+    /// Whether every user of the host may reach it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    any_user: Option<bool>,
     /// Whether it may start on a GPU that another control daemon serves
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     share_gpus: Option<bool>,
@@ -70,6 +76,9 @@ pub(in crate::cli) struct DaemonSetArgs {
     /// What to do about settings that others change: report or repair
     #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["report", "repair"])]
     drift_policy: Option<String>,
+    /// What to do about clients of users who are no tenant's, where one user is served at a time: terminate or report
+    #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["terminate", "report"])]
+    foreign_user_policy: Option<String>,
     /// What to do about clients of a server that hangs: replace it or wait for them
     #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["replace", "wait"])]
     wedge_policy: Option<String>,
@@ -98,6 +107,7 @@ enum UnsetDaemonField {
     MemoryOvercommit,
     ExpectedClients,
     Layout,
+    Users,
 }
 
 impl UnsetDaemonField {
@@ -110,6 +120,7 @@ impl UnsetDaemonField {
             Self::MemoryOvercommit => &["memory_overcommit"],
             Self::ExpectedClients => &["provisioning", "expected_clients"],
             Self::Layout => &["layout"],
+            Self::Users => &["users"],
         }
     }
 }
@@ -125,6 +136,8 @@ impl DaemonSetArgs {
             .set(&["mode"], self.mode.as_deref())
             .set(&["desired_state"], self.desired_state.as_deref())
             .set(&["multi_user"], self.multi_user)
+            .set(&["users"], (!self.users.is_empty()).then(|| json!(self.users)))
+            .set(&["any_user"], self.any_user)
             .set(&["share_gpus"], self.share_gpus)
             .set(&["compute_mode"], self.compute_mode.as_deref())
             .set(&["provisioning", "strategy"], self.provisioning.as_deref())
@@ -135,6 +148,7 @@ impl DaemonSetArgs {
             .set(&["admission"], self.admission.as_deref())
             .set(&["memory_overcommit"], self.memory_overcommit)
             .set(&["drift_policy"], self.drift_policy.as_deref())
+            .set(&["foreign_user_policy"], self.foreign_user_policy.as_deref())
             .set(&["wedge_policy"], self.wedge_policy.as_deref())
             .set(&["wedge_grace_s"], self.wedge_grace);
         fields

@@ -84,6 +84,8 @@ types! {
     ExposureEnded = "exposure.ended", Info, "No other mount namespace has the daemon's own directory mounted any longer.";
     ForeignDaemonAppeared = "foreign_daemon.appeared", Warning, "A control daemon that is not this manager's serves a GPU of a daemon.";
     ForeignDaemonEnded = "foreign_daemon.ended", Info, "No other control daemon serves the GPUs of the daemon any longer.";
+    ForeignUserAppeared = "foreign_user.appeared", Warning, "A process of a user who is no tenant's of the daemon is connected to it, or waits to be.";
+    ForeignUserEnded = "foreign_user.ended", Info, "No process of a user who is no tenant's is at the daemon any longer.";
     BreachDetected = "breach.detected", Warning, "A client holds more device memory than its limit allows.";
     BreachEnded = "breach.ended", Info, "A client that held more device memory than its limit allows has ended, or holds less.";
     TenantCreated = "tenant.created", Info, "A tenant was created.";

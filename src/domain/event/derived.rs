@@ -36,7 +36,7 @@ impl DomainEvent {
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
             ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
-            BypassAppeared BypassChanged BypassEnded ExposureDetected ExposureEnded ForeignDaemonAppeared ForeignDaemonEnded BreachDetected
+            BypassAppeared BypassChanged BypassEnded ExposureDetected ExposureEnded ForeignUserAppeared ForeignUserEnded ForeignDaemonAppeared ForeignDaemonEnded BreachDetected
             BreachEnded IncidentOpened IncidentRecovered IncidentAcknowledged TenantCreated TenantChanged
             TenantDeleted TenantVerified TenantVerificationFailed LeaseGranted LeaseRevoked
             LayoutVersionWritten LayoutDeleted LayoutApplied LayoutDegraded LayoutFailed LayoutDrifted
@@ -92,6 +92,8 @@ impl DomainEvent {
             | Self::BypassEnded { daemon }
             | Self::ExposureDetected { daemon, .. }
             | Self::ExposureEnded { daemon }
+            | Self::ForeignUserAppeared { daemon, .. }
+            | Self::ForeignUserEnded { daemon }
             | Self::ForeignDaemonAppeared { daemon, .. }
             | Self::ForeignDaemonEnded { daemon }
             | Self::EventsLost(LostEvents::LinesMissed { daemon }) => EventSubject::daemon(daemon),
@@ -227,14 +229,22 @@ impl DomainEvent {
 
     /// The first of the processes that a daemon should not have beside it.
     fn first_intruder(&self) -> Option<Details> {
-        let (process, uid) = match self {
-            Self::ExposureDetected { present, .. } => present.first().map(|one| (one.process, one.uid))?,
+        let (pid, uid) = match self {
+            Self::BypassAppeared { processes, .. } | Self::BypassChanged { present: processes, .. } => {
+                processes.first().map(|one| (one.pid, one.uid))?
+            }
+            Self::ExposureDetected { present, .. } => {
+                present.first().map(|one| (one.process.pid, one.uid))?
+            }
+            Self::ForeignUserAppeared { present, .. } => {
+                present.first().map(|one| (one.process.pid, Some(one.uid)))?
+            }
             Self::ForeignDaemonAppeared { present, .. } => {
-                present.first().map(|one| (one.process, one.uid))?
+                present.first().map(|one| (one.process.pid, one.uid))?
             }
             _ => return None,
         };
-        Some(Details::Process { pid: process.pid, uid })
+        Some(Details::Process { pid, uid })
     }
 
     /// What else is reported.
@@ -255,11 +265,11 @@ impl DomainEvent {
             Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => {
                 Details::Process { pid: *pid, uid: *uid }
             }
-            Self::BypassAppeared { processes, .. } | Self::BypassChanged { present: processes, .. } => {
-                let first = processes.first()?;
-                Details::Process { pid: first.pid, uid: first.uid }
-            }
-            Self::ExposureDetected { .. } | Self::ForeignDaemonAppeared { .. } => self.first_intruder()?,
+            Self::BypassAppeared { .. }
+            | Self::BypassChanged { .. }
+            | Self::ExposureDetected { .. }
+            | Self::ForeignUserAppeared { .. }
+            | Self::ForeignDaemonAppeared { .. } => self.first_intruder()?,
             Self::DaemonDied { pid, lost, .. } | Self::ServerDied { pid, lost, .. } => {
                 Details::Death { pid: *pid, clients: lost.clients.clone(), waiting: Vec::new() }
             }
@@ -323,6 +333,7 @@ impl DomainEvent {
             | Self::ClientTerminated { .. }
             | Self::BypassEnded { .. }
             | Self::ExposureEnded { .. }
+            | Self::ForeignUserEnded { .. }
             | Self::ForeignDaemonEnded { .. }
             | Self::ComputeModeRepaired { .. }
             | Self::TenantVerified { .. }
@@ -351,6 +362,7 @@ impl DomainEvent {
             | Self::BypassAppeared { .. }
             | Self::BypassChanged { .. }
             | Self::ExposureDetected { .. }
+            | Self::ForeignUserAppeared { .. }
             | Self::ForeignDaemonAppeared { .. }
             | Self::ComputeModeRepaired { .. } => outsider(&None),
             Self::SettingsDrifted { command, .. } | Self::LayoutDrifted { command, .. } => outsider(command),

@@ -13,6 +13,7 @@ use crate::condition::ConditionReason;
 use crate::drift::Drifted;
 use crate::exposure::SocketExposure;
 use crate::foreign_owner::SharingDaemon;
+use crate::foreign_user::ForeignUser;
 use crate::gpu::ComputeMode;
 use crate::incident::IncidentKind;
 use crate::layout::record::{Degraded, PartitionDrift};
@@ -66,6 +67,8 @@ pub enum DomainEvent {
     BypassEnded { daemon: DaemonName },
     ExposureDetected { daemon: DaemonName, present: Vec<SocketExposure> },
     ExposureEnded { daemon: DaemonName },
+    ForeignUserAppeared { daemon: DaemonName, present: Vec<ForeignUser> },
+    ForeignUserEnded { daemon: DaemonName },
     ForeignDaemonAppeared { daemon: DaemonName, present: Vec<SharingDaemon> },
     ForeignDaemonEnded { daemon: DaemonName },
     BreachDetected(MemoryBreach),

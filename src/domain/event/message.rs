@@ -12,6 +12,7 @@ use crate::client::LeaseKind;
 use crate::count::counted;
 use crate::exposure::describe_exposures;
 use crate::foreign_owner::describe_sharing;
+use crate::foreign_user::describe_foreign_users;
 use crate::maintenance::Maintenance;
 use crate::memory::Bytes;
 use crate::rfc3339;
@@ -138,6 +139,13 @@ impl DomainEvent {
             Self::ExposureDetected { daemon, present } => {
                 let named = describe_exposures(present);
                 format!("daemon {daemon}'s own directory is mounted in another mount namespace: {named}")
+            }
+            Self::ForeignUserAppeared { daemon, present } => {
+                let named = describe_foreign_users(present);
+                format!("users who are no tenant's are at daemon {daemon}: {named}")
+            }
+            Self::ForeignUserEnded { daemon } => {
+                format!("no process of a user who is no tenant's is at daemon {daemon} any longer")
             }
             Self::ForeignDaemonAppeared { daemon, present } => {
                 format!("a GPU of daemon {daemon} is also served by another control daemon: {}", describe_sharing(present))

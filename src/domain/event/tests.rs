@@ -7,6 +7,7 @@ use crate::client::{ClientId, LeaseKind};
 use crate::condition::ConditionReason;
 use crate::exposure::SocketExposure;
 use crate::foreign_owner::{ForeignOwner, SharingDaemon};
+use crate::foreign_user::ForeignUser;
 use crate::gpu::ComputeMode;
 use crate::maintenance::{Maintenance, MaintenanceState};
 use crate::token::TokenId;
@@ -200,6 +201,16 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::BypassEnded { daemon: daemon() },
         DomainEvent::ExposureDetected { daemon: daemon(), present: vec![exposure] },
         DomainEvent::ExposureEnded { daemon: daemon() },
+        DomainEvent::ForeignUserAppeared {
+            daemon: daemon(),
+            present: vec![ForeignUser {
+                process: client,
+                uid: 33,
+                program: Some("train".into()),
+                waits: false,
+            }],
+        },
+        DomainEvent::ForeignUserEnded { daemon: daemon() },
         DomainEvent::ForeignDaemonAppeared {
             daemon: daemon(),
             present: vec![SharingDaemon {

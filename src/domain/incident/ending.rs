@@ -37,6 +37,9 @@ impl Grouping<'_> {
             DomainEvent::ExposureEnded { .. } => {
                 self.end(Recovered, |open| open.kind == Kind::SocketExposed);
             }
+            DomainEvent::ForeignUserEnded { .. } => {
+                self.end(Recovered, |open| open.kind == Kind::ForeignUser);
+            }
             DomainEvent::ForeignDaemonEnded { .. } => {
                 self.end(Recovered, |open| open.kind == Kind::GpuShared);
             }

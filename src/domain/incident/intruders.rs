@@ -8,6 +8,7 @@ use crate::client::ClientId;
 use crate::event::DomainEvent;
 use crate::exposure::SocketExposure;
 use crate::foreign_owner::SharingDaemon;
+use crate::foreign_user::ForeignUser;
 
 /// Something beside a daemon that is reported for as long as it is there.
 pub trait Intruder: Clone {
@@ -34,6 +35,22 @@ impl Intruder for SocketExposure {
 
     fn ended(daemon: DaemonName) -> DomainEvent {
         DomainEvent::ExposureEnded { daemon }
+    }
+}
+
+impl Intruder for ForeignUser {
+    const IS_SEEN_TWICE: bool = false;
+
+    fn process(&self) -> ClientId {
+        self.process
+    }
+
+    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
+        DomainEvent::ForeignUserAppeared { daemon, present }
+    }
+
+    fn ended(daemon: DaemonName) -> DomainEvent {
+        DomainEvent::ForeignUserEnded { daemon }
     }
 }
 
@@ -65,6 +82,11 @@ impl IntruderTracker {
     /// One that knows of those that an earlier manager reported.
     pub fn with(reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>) -> Self {
         Self { reported: reported.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Whether a process at a daemon is reported.
+    pub fn reports(&self, daemon: &DaemonName, process: ClientId) -> bool {
+        self.reported.get(daemon).is_some_and(|known| known.contains(&process))
     }
 
     /// Takes who is there now, with each daemon that there is; gives what there is to say of it. Unless the search `is_complete`, who was

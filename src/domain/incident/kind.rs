@@ -67,6 +67,8 @@ kinds! {
         "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.";
     SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
         "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
+    ForeignUser = "foreign_user", "A process of a user who is no tenant's of the daemon is connected to it, or waits to be: it uses what tenants were promised, and a daemon that serves one user at a time serves nobody else meanwhile.",
+        "End it with the command in the detail; on a daemon that serves one user at a time the manager ends its clients by itself, unless the daemon's foreign_user_policy is report. A user who may be there is added with `mps-manager daemon set NAME --user UID`.";
     GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
         "`mps-manager foreign get PID` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
@@ -82,7 +84,7 @@ kinds! {
 impl IncidentKind {
     /// Whether it is about processes of others, and lasts as long as one of them.
     pub(super) fn is_of_processes(self) -> bool {
-        matches!(self, Self::Bypass | Self::SocketExposed | Self::GpuShared)
+        matches!(self, Self::Bypass | Self::SocketExposed | Self::ForeignUser | Self::GpuShared)
     }
 
     /// Whether clients lose their work by it.

@@ -4,6 +4,7 @@
 //! Who lost work is what the events name, which is what MPS said at the time. Pure.
 
 pub mod breach;
+mod concern;
 mod ending;
 
 mod grouping;
@@ -20,10 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use grouping::{
-    IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, counts_unaffected, group,
-    may_concern_incidents,
-};
+pub use concern::{counts_unaffected, may_concern_incidents};
+pub use grouping::{IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, group};
 pub use kind::IncidentKind;
 pub use sentence::recovery_words;
 
@@ -56,6 +55,7 @@ impl IncidentKind {
             Self::Drift
             | Self::Bypass
             | Self::SocketExposed
+            | Self::ForeignUser
             | Self::GpuShared
             | Self::Breach
             | Self::ClientRefused

@@ -8,6 +8,7 @@ use crate::bypass::Bypass;
 use crate::client::ClientId;
 use crate::exposure::{SocketExposure, describe_exposures};
 use crate::foreign_owner::{SharingDaemon, name_sharing};
+use crate::foreign_user::{ForeignUser, describe_foreign_users};
 use crate::gpu::ComputeMode;
 use crate::{GpuUuid, TenantName};
 
@@ -41,6 +42,13 @@ impl Grouping<'_> {
         let suspect = |one: &SocketExposure| intruder(one.process, one.program.clone(), None);
         let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
         self.intruded(IncidentKind::SocketExposed, &suspects, describe_exposures(present));
+    }
+
+    /// Users who are no tenant's are at the daemon; `present` are all their processes now.
+    pub(super) fn foreign_users(&mut self, present: &[ForeignUser]) {
+        let suspect = |one: &ForeignUser| intruder(one.process, one.program.clone(), None);
+        let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
+        self.intruded(IncidentKind::ForeignUser, &suspects, describe_foreign_users(present));
     }
 
     /// Other control daemons serve a GPU of the daemon; `present` are all that do now.

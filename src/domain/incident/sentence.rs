@@ -66,16 +66,8 @@ impl Incident {
                 let is = if over.is_some() { "was" } else { "is" };
                 format!("{daemon}'s own directory {is} mounted in another mount namespace")
             }
-            IncidentKind::GpuShared => {
-                let is = if over.is_some() { "was" } else { "is" };
-                let present = self.suspects.iter().filter(|suspect| over.is_some() || !suspect.has_ended);
-                let tenants = self.listed(present.filter_map(|suspect| suspect.tenant.as_ref()));
-                let named = tenants.map(|names| format!(", with tenant {names} in its environment"));
-                format!(
-                    "a GPU of {daemon} {is} also served by a control daemon that is not this manager's{}",
-                    named.unwrap_or_default()
-                )
-            }
+            IncidentKind::ForeignUser => self.foreign_user(over.is_some()),
+            IncidentKind::GpuShared => self.shared(over.is_some()),
             IncidentKind::Breach => {
                 let who = self.suspects.first();
                 let who = who.map_or_else(|| "a client".to_owned(), |suspect| self.named(suspect));
@@ -123,6 +115,31 @@ impl Incident {
         format!("another program changed {what} of {}{}, {now}", self.daemon, self.times())
     }
 
+    /// How many processes of users who are no tenant's are at the daemon.
+    fn foreign_user(&self, is_over: bool) -> String {
+        let present = self.suspects.iter().filter(|suspect| is_over || !suspect.has_ended).count();
+        let is = match (is_over, present) {
+            (true, 1) => "was",
+            (true, _) => "were",
+            (false, 1) => "is",
+            (false, _) => "are",
+        };
+        format!("{} of a user who is no tenant's {is} at {}", counted(present, "process"), self.daemon)
+    }
+
+    /// Whose control daemon serves a GPU of the daemon, as far as its environment says.
+    fn shared(&self, is_over: bool) -> String {
+        let is = if is_over { "was" } else { "is" };
+        let present = self.suspects.iter().filter(|suspect| is_over || !suspect.has_ended);
+        let tenants = self.listed(present.filter_map(|suspect| suspect.tenant.as_ref()));
+        let named = tenants.map(|names| format!(", with tenant {names} in its environment"));
+        format!(
+            "a GPU of {} {is} also served by a control daemon that is not this manager's{}",
+            self.daemon,
+            named.unwrap_or_default()
+        )
+    }
+
     /// Who uses a GPU outside MPS, and how many of them have ended.
     fn bypass(&self, is_over: bool) -> String {
         let daemon = &self.daemon;
@@ -156,6 +173,7 @@ impl Incident {
             IncidentKind::LayoutDegraded => "had partitions that were not as before",
             IncidentKind::Bypass => "had processes outside MPS on its GPUs",
             IncidentKind::SocketExposed => "had its own directory mounted in another mount namespace",
+            IncidentKind::ForeignUser => "had a process of a user who is no tenant's",
             IncidentKind::GpuShared => "had a GPU that another control daemon served too",
             IncidentKind::Breach => "had a client above its memory limit",
             IncidentKind::ClientRefused => "refused clients",

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use crate::domain::Inode;
+use crate::host::access::{self, DirectoryAccess, passes_by_acl};
 use crate::host::trust::{Content, Trust, Untrusted};
 
 /// The longest path of a pipe directory, in bytes.
@@ -16,6 +17,9 @@ use crate::host::trust::{Content, Trust, Untrusted};
 /// A socket's path holds 107, and the longest name in the directory takes the rest (FACTS.md, "Starting,
 /// stopping, dying").
 pub const LONGEST_PATH: usize = 82;
+/// Modes of new directories: as NVIDIA's own, and those that only their owner reads.
+const OPEN: u32 = 0o755;
+const CLOSED: u32 = 0o700;
 /// Mounted into every GPU container by the NVIDIA container runtime as soon as it exists (FACTS.md, ibid.).
 const FORBIDDEN: &str = "/tmp/nvidia-mps";
 
@@ -69,31 +73,35 @@ pub enum DirectoryError {
     },
 }
 
-/// Checks both directories and makes those that are missing, with mode 0755 as NVIDIA's own (recording 01), and the pipe
-/// directory with `mode`, if there is one.
+/// Checks both directories and makes those that are missing, with mode 0755 as NVIDIA's own (recording 01).
 ///
 /// `uid` is the user that must reach the pipe directory; `None` checks it for nobody. Nothing is made when one
-/// of the checks fails, and nothing that exists is changed but the mode of the pipe directory.
-pub fn check_directories(
+/// of the checks fails, and nothing that exists is changed.
+pub fn check_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<(), DirectoryError> {
+    usable_directories(pipe, log, uid)?;
+    make(pipe, OPEN)?;
+    make(log, OPEN)
+}
+
+/// The same for directories of a daemon that nobody else has to do with: the logs are the manager's alone, since a server gets them
+/// opened, and through the pipe directory pass those who may (recorded on an H200, `tests/fixtures/hardware`, 26).
+///
+/// `above` are those on the way to them, whose names nobody else reads.
+pub fn keep_directories(
+    above: &[&Path],
     pipe: &Path,
     log: &Path,
-    uid: Option<u32>,
-    mode: Option<u32>,
+    access: &DirectoryAccess,
 ) -> Result<(), DirectoryError> {
-    // One whose mode was changed is reachable only once it has its own.
-    let narrowed = |path: &Path| {
-        let Some(mode) = mode else { return Ok(()) };
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-            .map_err(|source| DirectoryError::Io { path: path.to_owned(), source })
-    };
-    if fs::symlink_metadata(pipe).is_ok() {
-        usable_directories(pipe, log, None)?;
-        narrowed(pipe)?;
+    usable_directories(pipe, log, None)?;
+    make(pipe, CLOSED)?;
+    make(log, CLOSED)?;
+    let above = above.iter().map(|path| (*path, &access::PASSED));
+    let kept = above.chain([(pipe, access), (log, &access::PRIVATE)]);
+    for (path, access) in kept {
+        access.keep(path).map_err(|source| DirectoryError::Io { path: path.to_owned(), source })?;
     }
-    usable_directories(pipe, log, uid)?;
-    make(pipe)?;
-    narrowed(pipe)?;
-    make(log)
+    Ok(())
 }
 
 /// Checks both directories as [`check_directories`] does, and makes nothing.
@@ -163,8 +171,8 @@ fn check_existing(path: &Path) -> Result<(), DirectoryError> {
     Ok(())
 }
 
-/// Whether `uid` may pass each directory down to this one, by owner, group and other bits, and each one down to where
-/// links in the path lead. ACLs are not checked.
+/// Whether `uid` may pass each directory down to this one, by its ACL or by owner, group and other bits, and each one down to where
+/// links in the path lead. ACLs of groups are not checked.
 ///
 /// Directories still to be made are passed over: they get mode 0755.
 pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
@@ -186,7 +194,8 @@ pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
         } else {
             0o001
         };
-        if metadata.mode() & bit == 0 {
+        let by_acl = passes_by_acl(directory, uid).filter(|_| metadata.uid() != uid);
+        if !by_acl.unwrap_or(metadata.mode() & bit != 0) {
             return Err(DirectoryError::Unreachable {
                 path: directory.to_owned(),
                 uid,
@@ -206,13 +215,13 @@ fn groups_of(uid: u32) -> Vec<u32> {
     listed.unwrap_or_else(|| vec![user.gid]).into_iter().map(Gid::as_raw).collect()
 }
 
-fn make(path: &Path) -> Result<(), DirectoryError> {
+fn make(path: &Path, mode: u32) -> Result<(), DirectoryError> {
     let failed = |path: &Path, source| DirectoryError::Io { path: path.to_owned(), source };
     let missing: Vec<&Path> = path.ancestors().take_while(|parent| !parent.exists()).collect();
     for directory in missing.into_iter().rev() {
-        match DirBuilder::new().mode(0o755).create(directory) {
+        match DirBuilder::new().mode(mode).create(directory) {
             // The umask may have taken bits away that clients need.
-            Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+            Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(mode))
                 .map_err(|source| failed(directory, source))?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(failed(directory, source)),
@@ -235,7 +244,7 @@ mod tests {
         mode(top.path(), 0o755);
         let (pipe, log) = (top.path().join("a/pipe"), top.path().join("a/log"));
         for _ in 0..2 {
-            check_directories(&pipe, &log, Some(65_534), None).expect("usable");
+            check_directories(&pipe, &log, Some(65_534)).expect("usable");
         }
         for made in [&pipe, &log, &top.path().join("a")] {
             assert_eq!(fs::metadata(made).expect("made").mode() & 0o7777, 0o755);
@@ -251,17 +260,31 @@ mod tests {
     }
 
     #[test]
-    fn pipe_directory_gets_its_own_mode() {
+    fn own_directories_are_closed_to_others() {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o755);
-        let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
-        // One of the default mode, a closed one of another mode, and a new one.
-        fs::create_dir(&pipe).expect("made");
-        for wanted in [0o711, 0o700, 0o711] {
-            let uid = (wanted == 0o711).then_some(65_534);
-            check_directories(&pipe, &log, uid, Some(wanted)).expect("usable");
-            assert_eq!(fs::metadata(&pipe).expect("made").mode() & 0o7777, wanted);
-            assert_eq!(fs::metadata(&log).expect("made").mode() & 0o7777, 0o755);
+        let home = top.path().join("daemons/gpu0");
+        let (all, pipe, log) = (top.path().join("daemons"), home.join("pipe"), home.join("log"));
+        let access = |users: &[u32], everyone| DirectoryAccess {
+            owner: None,
+            own: 0o7,
+            users: users.to_vec(),
+            everyone,
+        };
+        // New ones, and those that an earlier version left open.
+        for (access, wanted) in [
+            (access(&[65_534], false), 0o710),
+            (access(&[], false), 0o700),
+            (access(&[], true), 0o711),
+            (access(&[65_534, 33], false), 0o710),
+        ] {
+            keep_directories(&[&all, &home], &pipe, &log, &access).expect("usable");
+            for (path, wanted) in [(&all, 0o711), (&home, 0o711), (&pipe, wanted), (&log, 0o700)] {
+                assert_eq!(fs::metadata(path).expect("made").mode() & 0o7777, wanted, "{}", path.display());
+                let uid_may_pass = wanted == 0o711 || access.users.contains(&65_534) && *path == pipe;
+                assert_eq!(check_reachable(path, 65_534).is_ok(), uid_may_pass, "{}", path.display());
+                mode(path, 0o755);
+            }
         }
     }
 
@@ -282,7 +305,7 @@ mod tests {
             (link.join("nvidia-mps"), "container runtime"),
             (top.path().join("a\nb"), "control characters"),
         ] {
-            let error = check_directories(&pipe, &log, None, None).expect_err("refused").to_string();
+            let error = check_directories(&pipe, &log, None).expect_err("refused").to_string();
             assert!(error.contains(message), "{error}");
             assert!(!log.exists());
         }
@@ -293,10 +316,10 @@ mod tests {
         let top = tempfile::tempdir_in("/tmp").expect("directory");
         mode(top.path(), 0o700);
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
-        let error = check_directories(&pipe, &log, Some(65_534), None).expect_err("closed");
+        let error = check_directories(&pipe, &log, Some(65_534)).expect_err("closed");
         assert!(matches!(&error, DirectoryError::Unreachable { path, .. } if path == top.path()), "{error}");
         assert!(!pipe.exists());
-        check_directories(&pipe, &log, Some(0), None).expect("root passes everywhere");
+        check_directories(&pipe, &log, Some(0)).expect("root passes everywhere");
     }
 
     #[test]
@@ -318,10 +341,10 @@ mod tests {
         let (pipe, log) = (top.path().join("pipe"), top.path().join("log"));
         fs::create_dir(&pipe).expect("made");
         mode(&pipe, 0o777);
-        let error = check_directories(&pipe, &log, None, None).expect_err("unsafe");
+        let error = check_directories(&pipe, &log, None).expect_err("unsafe");
         assert!(error.to_string().contains("can be written by others (mode 777)"), "{error}");
         fs::remove_dir(&pipe).expect("removed");
         fs::write(&pipe, "").expect("a file");
-        assert!(matches!(check_directories(&pipe, &log, None, None), Err(DirectoryError::Unsafe { .. })));
+        assert!(matches!(check_directories(&pipe, &log, None), Err(DirectoryError::Unsafe { .. })));
     }
 }

@@ -22,7 +22,8 @@ mod stop;
 
 pub use callers::{ForeignCaller, callers};
 pub use directories::{
-    DirectoryError, LONGEST_PATH, check_directories, check_reachable, pipe_inode, usable_directories,
+    DirectoryError, LONGEST_PATH, check_directories, check_reachable, keep_directories, pipe_inode,
+    usable_directories,
 };
 pub use find::{
     DaemonSearch, PipeDirectoryOccupant, RecordedProcess, daemon_of_pid_file, find, find_adopted,

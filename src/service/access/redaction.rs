@@ -263,6 +263,8 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::BypassEnded
         | EventType::ExposureDetected
         | EventType::ExposureEnded
+        | EventType::ForeignUserAppeared
+        | EventType::ForeignUserEnded
         | EventType::ForeignDaemonAppeared
         | EventType::ForeignDaemonEnded
         | EventType::LayoutVersionWritten

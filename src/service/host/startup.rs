@@ -342,8 +342,8 @@ impl Backend {
                 Err(error) => {
                     tracing::error!(daemon = %daemon.name, %error, "the desired state of the daemon could not be computed");
                     let tenants = store::tenants::of_daemon(&mut reader, &daemon.name).await?;
-                    let directories = tenants.into_iter().map(|tenant| (tenant.directory, tenant.name));
-                    self.parts.fleet.refuse_clients(&daemon.name, &directories.collect());
+                    let directories = tenants.iter().map(store::plans::directory_tenant).collect();
+                    self.parts.fleet.refuse_clients(&daemon.name, &directories);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,13 +116,11 @@ impl Backend {
 /// What is known of the process.
 fn exposure(exposed: &ExposedDirectory) -> SocketExposure {
     let pid = exposed.process.pid;
-    let program = host::process::command(pid).and_then(|words| words.into_iter().next());
-    let name = |program: String| Some(Path::new(&program).file_name()?.to_string_lossy().into_owned());
     let short = |text: String| text.chars().take(LONGEST).collect::<String>();
     SocketExposure {
         process: exposed.process.into(),
         uid: host::process::uid(pid),
-        program: program.and_then(name).map(short),
+        program: host::process::program(pid),
         container: host::container::container_of(pid),
         point: short(exposed.point.display().to_string()),
     }

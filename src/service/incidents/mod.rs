@@ -2,6 +2,7 @@
 
 pub mod breaches;
 pub mod exposures;
+pub mod foreign_users;
 pub mod sharing;
 
 use std::collections::BTreeMap;

@@ -150,8 +150,8 @@ impl Service {
         fresh: bool,
         page: &Page,
     ) -> Result<Paged<ClientView>, ServiceError> {
-        ctx.require(Right::ViewOwn)?;
-        match self.without_permit().read_only().await? {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        match backend.read_only().await? {
             Some(read_only) => Err(ServiceError::Unavailable(read_only.reason)),
             None => self.clients(ctx, filter, fresh, page).await,
         }

@@ -8,7 +8,6 @@ mod serve;
 mod table;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -16,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{Uid, set_thread_groups, set_thread_res_uid};
 
 use super::control::{echoes, log_directory, multiuser, pipe_directory, user};
 use super::envvar;
@@ -61,7 +61,7 @@ fn start(world: &World) -> Option<()> {
     log.line(Voice::Other, "Startup");
     log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
     // It runs as its clients' user, who has to reach the socket; one that cannot ends without a word, recorded (19).
-    if !passes(&pipe_directory(), uid) {
+    if !reaches(&socket, uid) {
         return Some(());
     }
     let control = Conn::connect(&socket).ok()?;
@@ -100,11 +100,18 @@ fn start(world: &World) -> Option<()> {
     obey(&server)
 }
 
-/// Whether a user may search a directory of the daemon's, by its owner and the bits for others.
-fn passes(directory: &Path, uid: u32) -> bool {
-    let Ok(metadata) = fs::metadata(directory) else { return false };
-    let bit = if metadata.uid() == uid { 0o100 } else { 0o001 };
-    uid == 0 || multiuser() || metadata.mode() & bit != 0
+/// Whether a user reaches the socket, as the kernel says: by modes, and by ACLs (recording 28).
+fn reaches(socket: &Path, uid: u32) -> bool {
+    if uid == 0 || multiuser() || uid == rustix::process::geteuid().as_raw() {
+        return true;
+    }
+    // A thread has a user of its own.
+    let look = || {
+        let user = Uid::from_raw(uid);
+        set_thread_groups(&[]).and_then(|()| set_thread_res_uid(user, user, user)).is_ok()
+            && fs::metadata(socket).is_ok()
+    };
+    std::thread::scope(|scope| scope.spawn(look).join().unwrap_or(false))
 }
 
 fn obey(server: &Arc<Server>) -> Option<()> {

@@ -1,17 +1,26 @@
-//! What a driver does about the sockets of its tenants, and about the directory of its daemon's own.
+//! What a driver does about the sockets of its tenants, and about the directories of its daemon's own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::super::handout::{ControlSocket, Handout, handout};
 use super::Driver;
+use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{Incarnation, Phase};
 use crate::domain::plan::Desired;
+use crate::host::access::DirectoryAccess;
 use crate::mps::process as daemon;
 
-/// The mode of a daemon's own directory: under `-M` no other user needs to pass, and without it its server, which runs as
-/// its clients' user (recording 19).
-pub(super) const fn pipe_mode(multi_user: bool) -> u32 {
-    if multi_user { 0o700 } else { 0o711 }
+/// Who passes through a daemon's own directory: under `-M` nobody else, and without it those whose server runs as they do
+/// (recordings 19 and 28).
+fn access(desired: &Desired) -> DirectoryAccess {
+    let open = !desired.multi_user;
+    let users = desired.uids.iter().chain(&desired.others.users).copied();
+    DirectoryAccess {
+        owner: None,
+        own: 0o7,
+        users: users.filter(|uid| open && *uid != 0).collect(),
+        everyone: open && desired.others.everyone,
+    }
 }
 
 impl Driver {
@@ -29,21 +38,54 @@ impl Driver {
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);
     }
 
+    fn has_own_directories(&self, desired: &Desired) -> bool {
+        self.pipe_directory == self.context.pipe_directory(&desired.name)
+    }
+
+    /// Lets the users of a running daemon through its directory, and nobody else; what is to be said where that cannot be.
+    pub(super) fn keep_closed(&self, desired: &Desired) -> Option<Condition> {
+        if self.state.process.is_none() || desired.is_observed() || desired.others.everyone {
+            return None;
+        }
+        let shown = self.pipe_directory.display();
+        let (reason, why) = if self.has_own_directories(desired) {
+            let why = match access(desired).keep(&self.pipe_directory) {
+                Ok(true) => return None,
+                Ok(false) => {
+                    format!("the file system of {shown} has no ACLs, by which its users alone would reach it")
+                }
+                Err(error) => format!("{shown} cannot be closed to all but its users ({error})"),
+            };
+            (ConditionReason::NoAcls, why)
+        } else {
+            let why = format!("its directory {shown} is another program's, and stays as that made it");
+            (ConditionReason::OtherDirectories, why)
+        };
+        let message = format!(
+            "{why}: any user who learns the path can connect as a client and lock its tenants out; set any_user to say that it is meant so"
+        );
+        Some(Condition::new(ConditionType::AnyUserMayConnect, true, reason, message))
+    }
+
     /// Makes the directories of a daemon that is to be started; why it cannot be in them, or its clients cannot reach it.
     pub(super) async fn directories_unusable(&self, desired: &Desired) -> Option<String> {
-        let own = self.pipe_directory == self.context.pipe_directory(&desired.name);
-        let mode = own.then(|| pipe_mode(desired.multi_user));
-        // Then the server runs as the manager's user, and clients come through their tenants' directories.
-        let closed = own && desired.multi_user;
-        let uid = Some(desired.server_uid).filter(|_| !closed);
-        if let Err(error) = daemon::check_directories(&self.pipe_directory, &self.log_directory, uid, mode) {
+        let own = self.has_own_directories(desired);
+        let made = if own {
+            let above: Vec<&Path> = self.pipe_directory.ancestors().skip(1).take(2).collect();
+            daemon::keep_directories(&above, &self.pipe_directory, &self.log_directory, &access(desired))
+        } else {
+            let uid = Some(desired.server_uid);
+            daemon::check_directories(&self.pipe_directory, &self.log_directory, uid)
+        };
+        if let Err(error) = made {
             return Some(error.to_string());
         }
-        let pipe = (!closed).then_some(&self.pipe_directory);
-        for directory in pipe.into_iter().map(PathBuf::as_path).chain([self.context.handouts.root()]) {
+        // Its own directory has just been opened to them; what it is in may not be.
+        let pipe = if own { self.pipe_directory.parent() } else { Some(self.pipe_directory.as_path()) };
+        for directory in pipe.into_iter().chain([self.context.handouts.root()]).map(PathBuf::from) {
             // Under -M each tenant comes as a user of its own.
             for uid in &desired.uids {
-                if let Err(message) = self.context.check_reachable(directory.to_owned(), *uid).await {
+                if let Err(message) = self.context.check_reachable(directory.clone(), *uid).await {
                     return Some(message);
                 }
             }

@@ -3,12 +3,15 @@
 use super::{Driver, layout};
 use crate::domain::FilePlace;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::Phase;
+use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::plan::Desired;
 use crate::supervisor::observe::isolation;
 use crate::supervisor::report::conditions::status;
 use crate::supervisor::report::event_detector::Snapshot;
 use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
+
+/// The most processes that a condition names.
+const MOST_NAMED: usize = 4;
 
 impl Driver {
     pub(super) fn publish(&mut self, desired: &Desired) {
@@ -17,9 +20,11 @@ impl Driver {
         self.counts.sessions.control_processes = self.control.calls().processes();
         self.counts.sessions.retried = self.control.calls().turned_away();
         let mut status = status(&self.state, desired, &self.counts, pipe, log, now);
+        self.name_other_users(desired, &mut status);
         self.modes.show(&mut status);
         status.conditions.extend(self.foreign_conditions(desired));
         status.conditions.extend(self.unguarded_defaults(desired));
+        status.conditions.extend(self.keep_closed(desired));
         if let Some(isolation) = self.isolation.as_ref().filter(|_| self.state.process.is_some()) {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
@@ -67,6 +72,20 @@ impl Driver {
             at: now,
             observations,
         });
+    }
+
+    /// Says whose processes keep a daemon from serving its user.
+    fn name_other_users(&self, desired: &Desired, status: &mut DaemonStatus) {
+        let ready = status.conditions.iter_mut().find(|one| one.reason == ConditionReason::OtherUser);
+        let Some(ready) = ready else { return };
+        let others = self.clients.iter().filter_map(|client| {
+            let uid = client.uid.filter(|uid| *uid != desired.server_uid)?;
+            Some(format!("process {} of uid {uid}", client.id.pid))
+        });
+        let others: Vec<String> = others.take(MOST_NAMED).collect();
+        if !others.is_empty() {
+            ready.message = format!("{}; connected: {}", ready.message, others.join(", "));
+        }
     }
 
     /// Says of a daemon of an old driver that its clients can change what holds them.

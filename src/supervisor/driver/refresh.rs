@@ -10,7 +10,7 @@ use crate::domain::bypass::Bypass;
 use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
-use crate::mps::process::{PIPE_ENV, is_server};
+use crate::mps::process::{PIPE_ENV, check_reachable, is_server};
 use crate::supervisor::observe::signs::living_signs;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
@@ -120,12 +120,11 @@ fn outside_mps(
             }
             // One that is gone already, or that runs out of sight, cannot be distinguished from the next one of its PID.
             let Some(identity) = host::process::identify(process.pid) else { continue };
-            let program = host::process::command(process.pid).and_then(|words| words.into_iter().next());
             found.entry(identity).or_insert_with(|| Bypass {
                 pid: process.pid,
                 gpu: gpu.clone(),
                 uid: host::process::uid(process.pid),
-                program: program.map(|program| program.chars().take(120).collect()),
+                program: host::process::program(process.pid),
                 // The holder of the leases adds it.
                 tenant: None,
                 missing_pipe: missing_pipe(process.pid),
@@ -136,12 +135,14 @@ fn outside_mps(
     found
 }
 
-/// The pipe directory in a process's environment, where there is none in its mount namespace: CUDA runs without MPS then, and says nothing.
+/// The pipe directory in a process's environment, where there is none in its mount namespace, or its user may not pass through it: CUDA
+/// runs without MPS then, and says nothing.
 fn missing_pipe(pid: u32) -> Option<String> {
     let path = PathBuf::from(host::process::variable(pid, PIPE_ENV)?);
     let inside = Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").ok()?);
     let is_missing = matches!(inside.try_exists(), Ok(false));
-    is_missing.then(|| path.display().to_string().chars().take(120).collect())
+    let is_closed = || host::process::uid(pid).is_some_and(|uid| check_reachable(&path, uid).is_err());
+    (is_missing || is_closed()).then(|| path.display().to_string().chars().take(120).collect())
 }
 
 /// Whether a process is one of these living control processes, or the child of one: a server has no other parent.

@@ -17,7 +17,8 @@ use super::handout::DaemonTenants;
 use super::observed::Observed;
 use crate::domain::daemon::Phase;
 use crate::domain::plan::Desired;
-use crate::domain::{DaemonName, TenantDirectory, TenantName};
+use crate::domain::plan::DirectoryTenant;
+use crate::domain::{DaemonName, TenantDirectory};
 
 /// Jobs that may wait for one daemon.
 const JOBS: usize = 16;
@@ -93,7 +94,11 @@ impl Fleet {
     }
 
     /// Refuses clients at the directories of a daemon's tenants, if the daemon has no driver: it cannot be planned.
-    pub fn refuse_clients(&self, name: &DaemonName, directories: &BTreeMap<TenantDirectory, TenantName>) {
+    pub fn refuse_clients(
+        &self,
+        name: &DaemonName,
+        directories: &BTreeMap<TenantDirectory, DirectoryTenant>,
+    ) {
         let drivers = self.drivers();
         if !drivers.handles.contains_key(name) {
             self.inner.context.handouts.announce(&DaemonTenants::refused(name, directories));

@@ -4,6 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use super::*;
+use crate::domain::TenantName;
 use crate::domain::daemon::Incarnation;
 use crate::domain::maintenance::MaintenanceState;
 use crate::host::process::identify;
@@ -27,8 +28,8 @@ const DIRECTORY: &str = "aaaaaaaaaa";
 /// A daemon of one tenant, as of a commit.
 fn committed(revision: i64, generation: i64) -> Desired {
     let directory = TenantDirectory::parse(DIRECTORY).expect("ten digits");
-    let tenant = TenantName::parse("web").expect("name");
-    let directories = BTreeMap::from([(directory, tenant)]);
+    let name = TenantName::parse("web").expect("name");
+    let directories = BTreeMap::from([(directory, DirectoryTenant { name, uid: 0 })]);
     Desired { revision, generation, settings_since: generation, directories, ..desired() }
 }
 

@@ -3,34 +3,63 @@
 //! What always holds: `control` is replaced by a rename and is never missing in between, and nothing is done in a
 //! directory that another program could have made or may write to.
 
-use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::fs::{self, DirBuilder, Metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::io::Errno;
 
 use crate::domain::condition::ConditionReason;
+use crate::domain::plan::OtherUsers;
+use crate::host::access::{self, DirectoryAccess};
 use crate::mps::process::SOCKET;
 use crate::supervisor::reconcile::daemon::Blocker;
 
-/// The mode of a tenant's directory: its users pass through it, and only the manager writes in it.
-const MODE: u32 = 0o755;
+/// Who may pass through the directory of a tenant: its user, who owns it, and who else may reach its daemon.
+///
+/// A manager that is not root's has the directory itself: its tenants are its own.
+pub(super) fn of_tenant(uid: u32, others: &OtherUsers) -> DirectoryAccess {
+    let me = rustix::process::geteuid().as_raw();
+    let is_handed_over = me == 0 && uid != 0 && !others.everyone;
+    DirectoryAccess {
+        owner: Some(if is_handed_over { uid } else { me }),
+        own: if is_handed_over { 0o5 } else { 0o7 },
+        users: others.users.iter().copied().filter(|user| *user != 0 && *user != uid).collect(),
+        everyone: others.everyone,
+    }
+}
 
-/// Makes a directory, or checks the one that is there.
-pub(super) fn ensure(path: &Path) -> Result<(), Blocker> {
+/// Makes the directory that the directories of all tenants are in: everybody passes through it, and nobody else reads their names;
+/// and one in it for what is in none of them yet.
+pub(super) fn ensure_root(path: &Path, unplaced: &Path) -> Result<(), Blocker> {
+    let me = Some(rustix::process::geteuid().as_raw());
+    ensure(path, Some(&access::PASSED), me)?;
+    ensure(unplaced, Some(&access::PRIVATE), me)
+}
+
+/// Makes a tenant's directory, or checks the one that is there; of one whose tenant is not known, who may pass stays as it is.
+///
+/// Only the manager can have made what is in a directory of its own, so that whoever owns it now was a tenant's user once.
+pub(super) fn ensure_tenant(path: &Path, access: Option<&DirectoryAccess>) -> Result<(), Blocker> {
+    let me = rustix::process::geteuid().as_raw();
+    ensure(path, access, (me != 0).then_some(me))
+}
+
+/// The same for any directory, which belongs to `owner`, if there is one.
+fn ensure(path: &Path, access: Option<&DirectoryAccess>, owner: Option<u32>) -> Result<(), Blocker> {
     match fs::symlink_metadata(path) {
-        Ok(metadata) => check(path, &metadata)?,
+        Ok(metadata) => check(path, &metadata, owner)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().mode(MODE).create(path).map_err(|error| failed(path, &error))?;
+            DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, &error))?;
         }
         Err(error) => return Err(failed(path, &error)),
     }
-    // The umask may have taken bits away, and so may another program: a client that cannot pass runs outside MPS.
-    fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(|error| failed(path, &error))
+    // Another program may have taken bits away: a client that cannot pass runs outside MPS.
+    access.map_or(Ok(true), |access| access.keep(path)).map(drop).map_err(|error| failed(path, &error))
 }
 
-fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
+fn check(path: &Path, metadata: &Metadata, owner: Option<u32>) -> Result<(), Blocker> {
     let shown = path.display();
     let unsafe_because = |what: String| {
         Err(Blocker {
@@ -38,14 +67,13 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
             message: format!("{shown} {what}; the manager makes the directory again"),
         })
     };
-    let me = rustix::process::geteuid().as_raw();
     if metadata.is_symlink() {
         return unsafe_because(format!("is a symbolic link and not a directory: remove it (rm {shown})"));
     }
     if !metadata.is_dir() {
         return unsafe_because(format!("is not a directory: remove it (rm {shown})"));
     }
-    if metadata.uid() != me {
+    if let Some(me) = owner.filter(|owner| *owner != metadata.uid()) {
         let owner = metadata.uid();
         return unsafe_because(format!(
             "belongs to uid {owner} and not to uid {me}, so that others could replace the socket in it: remove it (rm -r {shown})"
@@ -56,7 +84,7 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
         return Err(Blocker {
             reason: ConditionReason::TenantDirectoryUnsafe,
             message: format!(
-                "{shown} has mode {mode:o}, so that others could replace the socket in it: see what is in it, and chmod 755 {shown}"
+                "{shown} has mode {mode:o}, so that others could replace the socket in it: see what is in it, and chmod 700 {shown}"
             ),
         });
     }
@@ -146,11 +174,16 @@ fn failed(path: &Path, error: &io::Error) -> Blocker {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
 
     use super::*;
+
+    fn ours() -> DirectoryAccess {
+        of_tenant(rustix::process::geteuid().as_raw(), &OtherUsers::default())
+    }
 
     fn home() -> (tempfile::TempDir, PathBuf) {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
@@ -161,11 +194,11 @@ mod tests {
     #[test]
     fn directory_is_made_and_narrow_mode_repaired() {
         let (_home, directory) = home();
-        for mode in [0o700, 0o755, 0o711] {
-            ensure(&directory).expect("made");
+        for mode in [0o500, 0o755, 0o711] {
+            ensure_tenant(&directory, Some(&ours())).expect("made");
             fs::set_permissions(&directory, Permissions::from_mode(mode)).expect("mode");
-            ensure(&directory).expect("repaired");
-            assert_eq!(fs::metadata(&directory).expect("there").mode() & 0o7777, MODE);
+            ensure_tenant(&directory, Some(&ours())).expect("repaired");
+            assert_eq!(fs::metadata(&directory).expect("there").mode() & 0o7777, 0o700);
         }
     }
 
@@ -173,28 +206,54 @@ mod tests {
     fn unsafe_directory_is_refused_with_remedy() {
         let (home, directory) = home();
         symlink("/tmp", &directory).expect("link");
-        let refused = ensure(&directory).expect_err("a link");
+        let refused = ensure_tenant(&directory, Some(&ours())).expect_err("a link");
         assert!(refused.message.contains("symbolic link") && refused.message.contains("rm "), "{refused:?}");
         fs::remove_file(&directory).expect("removed");
         fs::write(&directory, "").expect("written");
-        assert!(ensure(&directory).expect_err("a file").message.contains("not a directory"));
+        assert!(
+            ensure_tenant(&directory, Some(&ours())).expect_err("a file").message.contains("not a directory")
+        );
         fs::remove_file(&directory).expect("removed");
-        ensure(&directory).expect("made");
+        ensure_tenant(&directory, Some(&ours())).expect("made");
         fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("mode");
-        let refused = ensure(&directory).expect_err("writable");
-        assert!(refused.message.contains("chmod 755") && refused.message.contains("777"), "{refused:?}");
+        let refused = ensure_tenant(&directory, Some(&ours())).expect_err("writable");
+        assert!(refused.message.contains("chmod 700") && refused.message.contains("777"), "{refused:?}");
         assert_eq!(fs::metadata(&directory).expect("there").mode() & 0o7777, 0o777, "nothing is changed");
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::chown(&directory, Some(65_534), None).expect("root may");
-            assert!(ensure(&directory).expect_err("another's").message.contains("uid 65534"));
-        }
+        let refused = ensure(&directory, None, Some(65_534)).expect_err("another's");
+        assert!(refused.message.contains("and not to uid 65534"), "{refused:?}");
         drop(home);
+    }
+
+    #[test]
+    fn directory_is_its_users_and_whoever_is_added() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (_home, directory) = home();
+        let added = OtherUsers { users: vec![1234, 33, 0], everyone: false };
+        let everyone = OtherUsers { users: vec![33], everyone: true };
+        let nobody = OtherUsers::default();
+        // The user of a tenant may change, too.
+        for (uid, others, mode) in [
+            (65_534, &nobody, 0o500),
+            (33, &nobody, 0o500),
+            (33, &added, 0o510),
+            (0, &added, 0o710),
+            (33, &everyone, 0o711),
+            (0, &nobody, 0o700),
+        ] {
+            ensure_tenant(&directory, Some(&of_tenant(uid, others))).expect("kept");
+            ensure_tenant(&directory, None).expect("as it is");
+            let found = fs::metadata(&directory).expect("there");
+            let owner = if others.everyone { 0 } else { uid };
+            assert_eq!((found.uid(), found.mode() & 0o7777), (owner, mode), "{uid} {others:?}");
+        }
     }
 
     #[test]
     fn link_replaces_whatever_control_was() {
         let (home, directory) = home();
-        ensure(&directory).expect("made");
+        ensure_tenant(&directory, Some(&ours())).expect("made");
         let (socket, between) = (home.path().join("control"), home.path().join(".between"));
         assert_eq!(
             link(&socket, &directory, &between).expect_err("none").reason,
@@ -233,7 +292,7 @@ mod tests {
         if dev(home.path()) == dev(elsewhere.path()) {
             return;
         }
-        ensure(&directory).expect("made");
+        ensure_tenant(&directory, Some(&ours())).expect("made");
         let socket = elsewhere.path().join("control");
         let _listener = UnixListener::bind(&socket).expect("bound");
         let refused = link(&socket, &directory, &home.path().join(".between")).expect_err("two file systems");
@@ -248,7 +307,7 @@ mod tests {
             return;
         }
         let (home, directory) = home();
-        ensure(&directory).expect("made");
+        ensure_tenant(&directory, Some(&ours())).expect("made");
         let socket = home.path().join("control");
         let _listener = UnixListener::bind(&socket).expect("bound");
         for path in [home.path(), &directory] {

@@ -37,15 +37,16 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::placeholder::{ClientDecision, Placeholder, Queue};
-pub(super) use self::policy::handout;
+pub(super) use self::policy::{DaemonTenants, handout};
 pub(super) use self::socket::{ControlSocket, Handout};
 use super::reconcile::daemon::Blocker;
 use crate::clock::Clock;
 use crate::domain::condition::ConditionReason;
-use crate::domain::plan::{Desired, DesiredVersion};
+use crate::domain::plan::{DesiredVersion, DirectoryTenant};
 use crate::domain::tenant::WaitingProcess;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 use crate::host::Identity;
+use crate::host::access::DirectoryAccess;
 use crate::host::process::{death, is_alive};
 use crate::mps::handshake;
 use crate::mps::process::SOCKET;
@@ -71,44 +72,6 @@ pub struct DirectoryStatus {
     pub waiting: Vec<WaitingProcess>,
     /// Why its processes cannot be given the socket in it.
     pub problem: Option<Blocker>,
-}
-
-/// The tenants of a daemon as of a commit.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DaemonTenants<'d> {
-    daemon: &'d DaemonName,
-    version: DesiredVersion,
-    /// Whether the daemon takes clients.
-    admits: bool,
-    directories: &'d BTreeMap<TenantDirectory, TenantName>,
-    /// Those of them that are drained.
-    draining: &'d BTreeSet<TenantDirectory>,
-}
-
-/// Where no tenant is drained.
-static NONE_DRAINING: BTreeSet<TenantDirectory> = BTreeSet::new();
-
-impl<'d> DaemonTenants<'d> {
-    /// Those of a daemon that takes no clients until anything else is announced of it.
-    pub(super) fn refused(
-        daemon: &'d DaemonName,
-        directories: &'d BTreeMap<TenantDirectory, TenantName>,
-    ) -> Self {
-        let version = DesiredVersion::default();
-        Self { daemon, version, admits: false, directories, draining: &NONE_DRAINING }
-    }
-}
-
-impl<'d> From<&'d Desired> for DaemonTenants<'d> {
-    fn from(desired: &'d Desired) -> Self {
-        Self {
-            daemon: &desired.name,
-            version: desired.version(),
-            admits: policy::admits(desired),
-            directories: &desired.directories,
-            draining: &desired.draining,
-        }
-    }
 }
 
 /// The directories of all tenants.
@@ -194,6 +157,8 @@ struct TenantEntry {
     /// Its daemon; `None` once the tenant is gone.
     daemon: Option<DaemonName>,
     tenant: TenantName,
+    /// Who may pass; not known of a tenant that was gone before this manager began.
+    access: Option<DirectoryAccess>,
     queue: Queue,
     /// What it was made last.
     shown: Handout,
@@ -254,7 +219,7 @@ impl Handouts {
     }
 
     fn list_tenants(&self, inner: &mut HandoutState, tenants: &DaemonTenants<'_>) {
-        let DaemonTenants { daemon, version, admits, directories, draining } = *tenants;
+        let DaemonTenants { daemon, version, admits, directories, others, draining } = *tenants;
         let HandoutState { daemons, entries } = inner;
         let held = daemons.entry(daemon.clone()).or_insert_with(DaemonHandout::new);
         if version < held.announced {
@@ -270,8 +235,12 @@ impl Handouts {
             held.handout = Handout::Wait;
         }
         for (name, tenant) in directories {
+            let DirectoryTenant { name: tenant, uid } = tenant;
             let entry = entries.entry(name.clone()).or_insert_with(|| self.orphan(tenant.clone()));
             let is_taken = entry.daemon.is_none();
+            let access = Some(directory::of_tenant(*uid, others));
+            let passes_others = entry.access != access;
+            entry.access = access;
             if is_taken {
                 // One that is another daemon's is handed over when that daemon releases it.
                 (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
@@ -282,7 +251,8 @@ impl Handouts {
             if let Err(error) = by_name::link(&self.root, tenant, name) {
                 tracing::warn!(%tenant, %error, "the tenant's directory has no link by the tenant's name");
             }
-            if is_taken || entry.daemon.as_ref() == Some(daemon) && entry.shown != desired {
+            if is_taken || entry.daemon.as_ref() == Some(daemon) && (passes_others || entry.shown != desired)
+            {
                 self.apply(name, entry, &desired);
             }
         }
@@ -444,6 +414,7 @@ impl Handouts {
         TenantEntry {
             daemon: None,
             tenant,
+            access: None,
             queue,
             shown,
             placed: None,
@@ -460,7 +431,8 @@ impl Handouts {
         let path = self.root.join(name.as_str());
         let before = (entry.is_open(), entry.problem.is_some());
         entry.shown = handout.clone();
-        let made = directory::ensure(&self.root).and_then(|()| directory::ensure(&path));
+        let made = directory::ensure_root(&self.root, &self.unplaced())
+            .and_then(|()| directory::ensure_tenant(&path, entry.access.as_ref()));
         let problem = match (made, handout) {
             (Err(problem), _) => {
                 entry.queue.decide(ClientDecision::Refuse);
@@ -489,7 +461,7 @@ impl Handouts {
         path: &Path,
     ) -> Result<(), Blocker> {
         let socket = control.pipe.join(SOCKET);
-        directory::link(&socket, path, &self.root.join(format!(".link-{name}")))?;
+        directory::link(&socket, path, &self.unplaced().join(format!("link-{name}")))?;
         entry.queue.decide(ClientDecision::Forward(socket));
         entry.placed = None;
         if entry.spare.is_none() && self.greeting.receiver_count() < 3 * SPARES {
@@ -532,7 +504,12 @@ impl Handouts {
     }
 
     fn spare(&self, name: &TenantDirectory) -> PathBuf {
-        self.root.join(format!(".spare-{name}"))
+        self.unplaced().join(name.as_str())
+    }
+
+    /// Where sockets are before they are in a tenant's directory: nobody else connects to them there.
+    fn unplaced(&self) -> PathBuf {
+        self.root.join(".new")
     }
 
     /// Closes the tenants of a daemon as soon as its control process dies, whatever its driver does meanwhile.

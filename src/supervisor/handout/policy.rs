@@ -1,8 +1,54 @@
-//! When a daemon's socket is handed out. Pure.
+//! Whose a daemon's socket is, and when it is handed out. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::socket::{ControlSocket, Handout};
 use crate::domain::daemon::Phase;
-use crate::domain::plan::Desired;
+use crate::domain::plan::{Desired, DesiredVersion, DirectoryTenant, OtherUsers};
+use crate::domain::{DaemonName, TenantDirectory};
+
+/// The tenants of a daemon as of a commit.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct DaemonTenants<'d> {
+    pub(super) daemon: &'d DaemonName,
+    pub(super) version: DesiredVersion,
+    /// Whether the daemon takes clients.
+    pub(super) admits: bool,
+    pub(super) directories: &'d BTreeMap<TenantDirectory, DirectoryTenant>,
+    /// Who may pass through them beside their tenants' users.
+    pub(super) others: &'d OtherUsers,
+    /// Those of them that are drained.
+    pub(super) draining: &'d BTreeSet<TenantDirectory>,
+}
+
+/// Where no tenant is drained.
+pub(super) static NONE_DRAINING: BTreeSet<TenantDirectory> = BTreeSet::new();
+/// Where nobody else may pass.
+pub(super) static NO_OTHERS: OtherUsers = OtherUsers { users: Vec::new(), everyone: false };
+
+impl<'d> DaemonTenants<'d> {
+    /// Those of a daemon that takes no clients until anything else is announced of it.
+    pub(in super::super) fn refused(
+        daemon: &'d DaemonName,
+        directories: &'d BTreeMap<TenantDirectory, DirectoryTenant>,
+    ) -> Self {
+        let version = DesiredVersion::default();
+        Self { daemon, version, admits: false, directories, others: &NO_OTHERS, draining: &NONE_DRAINING }
+    }
+}
+
+impl<'d> From<&'d Desired> for DaemonTenants<'d> {
+    fn from(desired: &'d Desired) -> Self {
+        Self {
+            daemon: &desired.name,
+            version: desired.version(),
+            admits: admits(desired),
+            directories: &desired.directories,
+            others: &desired.others,
+            draining: &desired.draining,
+        }
+    }
+}
 
 /// Whether a daemon takes clients, in any phase.
 pub(super) fn admits(desired: &Desired) -> bool {

@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
+use super::policy::{NO_OTHERS, NONE_DRAINING};
 use super::*;
 use crate::domain::condition::ConditionReason;
 use crate::host::process::{having, identify};
@@ -34,8 +35,9 @@ fn directory(name: &str) -> TenantDirectory {
     TenantDirectory::parse(name).expect("ten digits")
 }
 
-fn tenants(names: &[&str]) -> BTreeMap<TenantDirectory, TenantName> {
-    names.iter().map(|name| (directory(name), TenantName::parse("web").expect("name"))).collect()
+fn tenants(names: &[&str]) -> BTreeMap<TenantDirectory, DirectoryTenant> {
+    let tenant = || DirectoryTenant { name: TenantName::parse("web").expect("name"), uid: 0 };
+    names.iter().map(|name| (directory(name), tenant())).collect()
 }
 
 impl Host {
@@ -80,7 +82,14 @@ impl Host {
         let version = version(generation);
         let directories = &directories;
         let draining = &draining.iter().map(|name| directory(name)).collect();
-        self.handouts.announce(&DaemonTenants { daemon, version, admits, directories, draining });
+        self.handouts.announce(&DaemonTenants {
+            daemon,
+            version,
+            admits,
+            directories,
+            others: &NO_OTHERS,
+            draining,
+        });
     }
 
     fn drive(&self, daemon: &DaemonName, generation: i64, handout: Handout) {
@@ -250,6 +259,7 @@ async fn drained_tenant_is_closed_until_undrained() {
     // The next manager finds it so, which keeps the others' links.
     let next = Handouts::new(host.home.path(), TIMEOUT, Clock::system());
     let of_next = DaemonTenants {
+        others: &NO_OTHERS,
         daemon: &host.daemon,
         version: version(1),
         admits: true,
@@ -276,6 +286,7 @@ async fn next_manager_keeps_only_links_that_lead_somewhere() {
     };
     let directories = tenants(&[A]);
     let of_next = DaemonTenants {
+        others: &NO_OTHERS,
         daemon: &next.daemon,
         version: version(1),
         admits: true,

@@ -121,7 +121,8 @@ impl Bypasses {
             Some(crate::domain::gpu::ComputeMode::ExclusiveProcess) => "end them",
             _ if self.present.values().any(|process| process.missing_pipe.is_some()) => {
                 "end them and start them with `mps-manager run`, or if they are in a container, hand the tenant's directory to it (`mps-manager \
-                 env TENANT --format` with docker, apptainer, cdi or what starts it), or set the daemon's compute_mode to exclusive_process, \
+                 env TENANT --format` with docker, apptainer, cdi or what starts it), as the tenant's user or one who is added (`mps-manager \
+                 daemon set NAME --user UID`), or set the daemon's compute_mode to exclusive_process, \
                  which refuses processes outside MPS"
             }
             _ => {

@@ -31,10 +31,14 @@ impl Fleet {
         let context = self.context();
         context.check_reachable(context.handouts.root().to_owned(), uid).await?;
         let pipe = self.pipe_directory(daemon);
-        if multi_user && pipe == context.pipe_directory(daemon) {
-            return Ok(());
+        // Its own directory is opened to the users of its tenants.
+        if pipe != context.pipe_directory(daemon) {
+            return context.check_reachable(pipe, uid).await;
         }
-        context.check_reachable(pipe, uid).await
+        match pipe.parent().filter(|_| !multi_user) {
+            Some(home) => context.check_reachable(home.to_owned(), uid).await,
+            None => Ok(()),
+        }
     }
 }
 

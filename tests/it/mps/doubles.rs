@@ -136,7 +136,8 @@ async fn program_too_slow_for_deadline_is_named() {
         double.control().session(Instant::now() + Duration::from_millis(900)).expect("a session");
     let error = session.send(&Command::GetServerList).await.expect_err("no time left");
     let SessionError::Slow { took, .. } = &error else { panic!("{error}") };
-    assert!(*took >= Duration::from_millis(600), "{took:?}");
+    // Its clock may begin after the program's.
+    assert!(*took >= Duration::from_millis(500), "{took:?}");
     assert!(error.to_string().contains("control_deadline_s"), "{error}");
     assert_eq!(session.processes(), 2);
 }

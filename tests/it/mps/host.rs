@@ -77,7 +77,7 @@ impl Host {
             token: format!("{}-{name}", self.dir.path().display()),
             deadline: TIMEOUT,
         };
-        check_directories(&spec.pipe_directory, &spec.log_directory, None, None).expect("directories");
+        check_directories(&spec.pipe_directory, &spec.log_directory, None).expect("directories");
         spec
     }
 

@@ -293,6 +293,8 @@ fn exposed_or_unusable_directories_are_reported() {
     if is_root() {
         // A tenant of another user, who may not pass.
         host.execute_sql("UPDATE tenants SET spec = json_set(spec, '$.uid', 65534) WHERE name = 'demo'");
+        let tenants = host.runtime("tenants");
+        assert!(Command::new("chmod").arg("-R").arg("711").arg(tenants).status().unwrap().success());
         examine(&host).is("tenants", "ok", "2 tenants");
         mode(host.dir(), 0o700);
         examine(&host).is("tenants", "fail", "demo: uid 65534 cannot pass through");

@@ -98,7 +98,7 @@ fn files_follow_tenant_and_its_limit() {
     assert_eq!((&mounts[0]["hostPath"], &mounts[0]["containerPath"]), (directory, directory));
     assert_eq!(mounts.as_array().map(Vec::len), Some(1), "the one socket and nothing else");
     let mode = |file: &str| fs::metadata(host.runtime(file)).expect("there").permissions().mode() & 0o7777;
-    assert_eq!((mode(SPECIFICATION), mode("env/web.env")), (0o644, 0o644));
+    assert_eq!((mode(SPECIFICATION), mode("env/web.env")), (0o400, 0o400));
     assert_eq!(given["cdi_device"], "mps-manager.dev/tenant=web");
     let printed = host.cli(&["env", "web", "--format", "cdi"]).stdout;
     let (world, uid) = (host.runtime("sim").display().to_string(), &given["container"]["uid"]);

@@ -50,9 +50,9 @@ fn client_of_dead_daemon_waits_and_connects() {
     assert!(is_linked(&host, &demo));
     let entries: Vec<_> = fs::read_dir(&demo).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(entries, ["control"]);
-    assert_eq!(fs::metadata(&demo).unwrap().permissions().mode() & 0o7777, 0o755);
+    assert_eq!(fs::metadata(&demo).unwrap().permissions().mode() & 0o7777, 0o700, "it is its user's");
     let own = fs::metadata(host.home("gpu0").join("pipe")).unwrap();
-    assert_eq!(own.permissions().mode() & 0o7777, 0o711, "its server runs as its clients' user");
+    assert_eq!(own.permissions().mode() & 0o7777, 0o700, "nobody else's server runs here");
     pause(&host);
     assert!(!is_linked(&host, &demo) && demo.join("control").exists(), "a placeholder");
     let client = coming(&host, "demo");

@@ -256,7 +256,7 @@ fn bypass_without_its_directory_names_its_tenant() {
         conditions.as_array()?.iter().find(|one| one["type"] == "Bypass").cloned()
     });
     let message = condition["message"].as_str().expect("text");
-    let words = format!("which sees no directory {}, its", missing.display());
+    let words = format!("which reaches no directory {}, its", missing.display());
     assert!(message.contains(&words) && message.contains("hand the tenant's directory"), "{message}");
 }
 

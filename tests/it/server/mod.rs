@@ -86,6 +86,7 @@ mod start;
 mod start_refused;
 mod static_daemon;
 mod status;
+mod strangers;
 mod tenant_moves;
 mod tenants;
 mod termination;

@@ -35,6 +35,7 @@ fn waiting_clients_are_shown_until_admitted() {
     }
     let host = Host::polled_hourly("");
     let program = host.program_for_everybody();
+    assert!(host.cli(&["daemon", "set", "gpu0", "--user", "65534"]).status.success());
     let client = host.client("demo");
     assert_eq!(host.daemon("gpu0")["status"]["queue"], json!([]), "a first client waits for nobody");
     let server = host.server_pid("gpu0");

@@ -13,7 +13,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 
 /// Fields that an answer leaves out where there is nothing to say, by the name of their schema in the document. A test holds this
 /// to the code.
-pub(super) const LEFT_OUT: [(&str, &str); 34] = [
+pub(super) const LEFT_OUT: [(&str, &str); 35] = [
     ("DaemonStatus", "provisioning"),
     ("EffectiveThreads", "partitions"),
     ("EnvironmentView", "container_refused"),
@@ -36,6 +36,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 34] = [
     ("ResolvedDaemonDefaults", "priority"),
     ("ResolvedDaemonSpec", "compute_mode"),
     ("ResolvedDaemonSpec", "layout"),
+    ("ResolvedDaemonSpec", "users"),
     ("ResolvedTenantSpec", "active_thread_percentage"),
     ("ResolvedTenantSpec", "device_memory_limit"),
     ("ResolvedTenantSpec", "expires_at"),

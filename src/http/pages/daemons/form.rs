@@ -135,8 +135,9 @@ impl FormSpec for DaemonSpec<GpuRef> {
             Some(_) => {
                 // Fields that the form lacks stay as they are; the revision ensures that they are those that were read.
                 let stored = app.service.daemon(ctx, &name, false).await?.spec;
-                let (layout, desired_state) = (stored.layout, stored.desired_state);
-                Self { layout, desired_state, schedulable: stored.schedulable, ..self }
+                let (layout, desired_state) = (stored.layout.clone(), stored.desired_state);
+                let DaemonSpec { users, any_user, foreign_user_policy, schedulable, .. } = stored;
+                Self { layout, desired_state, schedulable, users, any_user, foreign_user_policy, ..self }
             }
         };
         app.service.put_daemon(ctx, name, spec, options).await.map(drop)

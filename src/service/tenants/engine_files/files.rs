@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,10 +15,14 @@ use tokio::time::timeout;
 
 use crate::domain::TenantName;
 use crate::domain::environment::cdi::{self, CdiDirectory};
+use crate::host::access;
 use crate::host::trust::{Content, Trust};
 
-/// Everybody reads them: a unit's user, and who asks an engine what devices there are.
-const MODE: u32 = 0o644;
+/// Whoever starts units and containers reads them as root, and a tenant's user its own environment: limits and sockets are nobody
+/// else's business.
+const MODE: u32 = 0o400;
+/// Engines look for specifications of others in theirs; whoever knows a tenant's name passes through the other, and nobody reads the
+/// names.
 const DIRECTORY_MODE: u32 = 0o755;
 /// How the names of environment files end, and those of files that are not finished.
 const ENVIRONMENT: &str = ".env";
@@ -29,8 +35,8 @@ pub(super) struct EngineFiles {
     pub(super) specification: Option<String>,
     /// The tenants that have a device in it.
     pub(super) devices: BTreeSet<TenantName>,
-    /// The environment of each tenant, for systemd.
-    pub(super) environments: BTreeMap<TenantName, String>,
+    /// The environment of each tenant, for systemd, and its user.
+    pub(super) environments: BTreeMap<TenantName, (u32, String)>,
 }
 
 /// Writes the files, one set at a time, until it is closed; clones are one writer.
@@ -124,7 +130,7 @@ fn keep_specification(directory: &CdiDirectory, text: Option<&str>) -> Result<()
         });
     };
     let made = if *is_default { make_directory(path) } else { Ok(()) };
-    made.and_then(|()| replace(&file, text)).map_err(|error| {
+    made.and_then(|()| replace(&file, text, rustix::process::geteuid().as_raw())).map_err(|error| {
         format!(
             "{} cannot be written ({error}), so container engines are not given the tenants as they are: see that the manager may \
              write in {shown} and that the disk has room, {other}",
@@ -133,7 +139,7 @@ fn keep_specification(directory: &CdiDirectory, text: Option<&str>) -> Result<()
     })
 }
 
-fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, String>) -> Result<(), String> {
+fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, (u32, String)>) -> Result<(), String> {
     let failed = |error: io::Error| {
         format!(
             "the environment files in {} cannot be kept ({error}), so units are not given the tenants as they are: see that the \
@@ -148,6 +154,7 @@ fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, String>) -
     if found.map_err(|untrusted| untrusted.to_string())?.is_none() {
         return Ok(());
     }
+    access::PASSED.keep(directory).map_err(failed)?;
     let names: BTreeSet<String> = desired.keys().map(|tenant| format!("{tenant}{ENVIRONMENT}")).collect();
     for entry in fs::read_dir(directory).map_err(failed)?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -157,9 +164,10 @@ fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, String>) -
         }
     }
     // One that cannot be written does not keep the others from it.
-    let written = desired.iter().map(|(tenant, text)| {
+    let me = rustix::process::geteuid().as_raw();
+    let written = desired.iter().map(|(tenant, (uid, text))| {
         let file = directory.join(format!("{tenant}{ENVIRONMENT}"));
-        replace(&file, text)
+        replace(&file, text, if me == 0 { *uid } else { me })
     });
     written.fold(Ok(()), io::Result::and).map_err(failed)
 }
@@ -173,9 +181,12 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a file with this text in its place, unless it is there; where that fails, the one before goes: it is no longer true.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|found| found == text.as_bytes()) {
+/// Puts a file with this text and this owner in its place, unless it is there; where that fails, the one before goes: it is no longer true.
+fn replace(path: &Path, text: &str, owner: u32) -> io::Result<()> {
+    let is_theirs = |found: fs::Metadata| found.uid() == owner && found.mode() & 0o7777 == MODE;
+    if fs::symlink_metadata(path).is_ok_and(is_theirs)
+        && fs::read(path).is_ok_and(|found| found == text.as_bytes())
+    {
         return Ok(());
     }
     let mut name = std::ffi::OsString::from(".");
@@ -186,7 +197,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let written = File::options().write(true).create_new(true).mode(MODE).open(&unfinished);
     let written = written.and_then(|mut file| {
         file.set_permissions(Permissions::from_mode(MODE))?;
-        file.write_all(text.as_bytes())
+        file.write_all(text.as_bytes())?;
+        fchown(&file, Some(owner), None)
     });
     let placed = written.and_then(|()| fs::rename(&unfinished, path));
     if placed.is_err() {
@@ -239,8 +251,12 @@ mod tests {
     }
 
     fn files(specification: Option<&str>, tenants: &[(&str, &str)]) -> EngineFiles {
-        let environment =
-            |(tenant, text): &(&str, &str)| (TenantName::parse(tenant).expect("a name"), (*text).to_owned());
+        let environment = |(tenant, text): &(&str, &str)| {
+            (
+                TenantName::parse(tenant).expect("a name"),
+                (rustix::process::geteuid().as_raw(), (*text).to_owned()),
+            )
+        };
         EngineFiles {
             devices: BTreeSet::new(),
             specification: specification.map(str::to_owned),
@@ -259,8 +275,10 @@ mod tests {
         assert_eq!(keep(&files(Some("one"), &[("a", "A=1"), ("b", "B=1")])), none());
         assert_eq!(place.read("cdi/mps-manager.json").as_deref(), Some("one"));
         assert_eq!(place.names("env"), ["a.env", "b.env"]);
-        let mode = fs::metadata(place.home.path().join("env/a.env")).expect("there").permissions().mode();
-        assert_eq!(mode & 0o7777, 0o644);
+        for (file, mode) in [("env", 0o711), ("env/a.env", 0o400), ("cdi/mps-manager.json", 0o400)] {
+            let is = fs::metadata(place.home.path().join(file)).expect("there").mode();
+            assert_eq!(is & 0o7777, mode, "{file}");
+        }
         assert_eq!(keep(&files(Some("two"), &[("b", "B=2")])), none());
         assert_eq!(place.read("cdi/mps-manager.json").as_deref(), Some("two"));
         assert_eq!((place.read("env/a.env"), place.read("env/b.env").as_deref()), (None, Some("B=2")));

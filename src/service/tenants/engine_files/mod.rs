@@ -197,7 +197,7 @@ impl Backend {
             let view = self.environment_in(directory.clone(), tenant, &resolved, &placement, &gpus);
             let set: Vec<(String, String)> = view.variables.clone().into_iter().collect();
             let text = as_environment_file(&view.variables, &defaults(&resolved, &gpus, &set));
-            environments.insert(tenant.name.clone(), text);
+            environments.insert(tenant.name.clone(), (tenant.spec.uid, text));
             if let Some(device) = device(tenant.name.to_string(), view) {
                 devices.push(device);
                 listed.insert(tenant.name.clone());

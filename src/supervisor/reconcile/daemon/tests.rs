@@ -39,6 +39,7 @@ pub(crate) fn desired() -> Desired {
         drift_policy: DriftPolicy::Repair,
         wedge: WedgeSettings::default(),
         uids: vec![0],
+        others: crate::domain::plan::OtherUsers::default(),
         directories: std::collections::BTreeMap::new(),
         draining: std::collections::BTreeSet::new(),
     }

@@ -383,18 +383,10 @@ fn daemon_start_death_and_return_are_reported() {
         detect(&mut event_detector, &status(Phase::Applying, Some(11)), &[], &mut ServerLogEvents::default());
     let Observation::Event(started) = &again[0] else { panic!("{again:?}") };
     assert_eq!(started.cause, EventTrigger::Latest(EventType::DaemonDied));
-}
-
-#[test]
-fn lack_of_a_server_ends_readiness() {
-    let mut event_detector = EventDetector::default();
-    assert_eq!(reported(&mut event_detector, &ready(&[]), &[]), ["daemon.ready"]);
-    let mut without = status(Phase::Applying, Some(10));
-    let reason = ConditionReason::ServerExits;
-    without.conditions = vec![Condition::new(ConditionType::Ready, false, reason, "ends".to_owned())];
+    let mut without = status(Phase::Applying, Some(11));
+    without.conditions[0].reason = ConditionReason::ServerExits;
     assert_eq!(reported(&mut event_detector, &without, &[]), ["daemon.without_server"]);
     assert!(reported(&mut event_detector, &without, &[]).is_empty(), "once");
-    assert_eq!(reported(&mut event_detector, &ready(&[]), &[]), ["daemon.ready"], "and it is ready anew");
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! Processes of users who are no tenant's, at a daemon: they use what its tenants were promised, and on a daemon that serves one user at a
+//! time they lock its tenants out.
+
+use serde::{Deserialize, Serialize};
+
+use super::client::ClientId;
+
+/// The most processes that a text names.
+const NAMED: usize = 4;
+
+/// What to do about clients of such users, on a daemon that serves one user at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ForeignUserPolicy {
+    /// They are reported, and ended in the safe order.
+    #[default]
+    Terminate,
+    /// They are only reported.
+    Report,
+}
+
+/// A process of a user who is no tenant's of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignUser {
+    /// The process.
+    pub process: ClientId,
+    /// Its user.
+    pub uid: u32,
+    /// Its program, without arguments.
+    pub program: Option<String>,
+    /// Whether it waits until the clients of another user are gone; else it is connected.
+    pub waits: bool,
+}
+
+/// Processes in words, the first few by name, each with the command that ends it.
+pub fn describe_foreign_users(users: &[ForeignUser]) -> String {
+    let mut named: Vec<String> = users
+        .iter()
+        .take(NAMED)
+        .map(|ForeignUser { process, uid, program, waits }| {
+            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+            let (does, end) = if *waits {
+                ("waits for its turn", format!("kill {}", process.pid))
+            } else {
+                ("is connected", format!("mps-manager terminate {process}"))
+            };
+            format!("process {} of uid {uid}{program} {does}: {end}", process.pid)
+        })
+        .collect();
+    let more = users.len().saturating_sub(NAMED);
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_few_are_named_with_what_ends_them() {
+        let user = |pid: u32, waits: bool| ForeignUser {
+            process: ClientId { pid, start_time: 9 },
+            uid: 33,
+            program: Some("train".into()),
+            waits,
+        };
+        let one = describe_foreign_users(&[user(7, false), user(8, true)]);
+        assert_eq!(
+            one,
+            "process 7 of uid 33 (train) is connected: mps-manager terminate 7-9; process 8 of uid 33 (train) waits for its turn: kill 8"
+        );
+        let many: Vec<ForeignUser> = (0..7).map(|pid| user(pid, false)).collect();
+        assert!(describe_foreign_users(&many).ends_with("; and 3 more"));
+    }
+}
