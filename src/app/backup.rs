@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::audit::AttemptedAction;
 use crate::host;
-use crate::host::trust::Trust;
+use crate::host::trust::{Content, Trust};
 use crate::service::host::startup::NO_MACHINE_ID;
 use crate::store::audit_head::AuditHead;
 use crate::store::backup::{self, Backup};
@@ -46,11 +46,15 @@ fn attempt(action: &str, file: &Path) -> AttemptedAction {
 ///
 /// One with a broken audit is refused unless that is allowed.
 pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartupError> {
-    // What is wrong with the file is said before anything is made.
-    let backup = backup::examine(file).await.map_err(refused)?;
     // The manager may be another user, whose directory it is.
     let owner = std::fs::metadata(&config.state_dir).map(|directory| directory.uid());
     let trust = owner.map_or_else(|_| Trust::own(), |owner| Trust::own().and(owner));
+    // Who can change it can put a token into it.
+    trust
+        .check(file, Content::File)
+        .map_err(|untrusted| StartupError(format!("the backup is refused: {untrusted}")))?;
+    // What is wrong with the file is said before anything is made.
+    let backup = backup::examine(file).await.map_err(refused)?;
     trusted::check_state(&config.state_dir, &trust).map_err(refused)?;
     let lock = lock::take(&config.state_dir).await.map_err(refused)?;
     let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());

@@ -28,7 +28,7 @@ use crate::gpu::probe::Prober;
 use crate::host;
 use crate::http::auth::{Authenticator, ServerAddress};
 use crate::http::bounds::Rates;
-use crate::http::server::Listeners;
+use crate::http::server::{Listeners, ServerContext};
 use crate::http::tls::Certificates;
 use crate::http::{AppParts, AppState, DaemonRepresentations, router};
 use crate::metrics::Metrics;
@@ -263,7 +263,10 @@ impl App {
         stop: CancellationToken,
     ) -> impl Future<Output = Listeners> + Send + use<> {
         let (wire, health) = (self.state.metrics.wire.clone(), self.health.clone());
-        listeners.serve(router, limits, certificates, wire, health, stop)
+        let service = self.state.service.clone();
+        let has_grant = move |user| service.without_permit().access().user(user).is_some();
+        let context = ServerContext { wire, health, has_grant: Arc::new(has_grant) };
+        listeners.serve(router, limits, certificates, context, stop)
     }
 
     /// An address at which the operator logs in once.

@@ -15,6 +15,7 @@ use super::wait::ProgressLine;
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
 use crate::domain::count::counted;
+use crate::host::trust::read_text;
 
 /// The heading of these options in `--help`.
 const SEVERAL: &str = "Several hosts";
@@ -112,7 +113,7 @@ impl FleetArgs {
         };
         let token = match self.token_files.iter().find(|(host, _)| host == name) {
             Some((_, file)) => {
-                let text = std::fs::read_to_string(file)
+                let text = read_text(file)
                     .map_err(|error| ClientError::Address(format!("{}: {error}", file.display())))?;
                 Some(text.trim().to_owned())
             }
@@ -175,8 +176,7 @@ impl FleetArgs {
         let mut hosts: Vec<FleetHost> = self.hosts.iter().cloned().map(FleetHost::Address).collect();
         let mut names = Vec::new();
         if let Some(file) = &self.hosts_file {
-            let text =
-                std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            let text = read_text(file).map_err(|error| format!("{}: {error}", file.display()))?;
             names.extend(listed(&text));
             if names.is_empty() {
                 return Err(format!("{} names no host", file.display()));

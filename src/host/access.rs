@@ -46,26 +46,32 @@ impl DirectoryAccess {
     /// Makes a directory so, unless it is; false where its file system has no ACLs, so that everybody may pass in place of the users.
     pub fn keep(&self, directory: &Path) -> io::Result<bool> {
         let found = fs::symlink_metadata(directory)?;
-        if self.owner.is_some_and(|owner| owner != found.uid()) {
-            lchown(directory, self.owner, None)?;
-        }
         let passed = if self.everyone { PASSED_BY_ALL } else { 0 };
         let mode = u32::from(self.own) << 6 | passed;
-        let acl = if self.everyone || self.users.is_empty() { None } else { Some(self.acl()) };
-        let Some(acl) = acl else {
-            match removexattr(directory, ATTRIBUTE) {
-                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
-                Err(error) => return Err(error.into()),
+        let is_owned = self.owner.is_none_or(|owner| owner == found.uid());
+        if !is_owned {
+            lchown(directory, self.owner, None)?;
+        }
+        if self.everyone || self.users.is_empty() {
+            // An ACL of users shows in the bits of the group, too.
+            if !is_owned || found.mode() & 0o7777 != mode {
+                match removexattr(directory, ATTRIBUTE) {
+                    Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                fs::set_permissions(directory, Permissions::from_mode(mode))?;
             }
-            keep_mode(directory, mode)?;
             return Ok(true);
-        };
+        }
+        let acl = self.acl();
         if attribute(directory).is_ok_and(|is| is == acl) {
             return Ok(true);
         }
         match setxattr(directory, ATTRIBUTE, &acl, XattrFlags::empty()) {
             Ok(()) => Ok(true),
-            Err(Errno::NOTSUP) => keep_mode(directory, mode | PASSED_BY_ALL).map(|()| false),
+            Err(Errno::NOTSUP) => {
+                fs::set_permissions(directory, Permissions::from_mode(mode | PASSED_BY_ALL)).map(|()| false)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -86,14 +92,6 @@ impl DirectoryAccess {
         }
         acl
     }
-}
-
-/// Sets a mode, unless it is: the umask may have taken bits away, and so may another program.
-fn keep_mode(directory: &Path, mode: u32) -> io::Result<()> {
-    if fs::symlink_metadata(directory)?.mode() & 0o7777 == mode {
-        return Ok(());
-    }
-    fs::set_permissions(directory, Permissions::from_mode(mode))
 }
 
 /// Whether a user may pass by the ACL of a directory; `None` where it says nothing of that user.

@@ -14,7 +14,7 @@ use crate::domain::tenant::Tenant;
 pub struct Inspection {
     /// Its schema.
     pub schema: Schema,
-    /// What SQLite found wrong with it; `None` where it is whole.
+    /// What is wrong with it, for SQLite or with its schema; `None` where it is whole.
     pub damage: Option<String>,
     /// The rest, for a whole database of the newest schema.
     pub contents: Option<Contents>,
@@ -38,9 +38,13 @@ pub struct Contents {
 /// Inspects a database.
 pub async fn inspect(path: &Path) -> Result<Inspection, StoreError> {
     let mut connection = schema::open_to_read(path).await?;
-    let damage = damage(&mut connection).await?;
+    let mut damage = damage(&mut connection).await?;
     let schema = schema::read(&mut connection).await?;
-    let is_readable = schema == Schema::Version(schema::newest()) && damage.is_none();
+    let is_newest = schema == Schema::Version(schema::newest());
+    if is_newest && damage.is_none() {
+        damage = schema::difference(&mut connection).await?;
+    }
+    let is_readable = is_newest && damage.is_none();
     let contents = if is_readable { Some(contents(&mut connection).await?) } else { None };
     connection.close().await?;
     Ok(Inspection { schema, damage, contents })

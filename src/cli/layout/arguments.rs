@@ -15,6 +15,7 @@ use crate::client::ClientError;
 use crate::domain::layout::format::SOURCE;
 use crate::domain::layout::{Role, text};
 use crate::domain::{DaemonName, LayoutName};
+use crate::host::trust::read_text;
 
 /// A layout and the daemon it is for.
 #[derive(Debug, Args)]
@@ -93,7 +94,7 @@ pub(in crate::cli) fn read(path: &Path) -> Result<String, String> {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map(|_| text)
     } else {
-        std::fs::read_to_string(path)
+        read_text(path)
     };
     text.map_err(|error| {
         let source = source_name(path);

@@ -40,7 +40,8 @@ use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
 use crate::metrics::wire::{ListenerKind, RefusedConnection, Wire};
-use crate::service::limits::{CallerSource, Slot, Slots, SlotsTaken};
+use crate::service::access::LocalUser;
+use crate::service::limits::{CallerSource, Slots, SlotsTaken};
 
 /// The two bound listeners.
 pub struct Listeners {
@@ -52,17 +53,36 @@ pub struct Listeners {
 /// Grace period for requests in progress at a soft stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// One user may have one in this many slots of the unix socket, except root and the manager's user.
+/// One user may have one in this many slots of the unix socket, except root and the manager's user; and as many are for all users
+/// without a grant.
 const OF_ONE_USER: u32 = 4;
 
+/// Whether a user of the host may do anything without a token.
+pub type HasGrant = Arc<dyn Fn(LocalUser) -> bool + Send + Sync>;
+
+/// What a server tells of itself, and asks.
+pub struct ServerContext {
+    /// Counts connections.
+    pub wire: Wire,
+    /// Shows what is wrong with a socket.
+    pub health: HostHealth,
+    /// Knows the users of the host.
+    pub has_grant: HasGrant,
+}
+
 /// The response for a caller without a slot, if it can be sent without a handshake.
-fn refused_response(listening: ListenerKind, why: SlotsTaken) -> String {
-    let limit = match (listening, why) {
-        (ListenerKind::Tcp, SlotsTaken::All) => "in total (limits.connections)",
-        (ListenerKind::Tcp, SlotsTaken::Share) => "from your address (limits.connections_per_address)",
-        (ListenerKind::Unix, SlotsTaken::All) => "on this socket (limits.socket_connections)",
-        (ListenerKind::Unix, SlotsTaken::Share) => {
+fn refused_response(callers: Callers, why: SlotsTaken) -> String {
+    let limit = match (callers, why) {
+        (Callers::Remote, SlotsTaken::All) => "in total (limits.connections)",
+        (Callers::Remote, SlotsTaken::Share) => "from your address (limits.connections_per_address)",
+        (Callers::Operators | Callers::Users, SlotsTaken::All) => {
+            "on this socket (limits.socket_connections)"
+        }
+        (Callers::Operators | Callers::Users, SlotsTaken::Share) => {
             "of your user on this socket (a quarter of limits.socket_connections)"
+        }
+        (Callers::Strangers, _) => {
+            "of users without a grant on this socket (a quarter of limits.socket_connections)"
         }
     };
     let detail = format!("there are too many connections {limit}: close some, or try again later");
@@ -110,10 +130,10 @@ impl Listeners {
         router: Router,
         limits: Limits,
         certificates: Option<Arc<Certificates>>,
-        wire: Wire,
-        health: HostHealth,
+        context: ServerContext,
         stop: CancellationToken,
     ) -> Self {
+        let ServerContext { wire, health, has_grant } = context;
         let Self { tcp: mut tcp_listener, unix: mut socket, mut file } = self;
         let serving = Arc::new(Serving {
             router,
@@ -131,12 +151,17 @@ impl Listeners {
         let tcp = ConnectionLimits {
             kind: ListenerKind::Tcp,
             slots: slots(limits.connections, limits.connections_per_address),
-            of_operators: None,
+            local: None,
         };
+        let share = sockets.div_ceil(OF_ONE_USER);
         let unix = ConnectionLimits {
             kind: ListenerKind::Unix,
-            slots: slots(sockets, sockets.div_ceil(OF_ONE_USER)),
-            of_operators: Some(slots(sockets, sockets)),
+            slots: slots(sockets, share),
+            local: Some(LocalLimits {
+                of_operators: slots(sockets, sockets),
+                of_strangers: slots(share, share.div_ceil(OF_ONE_USER)),
+                has_grant,
+            }),
         };
         // Once connections close, a caller who connects anew is left to whoever serves next.
         tokio::select! {
@@ -168,16 +193,38 @@ impl Listeners {
 struct ConnectionLimits {
     kind: ListenerKind,
     slots: Arc<Slots<CallerSource>>,
-    /// Slots reserved for root and the manager's own user.
-    of_operators: Option<Arc<Slots<CallerSource>>>,
+    /// Further ones of the unix socket.
+    local: Option<LocalLimits>,
+}
+
+/// Slots of the unix socket beside those of users with a grant.
+struct LocalLimits {
+    /// For root and the manager's own user.
+    of_operators: Arc<Slots<CallerSource>>,
+    /// For users who may do nothing without a token: they keep nobody else out.
+    of_strangers: Arc<Slots<CallerSource>>,
+    has_grant: HasGrant,
+}
+
+/// Who shares slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Callers {
+    Remote,
+    Operators,
+    Users,
+    Strangers,
 }
 
 impl ConnectionLimits {
-    fn take(&self, owner: CallerSource) -> Result<Slot<CallerSource>, SlotsTaken> {
+    fn callers(&self, peer: Peer) -> (Callers, &Arc<Slots<CallerSource>>) {
         let own = rustix::process::geteuid().as_raw();
-        match (&self.of_operators, owner) {
-            (Some(slots), CallerSource::User(Some(uid))) if uid == 0 || uid == own => slots.take(owner),
-            _ => self.slots.take(owner),
+        match (&self.local, peer) {
+            (None, _) => (Callers::Remote, &self.slots),
+            (Some(local), Peer::Unix(Some(user))) if user.uid == 0 || user.uid == own => {
+                (Callers::Operators, &local.of_operators)
+            }
+            (Some(local), Peer::Unix(Some(user))) if (local.has_grant)(user) => (Callers::Users, &self.slots),
+            (Some(local), _) => (Callers::Strangers, &local.of_strangers),
         }
     }
 }
@@ -232,7 +279,8 @@ async fn accept<L>(
         // It backs off by itself when the process has no file descriptors left.
         let (stream, address) = listener.accept().await;
         let peer = stream.peer(&address);
-        let slot = match entry.take(peer.source()) {
+        let (callers, slots) = entry.callers(peer);
+        let slot = match slots.take(peer.source()) {
             Ok(slot) => slot,
             Err(why) => {
                 serving.wire.turned_away(match why {
@@ -240,7 +288,7 @@ async fn accept<L>(
                     SlotsTaken::Share => RefusedConnection::OfOne(entry.kind),
                 });
                 if entry.kind == ListenerKind::Unix || serving.certificates.is_none() {
-                    stream.send_now(&refused_response(entry.kind, why));
+                    stream.send_now(&refused_response(callers, why));
                 }
                 continue;
             }
@@ -280,13 +328,14 @@ mod tests {
 
     #[test]
     fn refused_connection_names_its_limit() {
-        for (listening, why, limit) in [
-            (ListenerKind::Tcp, SlotsTaken::All, "(limits.connections)"),
-            (ListenerKind::Tcp, SlotsTaken::Share, "(limits.connections_per_address)"),
-            (ListenerKind::Unix, SlotsTaken::All, "(limits.socket_connections)"),
-            (ListenerKind::Unix, SlotsTaken::Share, "quarter of limits.socket_connections"),
+        for (callers, why, limit) in [
+            (Callers::Remote, SlotsTaken::All, "(limits.connections)"),
+            (Callers::Remote, SlotsTaken::Share, "(limits.connections_per_address)"),
+            (Callers::Users, SlotsTaken::All, "(limits.socket_connections)"),
+            (Callers::Operators, SlotsTaken::Share, "quarter of limits.socket_connections"),
+            (Callers::Strangers, SlotsTaken::All, "of users without a grant"),
         ] {
-            let text = refused_response(listening, why);
+            let text = refused_response(callers, why);
             let (head, body) = text.split_once("\r\n\r\n").expect("a head");
             assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
             let problem: crate::http::problem::Problem = serde_json::from_str(body).expect("a problem");

@@ -132,11 +132,14 @@ pub async fn restore(
         maintenance::delete(&mut *db).await?;
         sqlx::query("UPDATE incarnations SET applied_generation = 0").execute(&mut *db).await?;
         notes.extend(replaced.note());
-        let usable = tokens::living(&mut *db, now).await?.len();
-        if usable > 0 {
+        let usable = tokens::living(&mut *db, now).await?;
+        let named: Vec<String> =
+            usable.iter().map(|token| format!("{} ({})", token.name, token.grant)).collect();
+        if !named.is_empty() {
             notes.push(format!(
-                "tokens that can be used again as they could when the backup was made: {usable}; revoke those that were revoked \
-                 since (`mps-manager token list`)"
+                "tokens that can be used again as they could when the backup was made: {}; revoke those that were revoked \
+                 since (`mps-manager token list`)",
+                named.join(", ")
             ));
         }
     }
@@ -167,8 +170,8 @@ async fn copy(backup: &Backup, database: &Path) -> Result<Unfinished, RestoreErr
     let mut connection = connect(&unfinished.path).await?;
     let damaged = |detail| RestoreError::File(BackupError::Damaged { path: backup.file.clone(), detail });
     schema::MIGRATIONS.run(&mut connection).await.map_err(|error| damaged(error.to_string()))?;
-    if let Some(missing) = schema::missing(&mut connection).await? {
-        return Err(damaged(format!("{missing} is missing")));
+    if let Some(difference) = schema::difference(&mut connection).await? {
+        return Err(damaged(difference));
     }
     connection.close().await?;
     Ok(unfinished)
@@ -239,7 +242,7 @@ async fn examine_replaced(database: &Path) -> Result<Replaced, RestoreError> {
         }
         let damage = match inspect::damage(&mut connection).await? {
             Some(damage) => Some(damage),
-            None => schema::missing(&mut connection).await?.map(|missing| format!("{missing} is missing")),
+            None => schema::difference(&mut connection).await?,
         };
         connection.close().await?;
         Ok::<_, StoreError>(Ok(damage.map_or(Replaced::Whole, Replaced::Lost)))

@@ -3,7 +3,7 @@
 //! A database that this program cannot read is refused before a byte of it is changed. An older one is copied before it is
 //! migrated, and each migration runs in a transaction of its own.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -126,27 +126,37 @@ async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<()
     Ok(())
 }
 
-/// A table or column of the newest schema that a database lacks. SQLite calls it whole all the same, and no version of this
-/// program removes one.
-pub(super) async fn missing(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+/// The first part in which a database differs from the newest schema: SQLite calls it whole all the same. What is too much
+/// counts as well: a trigger of others would write what nobody asked for.
+pub(super) async fn difference(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
     let mut model = SqliteConnection::connect("sqlite::memory:").await?;
     MIGRATIONS.run(&mut model).await?;
-    let (expected, found) = (columns(&mut model).await?, columns(db).await?);
+    let (expected, found) = (parts(&mut model).await?, parts(db).await?);
     model.close().await?;
-    Ok(expected.difference(&found).next().map(|(table, column)| {
-        if found.iter().any(|(known, _)| known == table) {
-            format!("the column {column} of its table {table}")
-        } else {
-            format!("its table {table}")
-        }
-    }))
+    let of = |(kind, name): &(String, String), what: &str| format!("its {kind} {name} {what}");
+    // What a table lacks, its indexes and triggers lack as well.
+    let differs = |tables: bool| {
+        let parts = expected.iter().filter(|((kind, _), _)| (kind == "table") == tables);
+        parts.into_iter().find_map(|(part, sql)| match found.get(part) {
+            None => Some(of(part, "is missing")),
+            Some(other) => (other != sql).then(|| of(part, "was changed")),
+        })
+    };
+    let added = || {
+        found
+            .keys()
+            .find(|part| !expected.contains_key(part))
+            .map(|part| of(part, "is none of mps-manager's"))
+    };
+    Ok(differs(true).or_else(|| differs(false)).or_else(added))
 }
 
-/// The columns of all tables.
-async fn columns(db: &mut SqliteConnection) -> Result<BTreeSet<(String, String)>, StoreError> {
-    let query = "SELECT tables.name, columns.name FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
-                 WHERE tables.type = 'table'";
-    Ok(sqlx::query_as(query).fetch_all(db).await?.into_iter().collect())
+/// The tables, indexes, triggers and views, by kind and name, each as it was made; those of SQLite itself follow from them.
+async fn parts(db: &mut SqliteConnection) -> Result<BTreeMap<(String, String), String>, StoreError> {
+    let query =
+        "SELECT type, name, ifnull(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    let rows: Vec<(String, String, String)> = sqlx::query_as(query).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|(kind, name, sql)| ((kind, name), sql)).collect())
 }
 
 #[cfg(test)]

@@ -444,7 +444,8 @@ fn restore_keeps_revoked_tokens_revoked() {
     fs::write(host.state("mps-manager.db"), "this was a database").unwrap();
     let message = host.kept("restore", &file);
     assert!(
-        message.contains("tokens that can be used again") && message.contains(": 4; revoke"),
+        message.contains("tokens that can be used again")
+            && message.contains("revoked (viewer), forgotten (viewer); revoke those"),
         "{message}"
     );
 }
@@ -554,7 +555,11 @@ fn broken_audit_backup_needs_a_flag() {
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
     host.end_manager(Signal::TERM);
-    change(&file, "DROP TRIGGER audit_refuse_update; UPDATE audit SET actor = 'another user' WHERE id = 1");
+    // Who changes a row puts the trigger back that refuses it.
+    let trigger =
+        host.query_sql("SELECT sql FROM sqlite_schema WHERE name = 'audit_refuse_update'").remove(0);
+    let changed = "DROP TRIGGER audit_refuse_update; UPDATE audit SET actor = 'another user' WHERE id = 1";
+    change(&file, &format!("{changed}; {trigger}"));
     let before = fs::read(host.state("mps-manager.db")).unwrap();
     let message = host.refuses("restore", &file);
     assert!(message.contains("row 1 does not fit") && message.contains("--broken-audit"), "{message}");

@@ -1,7 +1,7 @@
 //! Restores over databases that are damaged, incomplete or locked, and over tenants of the same name.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn damaged_database_is_replaced_with_the_reason() {
     let whole = fs::read(host.state("mps-manager.db")).unwrap();
     for (lacking, words) in [
         ("DROP TABLE leases", "its table leases is missing"),
-        ("ALTER TABLE tokens DROP COLUMN created_by", "the column created_by of its table tokens is missing"),
+        ("ALTER TABLE tokens DROP COLUMN created_by", "its table tokens was changed"),
     ] {
         fs::write(host.state("mps-manager.db"), &whole).unwrap();
         change(&host.state("mps-manager.db"), lacking);
@@ -74,11 +74,35 @@ fn incomplete_backup_is_refused() {
     let file = host.dir().join("backup.db");
     host.kept("backup", &file);
     host.end_manager(Signal::TERM);
-    change(&file, "DROP TABLE operations");
-    let before = fs::read(host.state("mps-manager.db")).unwrap();
-    let message = host.refuses("restore", &file);
-    assert!(message.contains("is damaged: its table operations is missing"), "{message}");
-    assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
+    let (whole, before) = (fs::read(&file).unwrap(), fs::read(host.state("mps-manager.db")).unwrap());
+    for (changed, words) in [
+        ("DROP TABLE operations", "its table operations is missing"),
+        (
+            "DROP TRIGGER layout_versions_refuse_update",
+            "its trigger layout_versions_refuse_update is missing",
+        ),
+        ("ALTER TABLE tokens ADD COLUMN more TEXT", "its table tokens was changed"),
+        (
+            "CREATE TRIGGER evil AFTER INSERT ON events BEGIN DELETE FROM tokens; END",
+            "its trigger evil is none of mps-manager's",
+        ),
+        ("CREATE VIEW evil AS SELECT digest FROM tokens", "its view evil is none of mps-manager's"),
+    ] {
+        fs::write(&file, &whole).unwrap();
+        change(&file, changed);
+        let message = host.refuses("restore", &file);
+        assert!(message.contains(&format!("is damaged: {words}")), "{message}");
+        assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), before);
+    }
+    fs::write(&file, &whole).unwrap();
+    // Who may write it puts a token into it.
+    for mode in [0o666, 0o620] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let message = host.refuses("restore", &file);
+        assert!(message.contains("the backup is refused") && message.contains("chmod go-w"), "{message}");
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    host.kept("restore", &file);
 }
 
 #[test]

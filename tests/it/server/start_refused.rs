@@ -203,3 +203,24 @@ fn corrupt_database_or_token_is_refused() {
     assert!(message.contains("mps-manager.db") && message.contains("not a database"), "{message}");
     assert_eq!(fs::read(host.state("mps-manager.db")).unwrap(), "this is no database".repeat(100).as_bytes());
 }
+
+#[test]
+fn host_file_of_others_is_refused() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = Host::new("");
+    let file = host.dir().join("host.yaml");
+    fs::write(&file, "version: v1\ndaemons:\n  gpu0: {gpus: [0]}\n").unwrap();
+    let loosen: [fn(&std::path::Path); 2] = [
+        |file| fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap(),
+        |file| std::os::unix::fs::chown(file, Some(65_534), None).unwrap(),
+    ];
+    for (loosen, words) in loosen.into_iter().zip(["can be written by others", "belongs to uid 65534"]) {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        loosen(&file);
+        let said = host.refused(&["--apply", file.to_str().unwrap()]);
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(!host.state("mps-manager.db").exists(), "nothing was made");
+}

@@ -1,6 +1,7 @@
 //! What a user of the host who is no tenant's and has no role can read, and connect to.
 
 use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -235,4 +236,43 @@ fn stranger_is_only_reported_where_that_is_wanted() {
     stranger.ended();
     eventually("it is over", || incidents(&host).iter().all(|one| one["state"] == "recovered").then_some(()));
     host.await_ready();
+}
+
+#[test]
+fn strangers_keep_nobody_from_the_socket() {
+    if !is_root() {
+        return;
+    }
+    let host =
+        Host::configured("[access]\nusers = { \"65534\" = \"viewer\" }\n[limits]\nsocket_connections = 16");
+    let socket = host.runtime("api.sock");
+    let connections = |uid: u32| {
+        std::thread::scope(|scope| {
+            let connect = || {
+                let user = rustix::thread::Uid::from_raw(uid);
+                rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+                (0..20).map(|_| UnixStream::connect(&socket).expect("it is open to all")).collect::<Vec<_>>()
+            };
+            scope.spawn(connect).join().expect("no panic")
+        })
+    };
+    let held = [33, 34, 35, 36, 37].map(connections);
+    let program = host.program_for_everybody();
+    let as_user = |uid: u32| {
+        let mut command = Command::new(&program);
+        command.args(["status", "--runtime-dir"]).arg(host.runtime("")).uid(uid).gid(uid).env_clear();
+        let output = command.output().expect("it runs");
+        (output.status.success(), stderr_of(&output))
+    };
+    for _ in 0..3 {
+        assert!(as_user(OF_TENANT).0, "{:?}", as_user(OF_TENANT));
+    }
+    let (is_served, said) = as_user(33);
+    assert!(!is_served && said.contains("of users without a grant"), "{said}");
+    drop(held);
+    let said = eventually("there is room again", || {
+        let (_, said) = as_user(33);
+        (!said.contains("of users without a grant")).then_some(said)
+    });
+    assert!(said.contains("uid 33"), "{said}");
 }
