@@ -187,8 +187,6 @@ words! {
         NearLimit,
         /// A tenant of the same daemon has no memory limit, so their server has none.
         NeighbourWithoutLimit,
-        /// The directory cannot be closed to all but some users: its file system has no ACLs.
-        NoAcls,
         /// The daemon's control socket is not there.
         NoControlSocket,
         /// The GPUs of the host are not known.
@@ -199,6 +197,8 @@ words! {
         NoRoom,
         /// It runs in no systemd scope of its own.
         NoScope,
+        /// The directory cannot be closed to all but some users, as where its file system has no ACLs.
+        NotClosed,
         /// It has not been polled yet.
         NotPolled,
         /// It was set, and is not read back at the moment.

@@ -38,6 +38,7 @@ pub struct DaemonSpec<G = GpuUuid> {
     pub multi_user: bool,
     /// Users who may reach the daemon although no tenant has them: the users of containers that do not run as their tenant's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 256)]
     pub users: Vec<u32>,
     /// Whether every user of the host may reach it.
     #[serde(default)]
@@ -331,6 +332,8 @@ pub struct ServedUser {
     pub clients: Vec<u32>,
 }
 
+/// The most users that are let in beside those of tenants: some file systems keep an ACL in one block.
+const MOST_USERS: usize = 256;
 /// Paths of fields that are refused in combination with others.
 const DEFAULT_LIMIT: &str = "defaults/device_memory_limit";
 const DEFAULT_PERCENTAGE: &str = "defaults/active_thread_percentage";
@@ -415,6 +418,13 @@ impl<G> DaemonSpec<G> {
 impl DaemonSpec {
     /// Refuses a spec that no daemon could follow, whatever the host, whose GPUs are named; the field comes first.
     pub fn check(&self, host: &[Gpu]) -> Result<(), (&'static str, InvalidValue)> {
+        if self.users.len() > MOST_USERS {
+            let given = self.users.len();
+            let message = format!(
+                "{given} users are more than {MOST_USERS}, which an ACL holds on every file system: set any_user"
+            );
+            return Err(("users", InvalidValue(message)));
+        }
         if self.gpus.is_empty() {
             return Err(("gpus", InvalidValue("a daemon needs at least one GPU: name one in gpus".into())));
         }

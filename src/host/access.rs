@@ -1,12 +1,12 @@
-//! Who may pass through a directory: its owner, and further users by a POSIX ACL.
+//! Who may pass through a directory, or read a file, of this program's: its owner, and further users by a POSIX ACL.
 //!
-//! A user who is let through gets the right to search and no other: what is in the directory, and may be written in it, is its
-//! owner's business. The ACL is the kernel's attribute (acl(5), and `posix_acl_xattr.h` of the kernel for its form): a version,
-//! then for each entry a tag, its permissions and its user.
+//! Users are named in an ACL and are never made owners: an owner may change the mode, and in a directory whatever is in it. The ACL
+//! is the kernel's attribute (acl(5), and `posix_acl_xattr.h` of the kernel for its form): a version, then for each entry a tag, its
+//! permissions and its user.
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
@@ -16,61 +16,73 @@ const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
 /// The user of an entry that is about none.
 const NOBODY: u32 = u32::MAX;
+/// The tags of entries: the owner, a user, the owning group, a group, what all but the owner have at most, and all others.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWNING_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+/// The rights to search a directory and to read a file.
 const SEARCH: u16 = 1;
-/// The same right for all, in a mode.
+const READ: u16 = 4;
+/// The right to search for all, in a mode.
 const PASSED_BY_ALL: u32 = 0o011;
-/// Room for the entries of an attribute that is compared.
+/// The longest attribute that the kernel keeps.
 const LONGEST: usize = 64 * 1024;
 
-/// Who may do what with a directory, beside root.
+/// Who may do what with a directory or a file, beside its owner and root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirectoryAccess {
-    /// Its owner; `None` leaves it whoever it is.
-    pub owner: Option<u32>,
-    /// What its owner may do, as the first digit of a mode.
-    pub own: u16,
-    /// Users who may pass.
-    pub users: Vec<u32>,
+pub struct PathAccess {
+    /// What its owner may do.
+    own: u16,
+    /// What these users may.
+    right: u16,
+    users: Vec<u32>,
     /// Whether everybody may.
-    pub everyone: bool,
+    everyone: bool,
 }
 
-/// Nobody but its owner, whoever that is, reads it or passes.
-pub static PRIVATE: DirectoryAccess =
-    DirectoryAccess { owner: None, own: 0o7, users: Vec::new(), everyone: false };
-/// Everybody passes, and nobody else reads the names in it.
-pub static PASSED: DirectoryAccess =
-    DirectoryAccess { owner: None, own: 0o7, users: Vec::new(), everyone: true };
+/// Nobody but its owner passes through a directory or reads it.
+pub static PRIVATE: PathAccess = PathAccess { own: 0o7, right: SEARCH, users: Vec::new(), everyone: false };
+/// Everybody passes through a directory, and nobody else reads the names in it.
+pub static PASSED: PathAccess = PathAccess { own: 0o7, right: SEARCH, users: Vec::new(), everyone: true };
 
-impl DirectoryAccess {
-    /// Makes a directory so, unless it is; false where its file system has no ACLs, so that everybody may pass in place of the users.
-    pub fn keep(&self, directory: &Path) -> io::Result<bool> {
-        let found = fs::symlink_metadata(directory)?;
-        let passed = if self.everyone { PASSED_BY_ALL } else { 0 };
-        let mode = u32::from(self.own) << 6 | passed;
-        let is_owned = self.owner.is_none_or(|owner| owner == found.uid());
-        if !is_owned {
-            lchown(directory, self.owner, None)?;
-        }
+impl PathAccess {
+    /// A directory that these users pass through; none of them needs to be named who does so anyway.
+    pub fn passed_by(users: impl IntoIterator<Item = u32>, everyone: bool) -> Self {
+        Self { users: others(users), everyone, ..PRIVATE.clone() }
+    }
+
+    /// A file that nobody writes, and these users read.
+    pub fn read_by(users: impl IntoIterator<Item = u32>) -> Self {
+        Self { own: READ, right: READ, users: others(users), everyone: false }
+    }
+
+    /// Makes it so, unless it is; false where its file system has no ACLs: then everybody passes through the directory, and nobody
+    /// else reads the file.
+    pub fn keep(&self, path: &Path) -> io::Result<bool> {
+        let mode = u32::from(self.own) << 6 | if self.everyone { PASSED_BY_ALL } else { 0 };
         if self.everyone || self.users.is_empty() {
             // An ACL of users shows in the bits of the group, too.
-            if !is_owned || found.mode() & 0o7777 != mode {
-                match removexattr(directory, ATTRIBUTE) {
+            if fs::symlink_metadata(path)?.mode() & 0o7777 != mode {
+                match removexattr(path, ATTRIBUTE) {
                     Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
                     Err(error) => return Err(error.into()),
                 }
-                fs::set_permissions(directory, Permissions::from_mode(mode))?;
+                fs::set_permissions(path, Permissions::from_mode(mode))?;
             }
             return Ok(true);
         }
         let acl = self.acl();
-        if attribute(directory).is_ok_and(|is| is == acl) {
+        if attribute(path, acl.len()).is_ok_and(|is| is == acl) {
             return Ok(true);
         }
-        match setxattr(directory, ATTRIBUTE, &acl, XattrFlags::empty()) {
+        match setxattr(path, ATTRIBUTE, &acl, XattrFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOTSUP) => {
-                fs::set_permissions(directory, Permissions::from_mode(mode | PASSED_BY_ALL)).map(|()| false)
+                let open = if self.right == SEARCH { PASSED_BY_ALL } else { 0 };
+                fs::set_permissions(path, Permissions::from_mode(mode | open)).map(|()| false)
             }
             Err(error) => Err(error.into()),
         }
@@ -78,14 +90,11 @@ impl DirectoryAccess {
 
     /// Its entries, in the order that the kernel wants them: by tag, then by user. It sets the mode by them.
     fn acl(&self) -> Vec<u8> {
-        let mut users = self.users.clone();
-        users.sort_unstable();
-        users.dedup();
-        let users = users.into_iter().map(|uid| (0x02, SEARCH, uid));
+        let users = self.users.iter().map(|uid| (USER, self.right, *uid));
         let mut acl = VERSION.to_le_bytes().to_vec();
-        let own = std::iter::once((0x01, self.own, NOBODY));
-        let (group, mask, others) = ((0x04, 0, NOBODY), (0x10, SEARCH, NOBODY), (0x20, 0, NOBODY));
-        for (tag, permissions, uid) in own.chain(users).chain([group, mask, others]) {
+        let own = std::iter::once((OWNER, self.own, NOBODY));
+        let rest = [(OWNING_GROUP, 0, NOBODY), (MASK, self.right, NOBODY), (OTHERS, 0, NOBODY)];
+        for (tag, permissions, uid) in own.chain(users).chain(rest) {
             acl.extend(u16::to_le_bytes(tag));
             acl.extend(u16::to_le_bytes(permissions));
             acl.extend(u32::to_le_bytes(uid));
@@ -94,21 +103,43 @@ impl DirectoryAccess {
     }
 }
 
-/// Whether a user may pass by the ACL of a directory; `None` where it says nothing of that user.
-pub fn passes_by_acl(directory: &Path, uid: u32) -> Option<bool> {
-    let acl = attribute(directory).ok()?;
-    let entries = acl.get(4..)?.chunks_exact(8);
-    let number = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
-    let permissions = |entry: &[u8]| number(&entry[2..]);
-    let mask = entries.clone().find(|entry| number(entry) == 0x10).map_or(0o7, permissions);
-    let theirs =
-        entries.into_iter().find(|entry| number(entry) == 0x02 && entry[4..] == uid.to_le_bytes())?;
-    Some(permissions(theirs) & mask & SEARCH != 0)
+/// In order and each once, without root and this process's own user.
+fn others(users: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let me = rustix::process::geteuid().as_raw();
+    let mut users: Vec<u32> = users.into_iter().filter(|uid| *uid != 0 && *uid != me).collect();
+    users.sort_unstable();
+    users.dedup();
+    users
 }
 
-fn attribute(directory: &Path) -> Result<Vec<u8>, Errno> {
-    let mut bytes = vec![0; LONGEST];
-    let length = getxattr(directory, ATTRIBUTE, &mut bytes[..])?;
+/// Whether a user of these groups, who does not own a directory, may pass by its ACL; `None` where it has none.
+pub fn passes_by_acl(directory: &Path, group: u32, uid: u32, groups: &[u32]) -> Option<bool> {
+    let acl = attribute(directory, LONGEST).ok()?;
+    let number = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
+    let id = |entry: &[u8]| u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+    let entries = acl.get(4..)?.chunks_exact(8).map(|entry| (number(entry), number(&entry[2..]), id(entry)));
+    let entries: Vec<(u16, u16, u32)> = entries.collect();
+    let of =
+        |wanted: u16| entries.iter().find(|(tag, ..)| *tag == wanted).map(|(_, permissions, _)| *permissions);
+    let mask = of(MASK).unwrap_or(0o7);
+    if let Some((_, permissions, _)) = entries.iter().find(|(tag, _, of)| *tag == USER && *of == uid) {
+        return Some(permissions & mask & SEARCH != 0);
+    }
+    let is_theirs = |tag: u16, of: u32| match tag {
+        OWNING_GROUP => groups.contains(&group),
+        GROUP => groups.contains(&of),
+        _ => false,
+    };
+    let mut theirs = entries.iter().filter(|(tag, _, of)| is_theirs(*tag, *of)).peekable();
+    if theirs.peek().is_some() {
+        return Some(theirs.any(|(_, permissions, _)| permissions & mask & SEARCH != 0));
+    }
+    Some(of(OTHERS).unwrap_or(0) & SEARCH != 0)
+}
+
+fn attribute(path: &Path, room: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; room];
+    let length = getxattr(path, ATTRIBUTE, &mut bytes[..])?;
     bytes.truncate(length);
     Ok(bytes)
 }
@@ -124,6 +155,10 @@ mod tests {
     /// Whether a user may open what is in a directory, as the kernel says.
     fn reaches(directory: &Path, uid: u32) -> bool {
         let file = directory.join("file");
+        as_user(uid, || fs::metadata(&file).is_ok())
+    }
+
+    fn as_user(uid: u32, look: impl Fn() -> bool + Sync) -> bool {
         std::thread::scope(|scope| {
             let look = || {
                 let user = rustix::thread::Uid::from_raw(uid);
@@ -131,7 +166,7 @@ mod tests {
                 rustix::thread::set_thread_groups(&[]).expect("root may");
                 rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
                 rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
-                fs::metadata(&file).is_ok()
+                look()
             };
             scope.spawn(look).join().expect("no panic")
         })
@@ -154,20 +189,14 @@ mod tests {
         for home in ["/tmp", "/dev/shm"] {
             let top = all(home);
             let directory = top.path().join("closed");
-            let access = |owner, own, users: &[u32], everyone| DirectoryAccess {
-                owner: Some(owner),
-                own,
-                users: users.to_vec(),
-                everyone,
-            };
+            let access = |users: &[u32], everyone| PathAccess::passed_by(users.iter().copied(), everyone);
             for (wanted, who) in [
-                (access(0, 7, &[], false), vec![]),
-                (access(0, 7, &[1234, 65_534, 1234], false), vec![1234, 65_534]),
-                (access(0, 7, &[65_534], false), vec![65_534]),
-                (access(1234, 5, &[], false), vec![1234]),
-                (access(1234, 5, &[33], false), vec![33, 1234]),
-                (access(0, 7, &[33], true), vec![33, 1234, 65_534]),
-                (access(0, 7, &[], false), vec![]),
+                (access(&[], false), vec![]),
+                (access(&[1234, 65_534, 1234, 0], false), vec![1234, 65_534]),
+                (access(&[65_534], false), vec![65_534]),
+                (access(&[33], true), vec![33, 1234, 65_534]),
+                (access(&[33], false), vec![33]),
+                (access(&[], false), vec![]),
             ] {
                 for _ in 0..2 {
                     assert!(wanted.keep(&directory).expect("kept"), "{home} has ACLs");
@@ -176,18 +205,39 @@ mod tests {
                     assert_eq!(pass, who, "{home} {wanted:?}");
                     assert!(fs::read_dir(&directory).is_ok(), "root does");
                 }
-                let named = wanted.users.contains(&33) && !wanted.everyone;
-                assert_eq!(passes_by_acl(&directory, 33), named.then_some(true));
+                let has_acl = !wanted.users.is_empty() && !wanted.everyone;
+                let by_acl = |uid, groups: &[u32]| passes_by_acl(&directory, 0, uid, groups);
+                assert_eq!(by_acl(33, &[33]), has_acl.then(|| wanted.users.contains(&33)));
+                assert_eq!(by_acl(7, &[0]), has_acl.then_some(false), "the owning group may nothing");
             }
         }
     }
 
     #[test]
+    fn file_is_read_by_its_user_alone() {
+        if !is_root() {
+            return;
+        }
+        let top = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(top.path(), Permissions::from_mode(0o711)).expect("mode");
+        let file = top.path().join("file");
+        fs::write(&file, "x").expect("written");
+        PathAccess::read_by([1234]).keep(&file).expect("kept");
+        let reads = |uid| as_user(uid, || fs::read(&file).is_ok());
+        let writes = |uid| as_user(uid, || fs::File::options().append(true).open(&file).is_ok());
+        assert_eq!([reads(1234), reads(33)], [true, false]);
+        assert!(
+            !writes(1234)
+                && !as_user(1234, || fs::set_permissions(&file, Permissions::from_mode(0o600)).is_ok())
+        );
+    }
+
+    #[test]
     fn file_system_without_acls_is_told() {
         let top = tempfile::tempdir().expect("a directory");
-        let access = DirectoryAccess { owner: None, own: 7, users: vec![1], everyone: false };
+        let access = PathAccess::passed_by([1], false);
         // One has none that is not there, and /proc has none for its directories.
         access.keep(&top.path().join("none")).expect_err("it is not there");
-        assert!(attribute(Path::new("/proc/self")).is_err());
+        assert!(attribute(Path::new("/proc/self"), LONGEST).is_err());
     }
 }

@@ -276,7 +276,9 @@ pub fn command(pid: u32) -> Option<Vec<String>> {
 pub fn program(pid: u32) -> Option<String> {
     let called = command(pid)?.into_iter().next()?;
     let name = Path::new(&called).file_name()?.to_string_lossy();
-    Some(name.chars().take(LONGEST_NAME).collect())
+    // It stands in sentences, beside commands that are copied.
+    let plain = |char: char| if char.is_alphanumeric() || "._+-@[]".contains(char) { char } else { '?' };
+    Some(name.chars().take(LONGEST_NAME).map(plain).collect())
 }
 
 /// The words of `/proc/PID/cmdline`, each ended by a NUL.

@@ -84,11 +84,6 @@ impl IntruderTracker {
         Self { reported: reported.into_iter().collect(), ..Self::default() }
     }
 
-    /// Whether a process at a daemon is reported.
-    pub fn reports(&self, daemon: &DaemonName, process: ClientId) -> bool {
-        self.reported.get(daemon).is_some_and(|known| known.contains(&process))
-    }
-
     /// Takes who is there now, with each daemon that there is; gives what there is to say of it. Unless the search `is_complete`, who was
     /// not found may still be there.
     pub fn observe<I: Intruder>(

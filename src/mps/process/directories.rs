@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use crate::domain::Inode;
-use crate::host::access::{self, DirectoryAccess, passes_by_acl};
+use crate::host::access::{self, PathAccess, passes_by_acl};
 use crate::host::trust::{Content, Trust, Untrusted};
 
 /// The longest path of a pipe directory, in bytes.
@@ -91,7 +91,7 @@ pub fn keep_directories(
     above: &[&Path],
     pipe: &Path,
     log: &Path,
-    access: &DirectoryAccess,
+    access: &PathAccess,
 ) -> Result<(), DirectoryError> {
     usable_directories(pipe, log, None)?;
     make(pipe, CLOSED)?;
@@ -172,7 +172,7 @@ fn check_existing(path: &Path) -> Result<(), DirectoryError> {
 }
 
 /// Whether `uid` may pass each directory down to this one, by its ACL or by owner, group and other bits, and each one down to where
-/// links in the path lead. ACLs of groups are not checked.
+/// links in the path lead.
 ///
 /// Directories still to be made are passed over: they get mode 0755.
 pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
@@ -187,15 +187,16 @@ pub fn check_reachable(path: &Path, uid: u32) -> Result<(), DirectoryError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(source) => return Err(DirectoryError::Io { path: directory.to_owned(), source }),
         };
-        let bit = if metadata.uid() == uid {
-            0o100
-        } else if groups.contains(&metadata.gid()) {
-            0o010
-        } else {
-            0o001
+        let by_mode = || {
+            let bit = if groups.contains(&metadata.gid()) { 0o010 } else { 0o001 };
+            metadata.mode() & bit != 0
         };
-        let by_acl = passes_by_acl(directory, uid).filter(|_| metadata.uid() != uid);
-        if !by_acl.unwrap_or(metadata.mode() & bit != 0) {
+        let passes = if metadata.uid() == uid {
+            metadata.mode() & 0o100 != 0
+        } else {
+            passes_by_acl(directory, metadata.gid(), uid, &groups).unwrap_or_else(by_mode)
+        };
+        if !passes {
             return Err(DirectoryError::Unreachable {
                 path: directory.to_owned(),
                 uid,
@@ -265,23 +266,19 @@ mod tests {
         mode(top.path(), 0o755);
         let home = top.path().join("daemons/gpu0");
         let (all, pipe, log) = (top.path().join("daemons"), home.join("pipe"), home.join("log"));
-        let access = |users: &[u32], everyone| DirectoryAccess {
-            owner: None,
-            own: 0o7,
-            users: users.to_vec(),
-            everyone,
-        };
+        let access = |users: &[u32], everyone| PathAccess::passed_by(users.iter().copied(), everyone);
         // New ones, and those that an earlier version left open.
-        for (access, wanted) in [
-            (access(&[65_534], false), 0o710),
-            (access(&[], false), 0o700),
-            (access(&[], true), 0o711),
-            (access(&[65_534, 33], false), 0o710),
+        for (users, everyone, wanted) in [
+            (&[65_534][..], false, 0o710),
+            (&[], false, 0o700),
+            (&[], true, 0o711),
+            (&[65_534, 33], false, 0o710),
         ] {
+            let access = access(users, everyone);
             keep_directories(&[&all, &home], &pipe, &log, &access).expect("usable");
             for (path, wanted) in [(&all, 0o711), (&home, 0o711), (&pipe, wanted), (&log, 0o700)] {
                 assert_eq!(fs::metadata(path).expect("made").mode() & 0o7777, wanted, "{}", path.display());
-                let uid_may_pass = wanted == 0o711 || access.users.contains(&65_534) && *path == pipe;
+                let uid_may_pass = wanted == 0o711 || users.contains(&65_534) && *path == pipe;
                 assert_eq!(check_reachable(path, 65_534).is_ok(), uid_may_pass, "{}", path.display());
                 mode(path, 0o755);
             }

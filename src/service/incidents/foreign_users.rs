@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::DaemonName;
 use crate::domain::attribution::AttributedBy;
 use crate::domain::audit::Target;
@@ -12,7 +14,6 @@ use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::daemon::Daemon;
 use crate::domain::foreign_user::{ForeignUser, ForeignUserPolicy};
 use crate::domain::incident::IncidentKind;
-use crate::domain::incident::intruders::IntruderTracker;
 use crate::host::process;
 use crate::service::access::context::RequestContext;
 use crate::service::{Backend, Service, ServiceError, WriteOptions};
@@ -20,44 +21,41 @@ use crate::store::StoreError;
 
 /// How often it looks: a tenant that is locked out is to be helped within two seconds.
 const EVERY: Duration = Duration::from_millis(500);
+/// After which time the end of one who is still there is requested again.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Who is at a daemon.
 struct Attendance {
     daemon: Daemon,
-    /// Whether its clients are known.
-    is_read: bool,
     /// Clients of its tenants' users, and of others who may be there.
     served: BTreeSet<ClientId>,
     foreign: Vec<ForeignUser>,
+    /// Those of them that had begun before the daemon was adopted, or the manager started.
+    earlier: BTreeSet<ClientId>,
 }
 
-/// Clients that are left to work: those of a daemon that was just adopted, or that were a tenant's once.
+/// Clients that were a tenant's once. They are left to work, as those are that had begun earlier: their end would cost work that was begun
+/// in good faith.
 #[derive(Default)]
-struct Admitted(BTreeMap<DaemonName, BTreeSet<ClientId>>);
+struct Admitted(BTreeSet<ClientId>);
 
 impl Admitted {
     /// Takes who is there now; gives those who came as strangers and keep a daemon from serving its tenants.
-    fn observe(
-        &mut self,
-        now: &BTreeMap<DaemonName, Attendance>,
-        reported: &IntruderTracker,
-    ) -> Vec<ClientId> {
-        self.0.retain(|name, _| now.contains_key(name));
-        let mut locking = Vec::new();
-        for (name, at) in now.iter().filter(|(_, at)| at.is_read) {
+    fn observe<'a>(&mut self, now: impl Iterator<Item = &'a Attendance>) -> BTreeSet<ClientId> {
+        let (mut admitted, mut locking) = (BTreeSet::new(), BTreeSet::new());
+        for at in now {
             let connected = at.foreign.iter().filter(|user| !user.waits).map(|user| user.process);
-            let connected: BTreeSet<ClientId> = connected.collect();
-            let admitted = self.0.entry(name.clone()).or_insert_with(|| {
-                connected.iter().copied().filter(|client| !reported.reports(name, *client)).collect()
-            });
-            admitted.retain(|client| connected.contains(client));
+            let (left, others): (BTreeSet<ClientId>, BTreeSet<ClientId>) =
+                connected.partition(|client| self.0.contains(client) || at.earlier.contains(client));
             admitted.extend(&at.served);
+            admitted.extend(left);
             let spec = &at.daemon.spec;
             let is_locked = !spec.multi_user
                 && !spec.is_observed()
                 && spec.foreign_user_policy == ForeignUserPolicy::Terminate;
-            locking.extend(connected.into_iter().filter(|client| is_locked && !admitted.contains(client)));
+            locking.extend(others.into_iter().filter(|_| is_locked));
         }
+        self.0 = admitted;
         locking
     }
 }
@@ -66,22 +64,22 @@ impl Service {
     /// Looks at intervals, for as long as the store is open.
     pub async fn watch_foreign_users(self, backend: Arc<Backend>) {
         let mut tracker = backend.reported_intruders(IncidentKind::ForeignUser).await;
-        let mut admitted = Admitted::default();
-        // Those whose end was requested: a second request would only wait for the first.
-        let mut ended = BTreeSet::new();
+        let (mut admitted, began) = (Admitted::default(), backend.parts.clock.unix_ms());
+        // Those whose end was requested, and when: a second request soon after would only wait for the first.
+        let mut requested: BTreeMap<ClientId, Instant> = BTreeMap::new();
         loop {
             tokio::time::sleep(EVERY).await;
             if backend.is_read_only() || backend.parts.store.is_sealed() {
                 continue;
             }
-            let found = match backend.attendance().await {
+            let found = match backend.attendance(began).await {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::debug!(%error, "the users of clients could not be compared with those of tenants");
                     continue;
                 }
             };
-            let locking: BTreeSet<ClientId> = admitted.observe(&found, &tracker).into_iter().collect();
+            let locking = admitted.observe(found.values());
             let mut next = tracker.clone();
             let present = found.iter().map(|(name, at)| (name.clone(), at.foreign.clone())).collect();
             match backend.append_events(next.observe(&present, true)).await {
@@ -89,10 +87,11 @@ impl Service {
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::warn!(%error, "a user who is no tenant's could not be recorded"),
             }
-            ended.retain(|client| locking.contains(client));
+            requested.retain(|client, at| locking.contains(client) && at.elapsed() < AGAIN);
             for client in locking {
-                if ended.insert(client) {
-                    self.end_foreign_user(client).await;
+                if requested.insert(client, Instant::now()).is_none() {
+                    let service = self.clone();
+                    tokio::spawn(async move { service.end_foreign_user(client).await });
                 }
             }
         }
@@ -114,8 +113,8 @@ impl Service {
 }
 
 impl Backend {
-    /// Who is at each daemon.
-    async fn attendance(&self) -> Result<BTreeMap<DaemonName, Attendance>, ServiceError> {
+    /// Who is at each daemon; this manager `began` then.
+    async fn attendance(&self, began: i64) -> Result<BTreeMap<DaemonName, Attendance>, ServiceError> {
         let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
         let me = self.parts.manager_uid;
         let is_of = |daemon: &Daemon, uid: u32| {
@@ -129,15 +128,22 @@ impl Backend {
         let observed: BTreeMap<DaemonName, _> = self.parts.fleet.observed().into_iter().collect();
         let found = daemons.iter().map(|daemon| {
             let name = &daemon.name;
-            let (mut served, mut foreign) = (BTreeSet::new(), Vec::new());
+            let (mut served, mut foreign, mut earlier) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
             for client in clients.iter().filter(|client| client.daemon == *name) {
                 // Who was started for a tenant is its own, whichever user it has by now.
                 let is_lease = client.attributed_by == AttributedBy::Lease;
-                match client.uid.filter(|uid| !is_lease && !is_of(daemon, *uid)) {
-                    None => drop(served.insert(client.id)),
-                    Some(uid) => {
+                match client.uid {
+                    // It is gone, or may not be read.
+                    None if !is_lease => {}
+                    Some(uid) if !is_lease && !is_of(daemon, uid) => {
+                        if client.since < began.max(daemon.created_at) {
+                            earlier.insert(client.id);
+                        }
                         let program = process::program(client.pid);
                         foreign.push(ForeignUser { process: client.id, uid, program, waits: false });
+                    }
+                    _ => {
+                        served.insert(client.id);
                     }
                 }
             }
@@ -152,8 +158,7 @@ impl Backend {
                     waits: true,
                 }));
             }
-            let is_read = status.is_some_and(|status| status.effective.is_some());
-            (name.clone(), Attendance { daemon: daemon.clone(), is_read, served, foreign })
+            (name.clone(), Attendance { daemon: daemon.clone(), served, foreign, earlier })
         });
         Ok(found.collect())
     }
@@ -163,68 +168,57 @@ impl Backend {
 mod tests {
     use super::*;
     use crate::domain::GpuUuid;
-    use crate::domain::daemon::DaemonSpec;
-
-    fn gpu0() -> DaemonName {
-        DaemonName::parse("gpu0").expect("a name")
-    }
+    use crate::domain::daemon::{DaemonSpec, Management};
 
     fn client(pid: u32) -> ClientId {
         ClientId { pid, start_time: 1 }
     }
 
+    /// A daemon with these clients of its tenants, strangers of whom some wait, and strangers that had begun earlier.
     fn at(
-        is_read: bool,
         served: &[u32],
         foreign: &[(u32, bool)],
-        change: impl Fn(&mut DaemonSpec),
-    ) -> BTreeMap<DaemonName, Attendance> {
+        earlier: &[u32],
+        change: fn(&mut DaemonSpec),
+    ) -> Attendance {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
         let mut spec = DaemonSpec::of(vec![gpu]);
         change(&mut spec);
-        let daemon = Daemon { name: gpu0(), spec, generation: 1, revision: 1, created_at: 0, updated_at: 0 };
+        let name = DaemonName::parse("gpu0").expect("a name");
+        let daemon = Daemon { name, spec, generation: 1, revision: 1, created_at: 0, updated_at: 0 };
         let foreign = foreign.iter().map(|(pid, waits)| ForeignUser {
             process: client(*pid),
             uid: 33,
             program: None,
             waits: *waits,
         });
-        let served = served.iter().map(|pid| client(*pid)).collect();
-        BTreeMap::from([(gpu0(), Attendance { daemon, is_read, served, foreign: foreign.collect() })])
+        let clients = |pids: &[u32]| pids.iter().map(|pid| client(*pid)).collect();
+        Attendance { daemon, served: clients(served), foreign: foreign.collect(), earlier: clients(earlier) }
     }
 
     #[test]
     fn only_those_who_came_as_strangers_are_ended() {
-        let (mut admitted, nobody) = (Admitted::default(), IntruderTracker::default());
-        let mut look = |is_read, served: &[u32], foreign: &[(u32, bool)]| {
-            admitted.observe(&at(is_read, served, foreign, |_| {}), &nobody)
+        let mut admitted = Admitted::default();
+        let mut look = |served: &[u32], foreign: &[(u32, bool)], earlier: &[u32]| {
+            let found = admitted.observe([at(served, foreign, earlier, |_| {})].iter());
+            found.into_iter().map(|client| client.pid).collect::<Vec<_>>()
         };
-        assert!(look(false, &[], &[(1, false)]).is_empty(), "nothing is known yet");
-        assert!(look(true, &[5], &[(1, false)]).is_empty(), "it was there before the daemon was adopted");
-        assert_eq!(look(true, &[5], &[(1, false), (2, false), (3, true)]), [client(2)], "one waits");
-        assert!(look(true, &[], &[(1, false), (5, false)]).is_empty(), "it was a tenant's");
-        assert_eq!(look(true, &[], &[(3, false)]), [client(3)]);
-        assert_eq!(look(true, &[], &[(1, false)]), [client(1)], "another process of that number");
-    }
-
-    #[test]
-    fn reported_ones_are_strangers_to_the_next_manager() {
-        let before = IntruderTracker::with([(gpu0(), BTreeSet::from([client(1)]))]);
-        let now = at(true, &[], &[(1, false), (2, false)], |_| {});
-        assert_eq!(Admitted::default().observe(&now, &before), [client(1)]);
+        assert!(look(&[5], &[(1, false)], &[1]).is_empty(), "it was there before");
+        assert_eq!(look(&[5], &[(1, false), (2, false), (3, true)], &[1]), [2], "one waits");
+        assert!(look(&[], &[(1, false), (5, false)], &[1]).is_empty(), "it was a tenant's");
+        assert_eq!(look(&[], &[(3, false), (5, false)], &[]), [3]);
     }
 
     #[test]
     fn nobody_is_ended_who_locks_nobody_out() {
         let changes: [fn(&mut DaemonSpec); 3] = [
             |spec| spec.multi_user = true,
-            |spec| spec.management = crate::domain::daemon::Management::Observed,
+            |spec| spec.management = Management::Observed,
             |spec| spec.foreign_user_policy = ForeignUserPolicy::Report,
         ];
         for change in changes {
-            let (mut admitted, nobody) = (Admitted::default(), IntruderTracker::default());
-            assert!(admitted.observe(&at(true, &[], &[], change), &nobody).is_empty());
-            assert!(admitted.observe(&at(true, &[], &[(2, false)], change), &nobody).is_empty());
+            let mut admitted = Admitted::default();
+            assert!(admitted.observe([at(&[], &[(2, false)], &[], change)].iter()).is_empty());
         }
     }
 }

@@ -151,10 +151,10 @@ pub(super) async fn difference(db: &mut SqliteConnection) -> Result<Option<Strin
     Ok(differs(true).or_else(|| differs(false)).or_else(added))
 }
 
-/// The tables, indexes, triggers and views, by kind and name, each as it was made; those of SQLite itself follow from them.
+/// The tables, indexes, triggers and views, by kind and name, each as it was made; those of SQLite itself follow from them, and the
+/// one of the library that migrates is its own.
 async fn parts(db: &mut SqliteConnection) -> Result<BTreeMap<(String, String), String>, StoreError> {
-    let query =
-        "SELECT type, name, ifnull(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    let query = "SELECT type, name, ifnull(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name != '_sqlx_migrations'";
     let rows: Vec<(String, String, String)> = sqlx::query_as(query).fetch_all(db).await?;
     Ok(rows.into_iter().map(|(kind, name, sql)| ((kind, name), sql)).collect())
 }

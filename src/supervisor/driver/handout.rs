@@ -7,20 +7,16 @@ use super::Driver;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{Incarnation, Phase};
 use crate::domain::plan::Desired;
-use crate::host::access::DirectoryAccess;
+use crate::host::access::{self, PathAccess};
 use crate::mps::process as daemon;
 
 /// Who passes through a daemon's own directory: under `-M` nobody else, and without it those whose server runs as they do
 /// (recordings 19 and 28).
-fn access(desired: &Desired) -> DirectoryAccess {
-    let open = !desired.multi_user;
-    let users = desired.uids.iter().chain(&desired.others.users).copied();
-    DirectoryAccess {
-        owner: None,
-        own: 0o7,
-        users: users.filter(|uid| open && *uid != 0).collect(),
-        everyone: open && desired.others.everyone,
+fn access(desired: &Desired) -> PathAccess {
+    if desired.multi_user {
+        return access::PRIVATE.clone();
     }
+    PathAccess::passed_by(desired.uids.iter().chain(&desired.others.users).copied(), desired.others.everyone)
 }
 
 impl Driver {
@@ -44,7 +40,7 @@ impl Driver {
 
     /// Lets the users of a running daemon through its directory, and nobody else; what is to be said where that cannot be.
     pub(super) fn keep_closed(&self, desired: &Desired) -> Option<Condition> {
-        if self.state.process.is_none() || desired.is_observed() || desired.others.everyone {
+        if self.state.process.is_none() || desired.is_observed() {
             return None;
         }
         let shown = self.pipe_directory.display();
@@ -56,7 +52,7 @@ impl Driver {
                 }
                 Err(error) => format!("{shown} cannot be closed to all but its users ({error})"),
             };
-            (ConditionReason::NoAcls, why)
+            (ConditionReason::NotClosed, why)
         } else {
             let why = format!("its directory {shown} is another program's, and stays as that made it");
             (ConditionReason::OtherDirectories, why)
@@ -64,7 +60,8 @@ impl Driver {
         let message = format!(
             "{why}: any user who learns the path can connect as a client and lock its tenants out; set any_user to say that it is meant so"
         );
-        Some(Condition::new(ConditionType::AnyUserMayConnect, true, reason, message))
+        let condition = Condition::new(ConditionType::AnyUserMayConnect, true, reason, message);
+        Some(condition).filter(|_| !desired.others.everyone)
     }
 
     /// Makes the directories of a daemon that is to be started; why it cannot be in them, or its clients cannot reach it.

@@ -12,44 +12,26 @@ use rustix::io::Errno;
 
 use crate::domain::condition::ConditionReason;
 use crate::domain::plan::OtherUsers;
-use crate::host::access::{self, DirectoryAccess};
+use crate::host::access::{self, PathAccess};
 use crate::mps::process::SOCKET;
 use crate::supervisor::reconcile::daemon::Blocker;
 
-/// Who may pass through the directory of a tenant: its user, who owns it, and who else may reach its daemon.
-///
-/// A manager that is not root's has the directory itself: its tenants are its own.
-pub(super) fn of_tenant(uid: u32, others: &OtherUsers) -> DirectoryAccess {
-    let me = rustix::process::geteuid().as_raw();
-    let is_handed_over = me == 0 && uid != 0 && !others.everyone;
-    DirectoryAccess {
-        owner: Some(if is_handed_over { uid } else { me }),
-        own: if is_handed_over { 0o5 } else { 0o7 },
-        users: others.users.iter().copied().filter(|user| *user != 0 && *user != uid).collect(),
-        everyone: others.everyone,
-    }
+/// Who may pass through the directory of a tenant: its user, and who else may reach its daemon.
+pub(super) fn of_tenant(uid: u32, others: &OtherUsers) -> PathAccess {
+    PathAccess::passed_by(others.users.iter().copied().chain([uid]), others.everyone)
 }
 
 /// Makes the directory that the directories of all tenants are in: everybody passes through it, and nobody else reads their names;
 /// and one in it for what is in none of them yet.
 pub(super) fn ensure_root(path: &Path, unplaced: &Path) -> Result<(), Blocker> {
-    let me = Some(rustix::process::geteuid().as_raw());
-    ensure(path, Some(&access::PASSED), me)?;
-    ensure(unplaced, Some(&access::PRIVATE), me)
+    ensure(path, Some(&access::PASSED))?;
+    ensure(unplaced, Some(&access::PRIVATE))
 }
 
-/// Makes a tenant's directory, or checks the one that is there; of one whose tenant is not known, who may pass stays as it is.
-///
-/// Only the manager can have made what is in a directory of its own, so that whoever owns it now was a tenant's user once.
-pub(super) fn ensure_tenant(path: &Path, access: Option<&DirectoryAccess>) -> Result<(), Blocker> {
-    let me = rustix::process::geteuid().as_raw();
-    ensure(path, access, (me != 0).then_some(me))
-}
-
-/// The same for any directory, which belongs to `owner`, if there is one.
-fn ensure(path: &Path, access: Option<&DirectoryAccess>, owner: Option<u32>) -> Result<(), Blocker> {
+/// Makes a directory, or checks the one that is there; of one whose tenant is not known, who may pass stays as it is.
+pub(super) fn ensure(path: &Path, access: Option<&PathAccess>) -> Result<(), Blocker> {
     match fs::symlink_metadata(path) {
-        Ok(metadata) => check(path, &metadata, owner)?,
+        Ok(metadata) => check(path, &metadata)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, &error))?;
         }
@@ -59,7 +41,7 @@ fn ensure(path: &Path, access: Option<&DirectoryAccess>, owner: Option<u32>) -> 
     access.map_or(Ok(true), |access| access.keep(path)).map(drop).map_err(|error| failed(path, &error))
 }
 
-fn check(path: &Path, metadata: &Metadata, owner: Option<u32>) -> Result<(), Blocker> {
+fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
     let shown = path.display();
     let unsafe_because = |what: String| {
         Err(Blocker {
@@ -73,7 +55,8 @@ fn check(path: &Path, metadata: &Metadata, owner: Option<u32>) -> Result<(), Blo
     if !metadata.is_dir() {
         return unsafe_because(format!("is not a directory: remove it (rm {shown})"));
     }
-    if let Some(me) = owner.filter(|owner| *owner != metadata.uid()) {
+    let me = rustix::process::geteuid().as_raw();
+    if metadata.uid() != me {
         let owner = metadata.uid();
         return unsafe_because(format!(
             "belongs to uid {owner} and not to uid {me}, so that others could replace the socket in it: remove it (rm -r {shown})"
@@ -181,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    fn ours() -> DirectoryAccess {
+    fn ours() -> PathAccess {
         of_tenant(rustix::process::geteuid().as_raw(), &OtherUsers::default())
     }
 
@@ -195,9 +178,9 @@ mod tests {
     fn directory_is_made_and_narrow_mode_repaired() {
         let (_home, directory) = home();
         for mode in [0o500, 0o755, 0o711] {
-            ensure_tenant(&directory, Some(&ours())).expect("made");
+            ensure(&directory, Some(&ours())).expect("made");
             fs::set_permissions(&directory, Permissions::from_mode(mode)).expect("mode");
-            ensure_tenant(&directory, Some(&ours())).expect("repaired");
+            ensure(&directory, Some(&ours())).expect("repaired");
             assert_eq!(fs::metadata(&directory).expect("there").mode() & 0o7777, 0o700);
         }
     }
@@ -206,54 +189,52 @@ mod tests {
     fn unsafe_directory_is_refused_with_remedy() {
         let (home, directory) = home();
         symlink("/tmp", &directory).expect("link");
-        let refused = ensure_tenant(&directory, Some(&ours())).expect_err("a link");
+        let refused = ensure(&directory, Some(&ours())).expect_err("a link");
         assert!(refused.message.contains("symbolic link") && refused.message.contains("rm "), "{refused:?}");
         fs::remove_file(&directory).expect("removed");
         fs::write(&directory, "").expect("written");
-        assert!(
-            ensure_tenant(&directory, Some(&ours())).expect_err("a file").message.contains("not a directory")
-        );
+        assert!(ensure(&directory, Some(&ours())).expect_err("a file").message.contains("not a directory"));
         fs::remove_file(&directory).expect("removed");
-        ensure_tenant(&directory, Some(&ours())).expect("made");
+        ensure(&directory, Some(&ours())).expect("made");
         fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("mode");
-        let refused = ensure_tenant(&directory, Some(&ours())).expect_err("writable");
+        let refused = ensure(&directory, Some(&ours())).expect_err("writable");
         assert!(refused.message.contains("chmod 700") && refused.message.contains("777"), "{refused:?}");
         assert_eq!(fs::metadata(&directory).expect("there").mode() & 0o7777, 0o777, "nothing is changed");
-        let refused = ensure(&directory, None, Some(65_534)).expect_err("another's");
-        assert!(refused.message.contains("and not to uid 65534"), "{refused:?}");
+        if rustix::process::geteuid().is_root() {
+            fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("mode");
+            std::os::unix::fs::chown(&directory, Some(65_534), None).expect("root may");
+            let refused = ensure(&directory, Some(&ours())).expect_err("another's");
+            assert!(refused.message.contains("belongs to uid 65534"), "{refused:?}");
+        }
         drop(home);
     }
 
     #[test]
-    fn directory_is_its_users_and_whoever_is_added() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
+    fn only_the_manager_owns_a_directory() {
         let (_home, directory) = home();
         let added = OtherUsers { users: vec![1234, 33, 0], everyone: false };
         let everyone = OtherUsers { users: vec![33], everyone: true };
         let nobody = OtherUsers::default();
         // The user of a tenant may change, too.
         for (uid, others, mode) in [
-            (65_534, &nobody, 0o500),
-            (33, &nobody, 0o500),
-            (33, &added, 0o510),
+            (65_534, &nobody, 0o710),
+            (33, &added, 0o710),
             (0, &added, 0o710),
             (33, &everyone, 0o711),
             (0, &nobody, 0o700),
         ] {
-            ensure_tenant(&directory, Some(&of_tenant(uid, others))).expect("kept");
-            ensure_tenant(&directory, None).expect("as it is");
+            ensure(&directory, Some(&of_tenant(uid, others))).expect("kept");
+            ensure(&directory, None).expect("as it is");
             let found = fs::metadata(&directory).expect("there");
-            let owner = if others.everyone { 0 } else { uid };
-            assert_eq!((found.uid(), found.mode() & 0o7777), (owner, mode), "{uid} {others:?}");
+            let me = rustix::process::geteuid().as_raw();
+            assert_eq!((found.uid(), found.mode() & 0o7777), (me, mode), "{uid} {others:?}");
         }
     }
 
     #[test]
     fn link_replaces_whatever_control_was() {
         let (home, directory) = home();
-        ensure_tenant(&directory, Some(&ours())).expect("made");
+        ensure(&directory, Some(&ours())).expect("made");
         let (socket, between) = (home.path().join("control"), home.path().join(".between"));
         assert_eq!(
             link(&socket, &directory, &between).expect_err("none").reason,
@@ -292,7 +273,7 @@ mod tests {
         if dev(home.path()) == dev(elsewhere.path()) {
             return;
         }
-        ensure_tenant(&directory, Some(&ours())).expect("made");
+        ensure(&directory, Some(&ours())).expect("made");
         let socket = elsewhere.path().join("control");
         let _listener = UnixListener::bind(&socket).expect("bound");
         let refused = link(&socket, &directory, &home.path().join(".between")).expect_err("two file systems");
@@ -307,7 +288,7 @@ mod tests {
             return;
         }
         let (home, directory) = home();
-        ensure_tenant(&directory, Some(&ours())).expect("made");
+        ensure(&directory, Some(&ours())).expect("made");
         let socket = home.path().join("control");
         let _listener = UnixListener::bind(&socket).expect("bound");
         for path in [home.path(), &directory] {

@@ -46,7 +46,7 @@ use crate::domain::plan::{DesiredVersion, DirectoryTenant};
 use crate::domain::tenant::WaitingProcess;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 use crate::host::Identity;
-use crate::host::access::DirectoryAccess;
+use crate::host::access::PathAccess;
 use crate::host::process::{death, is_alive};
 use crate::mps::handshake;
 use crate::mps::process::SOCKET;
@@ -158,7 +158,7 @@ struct TenantEntry {
     daemon: Option<DaemonName>,
     tenant: TenantName,
     /// Who may pass; not known of a tenant that was gone before this manager began.
-    access: Option<DirectoryAccess>,
+    access: Option<PathAccess>,
     queue: Queue,
     /// What it was made last.
     shown: Handout,
@@ -432,7 +432,7 @@ impl Handouts {
         let before = (entry.is_open(), entry.problem.is_some());
         entry.shown = handout.clone();
         let made = directory::ensure_root(&self.root, &self.unplaced())
-            .and_then(|()| directory::ensure_tenant(&path, entry.access.as_ref()));
+            .and_then(|()| directory::ensure(&path, entry.access.as_ref()));
         let problem = match (made, handout) {
             (Err(problem), _) => {
                 entry.queue.decide(ClientDecision::Refuse);

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
-};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,12 +13,9 @@ use tokio::time::timeout;
 
 use crate::domain::TenantName;
 use crate::domain::environment::cdi::{self, CdiDirectory};
-use crate::host::access;
+use crate::host::access::{self, PathAccess};
 use crate::host::trust::{Content, Trust};
 
-/// Whoever starts units and containers reads them as root, and a tenant's user its own environment: limits and sockets are nobody
-/// else's business.
-const MODE: u32 = 0o400;
 /// Engines look for specifications of others in theirs; whoever knows a tenant's name passes through the other, and nobody reads the
 /// names.
 const DIRECTORY_MODE: u32 = 0o755;
@@ -130,7 +125,7 @@ fn keep_specification(directory: &CdiDirectory, text: Option<&str>) -> Result<()
         });
     };
     let made = if *is_default { make_directory(path) } else { Ok(()) };
-    made.and_then(|()| replace(&file, text, rustix::process::geteuid().as_raw())).map_err(|error| {
+    made.and_then(|()| replace(&file, text, None)).map_err(|error| {
         format!(
             "{} cannot be written ({error}), so container engines are not given the tenants as they are: see that the manager may \
              write in {shown} and that the disk has room, {other}",
@@ -164,10 +159,9 @@ fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, (u32, Stri
         }
     }
     // One that cannot be written does not keep the others from it.
-    let me = rustix::process::geteuid().as_raw();
     let written = desired.iter().map(|(tenant, (uid, text))| {
         let file = directory.join(format!("{tenant}{ENVIRONMENT}"));
-        replace(&file, text, if me == 0 { *uid } else { me })
+        replace(&file, text, Some(*uid))
     });
     written.fold(Ok(()), io::Result::and).map_err(failed)
 }
@@ -181,26 +175,26 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a file with this text and this owner in its place, unless it is there; where that fails, the one before goes: it is no longer true.
-fn replace(path: &Path, text: &str, owner: u32) -> io::Result<()> {
-    let is_theirs = |found: fs::Metadata| found.uid() == owner && found.mode() & 0o7777 == MODE;
-    if fs::symlink_metadata(path).is_ok_and(is_theirs)
+/// Puts a file with this text in its place, unless it is there; where that fails, the one before goes: it is no longer true.
+///
+/// Whoever starts units and containers reads it as root, and so may this `user`: limits and sockets are nobody else's business.
+fn replace(path: &Path, text: &str, user: Option<u32>) -> io::Result<()> {
+    let access = PathAccess::read_by(user);
+    let has_length = |found: fs::Metadata| found.is_file() && found.len() == text.len() as u64;
+    if fs::symlink_metadata(path).is_ok_and(has_length)
         && fs::read(path).is_ok_and(|found| found == text.as_bytes())
     {
-        return Ok(());
+        return access.keep(path).map(drop);
     }
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(UNFINISHED);
     let unfinished = path.with_file_name(name);
     let _ = fs::remove_file(&unfinished);
-    let written = File::options().write(true).create_new(true).mode(MODE).open(&unfinished);
-    let written = written.and_then(|mut file| {
-        file.set_permissions(Permissions::from_mode(MODE))?;
-        file.write_all(text.as_bytes())?;
-        fchown(&file, Some(owner), None)
-    });
-    let placed = written.and_then(|()| fs::rename(&unfinished, path));
+    let written = File::options().write(true).create_new(true).mode(0o600).open(&unfinished);
+    let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = written.and_then(|()| access.keep(&unfinished));
+    let placed = written.and_then(|_| fs::rename(&unfinished, path));
     if placed.is_err() {
         let _ = fs::remove_file(&unfinished);
         let _ = fs::remove_file(path);
@@ -276,7 +270,7 @@ mod tests {
         assert_eq!(place.read("cdi/mps-manager.json").as_deref(), Some("one"));
         assert_eq!(place.names("env"), ["a.env", "b.env"]);
         for (file, mode) in [("env", 0o711), ("env/a.env", 0o400), ("cdi/mps-manager.json", 0o400)] {
-            let is = fs::metadata(place.home.path().join(file)).expect("there").mode();
+            let is = fs::metadata(place.home.path().join(file)).expect("there").permissions().mode();
             assert_eq!(is & 0o7777, mode, "{file}");
         }
         assert_eq!(keep(&files(Some("two"), &[("b", "B=2")])), none());

@@ -58,6 +58,8 @@ pub(crate) struct EventDetector {
     /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
     /// the next poll shows, or that line was missed.
     vanished: BTreeSet<ClientId>,
+    /// Those that left last: a fault that ended them may be known only now, and for as long as its event waits.
+    left: Vec<ClientId>,
     servers: BTreeMap<(u32, u64), ServerStatus>,
     /// Servers that died, until their last client is gone.
     dead: BTreeSet<u32>,
@@ -243,6 +245,9 @@ impl EventDetector {
             self.observations.push(Observation::UnobservedClient(visit));
         }
         let mut waits = BTreeMap::new();
+        if self.faulty.is_empty() {
+            self.left.clear();
+        }
         for (client, server) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
             let end = server.and_then(|server| server_ends.get(&server));
             let cause = match status.phase {
@@ -259,6 +264,7 @@ impl EventDetector {
                 continue;
             }
             self.observations.push(Observation::ClientLeft(*client, cause));
+            self.left.push(*client);
         }
         for client in seen.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
             self.observations.push(Observation::ClientArrived(Box::new(client.clone())));

@@ -54,7 +54,8 @@ impl EventDetector {
 
     /// What is known of a client by its process ID.
     fn affected_client(&self, pid: u32, listed: &[ClientFacts]) -> AffectedClient {
-        let mut known = self.clients.keys().copied().chain(listed.iter().map(|client| client.id));
+        let listed = listed.iter().map(|client| client.id);
+        let mut known = self.clients.keys().copied().chain(listed).chain(self.left.iter().copied());
         let client = known.find(|client| client.pid == pid);
         AffectedClient { pid, client, tenant: None }
     }
