@@ -157,7 +157,7 @@ def failing_server(host, version):
 
 
 def every_setting(host, version):
-    host.api("PUT", "/daemons/gpu0", {"gpus": ["0"], "defaults": {"device_memory_limit": "16G"}})
+    host.api("PUT", "/daemons/gpu0", {"gpus": ["0"], "users": [65534], "defaults": {"device_memory_limit": "16G"}})
     for tenant in [one["name"] for one in host.api("GET", "/tenants")["items"]]:
         host.api("DELETE", f"/tenants/{tenant}")
     host.api("PUT", "/tenants/big", {"daemon": "gpu0", "device_memory_limit": "24G", "active_thread_percentage": 40, "priority": "below_normal"})
