@@ -1,10 +1,8 @@
 //! Processes that use a GPU of a daemon outside MPS.
 
 use super::attribution::Signs;
+use super::count::first_few;
 use super::{GpuUuid, TenantName};
-
-/// The most processes that a text names.
-const NAMED: usize = 4;
 
 /// A process that uses a GPU outside MPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,21 +33,14 @@ impl Bypass {
 
 /// Processes in words, the first few by name; `more` are counted only.
 pub fn describe_bypasses<'b>(bypasses: impl ExactSizeIterator<Item = &'b Bypass>, more: usize) -> String {
-    let more = bypasses.len().saturating_sub(NAMED) + more;
-    let mut named: Vec<String> = bypasses
-        .take(NAMED)
-        .map(|Bypass { pid, gpu, uid, program, tenant, missing_pipe, .. }| {
-            let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
-            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
-            let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-            let missing = missing_pipe
-                .as_ref()
-                .map(|path| format!(", which reaches no directory {path}, its CUDA_MPS_PIPE_DIRECTORY"));
-            format!("process {pid}{uid}{program}{tenant} on {gpu}{}", missing.unwrap_or_default())
-        })
-        .collect();
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named.join(", ")
+    let words = |Bypass { pid, gpu, uid, program, tenant, missing_pipe, .. }: &Bypass| {
+        let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
+        let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+        let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+        let missing = missing_pipe
+            .as_ref()
+            .map(|path| format!(", which reaches no directory {path}, its CUDA_MPS_PIPE_DIRECTORY"));
+        format!("process {pid}{uid}{program}{tenant} on {gpu}{}", missing.unwrap_or_default())
+    };
+    first_few(bypasses.map(words), more, ", ")
 }

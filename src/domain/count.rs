@@ -16,6 +16,19 @@ pub fn enumerated(names: &[impl AsRef<str>]) -> String {
     }
 }
 
+/// The most items that a text names.
+const NAMED: usize = 4;
+
+/// The first few of some items, each in words, and how many there are beside them; `more` are counted only.
+pub fn first_few(items: impl ExactSizeIterator<Item = String>, more: usize, separator: &str) -> String {
+    let more = items.len().saturating_sub(NAMED) + more;
+    let mut named: Vec<String> = items.take(NAMED).collect();
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named.join(separator)
+}
+
 /// The plural of an English noun of the regular kinds.
 fn plural(noun: &str) -> String {
     let sibilant = ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(end));

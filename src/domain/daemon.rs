@@ -332,7 +332,7 @@ pub struct ServedUser {
     pub clients: Vec<u32>,
 }
 
-/// The most users that are let in beside those of tenants: some file systems keep an ACL in one block.
+/// The most users who may be added to those of tenants: some file systems keep an ACL in one block.
 const MOST_USERS: usize = 256;
 /// Paths of fields that are refused in combination with others.
 const DEFAULT_LIMIT: &str = "defaults/device_memory_limit";

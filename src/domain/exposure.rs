@@ -1,9 +1,8 @@
 //! Processes that have a daemon's own directory mounted, with the socket by which its settings are changed.
 
 use super::client::ClientId;
+use super::count::first_few;
 
-/// The most processes that a text names.
-const NAMED: usize = 4;
 /// The first digits of a container's ID, by which engines name it.
 const SHOWN: usize = 12;
 
@@ -24,20 +23,12 @@ pub struct SocketExposure {
 
 /// Processes in words, the first few by name.
 pub fn describe_exposures(exposures: &[SocketExposure]) -> String {
-    let mut named: Vec<String> = exposures
-        .iter()
-        .take(NAMED)
-        .map(|SocketExposure { process, uid, program, container, point }| {
-            let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
-            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
-            let short = container.as_ref().map(|id| id.chars().take(SHOWN).collect::<String>());
-            let container = short.map(|id| format!(" in container {id}")).unwrap_or_default();
-            format!("process {}{uid}{program}{container} has it at {point}", process.pid)
-        })
-        .collect();
-    let more = exposures.len().saturating_sub(NAMED);
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named.join(", ")
+    let words = |SocketExposure { process, uid, program, container, point }: &SocketExposure| {
+        let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
+        let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+        let short = container.as_ref().map(|id| id.chars().take(SHOWN).collect::<String>());
+        let container = short.map(|id| format!(" in container {id}")).unwrap_or_default();
+        format!("process {}{uid}{program}{container} has it at {point}", process.pid)
+    };
+    first_few(exposures.iter().map(words), 0, ", ")
 }

@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::TenantName;
 use super::client::ClientId;
+use super::count::first_few;
 use super::environment::quoted;
 
-/// The most daemons that a text names.
-const NAMED: usize = 4;
 /// The first digits of a container's ID, by which engines name it.
 const SHOWN: usize = 12;
 /// Services whose processes are other programs' work: what is in one of these was not set up by its unit.
@@ -189,12 +188,7 @@ pub fn name_sharing(daemons: &[SharingDaemon]) -> String {
 }
 
 fn listed(daemons: &[SharingDaemon], words: impl Fn(&SharingDaemon) -> String) -> String {
-    let mut named: Vec<String> = daemons.iter().take(NAMED).map(words).collect();
-    let more = daemons.len().saturating_sub(NAMED);
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named.join("; ")
+    first_few(daemons.iter().map(words), 0, "; ")
 }
 
 #[cfg(test)]

@@ -4,9 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::client::ClientId;
-
-/// The most processes that a text names.
-const NAMED: usize = 4;
+use super::count::first_few;
 
 /// What to do about clients of such users, on a daemon that serves one user at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
@@ -34,24 +32,16 @@ pub struct ForeignUser {
 
 /// Processes in words, the first few by name, each with the command that ends it.
 pub fn describe_foreign_users(users: &[ForeignUser]) -> String {
-    let mut named: Vec<String> = users
-        .iter()
-        .take(NAMED)
-        .map(|ForeignUser { process, uid, program, waits }| {
-            let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
-            let (does, end) = if *waits {
-                ("waits for its turn", format!("kill {}", process.pid))
-            } else {
-                ("is connected", format!("mps-manager terminate {process}"))
-            };
-            format!("process {} of uid {uid}{program} {does}: {end}", process.pid)
-        })
-        .collect();
-    let more = users.len().saturating_sub(NAMED);
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named.join("; ")
+    let words = |ForeignUser { process, uid, program, waits }: &ForeignUser| {
+        let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+        let (does, end) = if *waits {
+            ("waits for its turn", format!("kill {}", process.pid))
+        } else {
+            ("is connected", format!("mps-manager terminate {process}"))
+        };
+        format!("process {} of uid {uid}{program} {does}: {end}", process.pid)
+    };
+    first_few(users.iter().map(words), 0, "; ")
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ impl Listeners {
                 has_grant,
             }),
         };
-        // Once connections close, a caller who connects anew is left to whoever serves next.
+        // Once connections close, a new caller waits for the server that follows.
         tokio::select! {
             biased;
             () = stop.cancelled() => {}

@@ -120,7 +120,7 @@ impl Backend {
         let is_of = |daemon: &Daemon, uid: u32| {
             let mut of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
             let spec = &daemon.spec;
-            // Root administers it, and so does whoever runs it.
+            // Root and the user who runs it administer it.
             let is_known = uid == 0 || uid == me || spec.any_user || spec.users.contains(&uid);
             is_known || of_daemon.any(|tenant| tenant.spec.uid == uid)
         };

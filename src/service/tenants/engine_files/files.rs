@@ -16,7 +16,7 @@ use crate::domain::environment::cdi::{self, CdiDirectory};
 use crate::host::access::{self, PathAccess};
 use crate::host::trust::{Content, Trust};
 
-/// Engines look for specifications of others in theirs; whoever knows a tenant's name passes through the other, and nobody reads the
+/// Engines look for specifications of others in theirs; a user who knows a tenant's name passes through the other, and nobody reads the
 /// names.
 const DIRECTORY_MODE: u32 = 0o755;
 /// How the names of environment files end, and those of files that are not finished.
@@ -177,7 +177,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
 
 /// Puts a file with this text in its place, unless it is there; where that fails, the one before goes: it is no longer true.
 ///
-/// Whoever starts units and containers reads it as root, and so may this `user`: limits and sockets are nobody else's business.
+/// Those who start units and containers read it as root, and so may this `user`: limits and sockets are nobody else's business.
 fn replace(path: &Path, text: &str, user: Option<u32>) -> io::Result<()> {
     let access = PathAccess::read_by(user);
     let has_length = |found: fs::Metadata| found.is_file() && found.len() == text.len() as u64;
