@@ -314,6 +314,7 @@ fn supervisor_context(
             None => Prober::new(&platform.extra_env),
         }),
         gpu_presence: watch::Sender::new(GpuPresence::default()),
+        kernel_log: platform.kernel_log(),
         scopes: host::systemd::Scopes::detect(rustix::process::geteuid().as_raw()),
         runtime_dir: config.runtime_dir.clone(),
         foreign_daemons: ForeignDaemonScanner::new(
@@ -325,6 +326,7 @@ fn supervisor_context(
         extra_env: platform.extra_env.clone(),
         boot_id: host::boot_id().map_err(refused)?,
         check_interval: config.refresh_interval(),
+        memory_readings: tokio::sync::watch::Sender::new(0),
         poll: Duration::from_secs(config.poll_interval_s.into()),
         deadline: Duration::from_secs(config.control_deadline_s.into()),
         grace_s: config.stop_grace_s,

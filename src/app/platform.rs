@@ -12,6 +12,7 @@ use crate::domain::timings::Timings;
 use crate::gpu::{
     GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited, nvml, sim::SimInventory,
 };
+use crate::host::kernel_log::KERNEL_LOG;
 use crate::host::signal::{CONTROL, SERVER, WORLD_ENV};
 use crate::mps::{Binaries, Capability, InstalledProgram, capability};
 use crate::sim;
@@ -55,6 +56,12 @@ impl Platform {
         let place = runtime_dir.join(CONTROL_PROGRAM);
         let capability = capability::probe(&program, driver.as_ref(), &place).await.map_err(refused)?;
         Ok(ProbedProgram { program, capability })
+    }
+
+    /// Where the driver reports errors of the GPUs.
+    pub(super) fn kernel_log(&self) -> PathBuf {
+        let world = self.extra_env.iter().find(|(name, _)| name == WORLD_ENV);
+        world.map_or_else(|| PathBuf::from(KERNEL_LOG), |(_, world)| Path::new(world).join("kernel.log"))
     }
 
     /// Suspends or resumes the driver by the maintenance in the store; the file that was checked before

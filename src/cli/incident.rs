@@ -16,7 +16,8 @@ use super::server::{CallArgs, ask, exit_code};
 use super::values::incident_id;
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
-use crate::domain::incident::{IncidentKind, IncidentState, Suspect, recovery_words};
+use crate::domain::incident::{IncidentKind, IncidentState, RankedClient, Suspect, recovery_words};
+use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 
@@ -183,8 +184,16 @@ fn print(call: &CallArgs, incident: &IncidentView, names: &GpuNames) {
         let (label, words) = suspected(incident.kind, suspect, &incident.workloads);
         details = details.row(label, words);
     }
-    for client in &incident.affected {
-        details = details.row("Affected", process(client.pid, client.tenant.as_ref(), &incident.workloads));
+    for error in incident.fault.iter().flat_map(|fault| &fault.gpu_errors) {
+        details = details.row("GPU error", format!("{error}, by the kernel's log"));
+    }
+    if let Some(why) = incident.fault.as_ref().and_then(|fault| fault.kernel_log_error.as_ref()) {
+        details = details.row("GPU error", format!("not known: {why}"));
+    }
+    for ranked in &incident.affected {
+        let words = process(ranked.client.pid, ranked.client.tenant.as_ref(), &incident.workloads);
+        details = details.row("Affected", format!("{words}{}", at_loss(ranked, incident.opened_at)));
+        details = ranked.evidence.iter().fold(details, |details, piece| details.row("", piece.to_string()));
     }
     if let Some(unaffected) = incident.unaffected {
         details = details.row("Unaffected", counted(unaffected, "other client"));
@@ -227,7 +236,7 @@ fn suspected(
     let program = suspect.program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
     let ended = if suspect.has_ended { ", which has ended" } else { "" };
     match kind {
-        _ if kind.loses_work() => ("Suspected", format!("{words}{program} (reported by MPS, not certain)")),
+        _ if kind.loses_work() => ("Suspected", format!("{words}{program}")),
         IncidentKind::ClientRefused if suspect.tenant.is_some() => ("Refused", format!("{words}{program}")),
         IncidentKind::ClientRefused => {
             let why = if suspect.has_ended { ": it had already ended" } else { "" };
@@ -235,6 +244,19 @@ fn suspected(
         }
         _ => ("Process", format!("{words}{program}{ended}")),
     }
+}
+
+/// What is known of a client at the time at which it lost its work.
+fn at_loss(ranked: &RankedClient, opened_at: i64) -> String {
+    let client = &ranked.client;
+    let facts = [
+        client.program.clone(),
+        client.uid.map(|uid| format!("uid {uid}")),
+        client.memory.map(|bytes| Bytes(bytes).to_string()),
+        ranked.age_at(opened_at).map(|age| format!("{age} old")),
+    ];
+    let facts: Vec<String> = facts.into_iter().flatten().collect();
+    if facts.is_empty() { String::new() } else { format!(": {}", facts.join(", ")) }
 }
 
 fn process(pid: u32, tenant: Option<&TenantName>, workloads: &BTreeMap<TenantName, String>) -> String {

@@ -25,6 +25,7 @@ mod effective;
 pub mod environment;
 pub mod event;
 pub mod exposure;
+pub mod fault;
 pub mod foreign;
 pub mod foreign_owner;
 pub mod foreign_user;

@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timings {
-    /// Longest pause between two readings of processes and GPUs, and between two polls of a daemon whose logs do not
-    /// report every change.
+    /// Longest pause between two readings of the GPUs and of what is around the daemons, and between two polls of a daemon whose logs do
+    /// not report every change.
     pub refresh_ms: u32,
+    /// Longest pause between two readings of the processes on the GPUs: what they hold, and who is outside MPS.
+    pub processes_ms: u32,
     /// Pause before something that is blocked is tried again: a start, a probe, a compute mode.
     pub blocked_retry_ms: u32,
     /// Pause between two polls of a daemon that does not answer.
@@ -37,6 +39,7 @@ impl Default for Timings {
     fn default() -> Self {
         Self {
             refresh_ms: 8_000,
+            processes_ms: 1_500,
             blocked_retry_ms: 5_000,
             hung_poll_ms: 1_000,
             backoff_first_ms: 1_000,

@@ -12,6 +12,7 @@ mod death;
 pub mod files;
 #[cfg(test)]
 mod fuzz;
+pub mod kernel_log;
 pub mod memory;
 pub mod mounts;
 pub mod own_directory;

@@ -5,7 +5,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use super::profile::Gpu;
 
 /// One open log.
 #[derive(Debug)]
@@ -43,5 +45,23 @@ impl Log {
         if self.echo {
             let _ = io::stdout().lock().write_all(line.as_bytes());
         }
+    }
+}
+
+/// The kernel's log, as `/dev/kmsg` gives it: priority, number and microseconds since the boot before each message.
+#[derive(Debug)]
+pub(crate) struct KernelLog(pub(crate) PathBuf);
+
+impl KernelLog {
+    /// Adds what the driver reports of a GPU.
+    pub(crate) fn line(&self, gpu: &Gpu, report: &str) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        // NVML writes eight digits of the domain and the function, the kernel four and none.
+        let address = gpu.pci_bus_id.get(4..).unwrap_or_default().trim_end_matches(".0").to_lowercase();
+        let line = format!("4,1,{micros},-;NVRM: Xid (PCI:{address}): {report}\n");
+        let file = OpenOptions::new().append(true).open(&self.0);
+        // A log that cannot be written is no reason to stop.
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
 }

@@ -165,6 +165,34 @@ pub(crate) enum Notice {
     /// The second message on a connection: who came is still there. What the real client says at this point is not
     /// known, only that the server waits for it, and hangs over a client that is dead by then.
     Here,
-    /// A kernel of this process touched memory that it must not.
-    Fault { context: u32 },
+    /// A kernel of this process ended in an error that the GPU reports to all who share it.
+    Fault { context: u32, error: FaultKind },
+}
+
+/// What a kernel did, by what the recordings (23, 24) show of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum FaultKind {
+    /// It touched memory that is nobody's: MPS and the kernel name the client that connected first, whoever did it.
+    #[default]
+    Address,
+    /// A misaligned access: nobody is named.
+    Misaligned,
+    /// `trap`: nobody is named, and the worker of the culprit is in reset as it exits.
+    Trap,
+    /// Its stack overflowed: nobody is named.
+    Stack,
+    /// A device-side `assert`, which is the program's own: neither MPS nor a neighbour hears of it.
+    Assert,
+}
+
+impl FaultKind {
+    /// What the CUDA runtime says of it in each process that shares the GPU.
+    pub(crate) fn runtime_error(self) -> &'static str {
+        match self {
+            Self::Address | Self::Stack => "cudaErrorIllegalAddress",
+            Self::Misaligned => "cudaErrorMisalignedAddress",
+            Self::Trap => "cudaErrorLaunchFailure",
+            Self::Assert => "cudaErrorAssert",
+        }
+    }
 }

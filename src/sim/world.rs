@@ -10,6 +10,7 @@
 //! dev/nvidia<minor>                 the device file, which each GPU process keeps open for life
 //! gpus/<uuid>/lost                  there while the GPU is gone: put there and taken away by hand
 //! gpus/<uuid>/mig                   there while the GPU is in MIG mode: likewise
+//! kernel.log                        the kernel's log, in the form of /dev/kmsg
 //! bin/nvidia-cuda-mps-{control,server}
 //! ```
 //! Processes of any uid use GPUs, so the directories of processes are open to all, as `/dev/nvidia*` is.
@@ -108,6 +109,11 @@ impl World {
         self.dir.join("dev").join(format!("nvidia{}", gpu.minor))
     }
 
+    /// The kernel's log, which servers of every user write.
+    pub fn kernel_log(&self) -> PathBuf {
+        self.dir.join("kernel.log")
+    }
+
     pub(crate) fn gpu_dir(&self, gpu: &Gpu) -> PathBuf {
         self.dir.join("gpus").join(&gpu.uuid)
     }
@@ -147,6 +153,9 @@ pub fn create_for(dir: &Path, profile: &str, program: &Path) -> Result<World, Wo
         for gpu in &world.host.gpus {
             prepare(&world.gpu_dir(gpu))?;
         }
+        let log = world.kernel_log();
+        write_once(&log, b"")?;
+        fs::set_permissions(&log, Permissions::from_mode(0o666)).map_err(at(&log))?;
         // Last, so that a world with this file is whole.
         write_once(&file, &serde_json::to_vec_pretty(&world.host).expect("the host has string keys only"))?;
         world

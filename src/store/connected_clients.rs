@@ -103,18 +103,19 @@ pub async fn put(
     Ok(())
 }
 
-/// The tenant of a connected client.
-pub async fn tenant_of(db: &mut SqliteConnection, id: ClientId) -> Result<Option<TenantName>, StoreError> {
+/// A connected client, of this boot or an earlier one.
+pub async fn get(db: &mut SqliteConnection, id: ClientId) -> Result<Option<ConnectedClient>, StoreError> {
     let (pid, start_time) = (i64::from(id.pid), id.start_time.cast_signed());
-    let tenant = sqlx::query_scalar!(
-        "SELECT tenant FROM connected_clients WHERE pid = ? AND start_time = ? AND tenant IS NOT NULL",
+    let row = sqlx::query_as!(
+        ConnectedClientRow,
+        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
+         FROM connected_clients WHERE pid = ? AND start_time = ?",
         pid,
         start_time
     )
     .fetch_optional(db)
-    .await?
-    .flatten();
-    tenant.map(|name| parsed("a tenant's name", TenantName::parse(&name))).transpose()
+    .await?;
+    Ok(row.map(ConnectedClientRow::client).transpose()?.map(|(_, client)| client))
 }
 
 /// Removes a client that disconnected; `None` for one whose connection is not in the events.

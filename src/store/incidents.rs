@@ -8,8 +8,8 @@ use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
 use crate::domain::incident::{
-    Acknowledgement, Incident, IncidentFilter, IncidentKind, IncidentState, MEMORY_MS, Occurrence,
-    StoredIncident, Transition, counts_unaffected, group, may_concern_incidents,
+    Acknowledgement, Incident, IncidentChange, IncidentFilter, IncidentKind, IncidentState, MEMORY_MS,
+    Occurrence, StoredIncident, Transition, counts_unaffected, group, may_concern_incidents,
 };
 use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -24,19 +24,8 @@ pub async fn record(
     id: i64,
     now: i64,
 ) -> Result<Vec<DomainEvent>, StoreError> {
-    let Some(daemon) = may_concern_incidents(&event.event) else { return Ok(Vec::new()) };
-    let known = of_daemon(&mut *db, daemon, now).await?;
-    let gpus = gpus(&mut *db, daemon).await?;
-    let connected =
-        if counts_unaffected(&event.event) { connected(&mut *db, daemon).await? } else { Vec::new() };
-    let because = match event.cause {
-        EventTrigger::Latest(kind) => Some(kind),
-        EventTrigger::Known(_) => None,
-    };
-    let seen = Occurrence { id, at: now, event: &event.event, because, gpus: &gpus, connected: &connected };
     let mut events = Vec::new();
-    for mut change in group(&seen, &known) {
-        name_workloads(&mut *db, &mut change.incident).await?;
+    for change in changes(&mut *db, event, Some(id), now).await? {
         let number = match change.id {
             Some(number) => {
                 update(&mut *db, number, &change.incident).await?;
@@ -56,6 +45,46 @@ pub async fn record(
         }
     }
     Ok(events)
+}
+
+/// Changes the incidents that an event means, without the event; false where it opens a new one, and nothing was changed.
+pub(super) async fn change_quietly(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+    now: i64,
+) -> Result<bool, StoreError> {
+    let changes = changes(&mut *db, event, None, now).await?;
+    let known: Option<Vec<(i64, Incident)>> =
+        changes.into_iter().map(|change| Some((change.id?, change.incident))).collect();
+    let Some(known) = known else { return Ok(false) };
+    for (number, incident) in known {
+        update(&mut *db, number, &incident).await?;
+    }
+    Ok(true)
+}
+
+/// What an event means for incidents.
+async fn changes(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+    id: Option<i64>,
+    now: i64,
+) -> Result<Vec<IncidentChange>, StoreError> {
+    let Some(daemon) = may_concern_incidents(&event.event) else { return Ok(Vec::new()) };
+    let known = of_daemon(&mut *db, daemon, now).await?;
+    let gpus = gpus(&mut *db, daemon).await?;
+    let connected =
+        if counts_unaffected(&event.event) { connected(&mut *db, daemon).await? } else { Vec::new() };
+    let because = match event.cause {
+        EventTrigger::Latest(kind) => Some(kind),
+        EventTrigger::Known(_) => None,
+    };
+    let seen = Occurrence { id, at: now, event: &event.event, because, gpus: &gpus, connected: &connected };
+    let mut changes = group(&seen, &known);
+    for change in &mut changes {
+        name_workloads(&mut *db, &mut change.incident).await?;
+    }
+    Ok(changes)
 }
 
 /// Notes what the tenants of an incident were made for, as long as these are here.

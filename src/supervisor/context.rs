@@ -43,13 +43,17 @@ pub struct SupervisorContext {
     pub runtime_dir: PathBuf,
     /// Further variables for what runs on this host.
     pub extra_env: Vec<(OsString, OsString)>,
+    /// Where the driver reports errors of the GPUs: the kernel's log.
+    pub kernel_log: PathBuf,
     /// Finds other control daemons on the host.
     pub foreign_daemons: ForeignDaemonScanner,
     /// This boot.
     pub boot_id: String,
-    /// Pause of an idle daemon between two reads of its processes and its GPUs, which open no session; and between two
-    /// sessions where its logs cannot be relied upon.
+    /// Pause between two looks at what is around an idle daemon, which open no session; and between two sessions where its logs cannot be
+    /// relied upon.
     pub check_interval: Duration,
+    /// Counts the readings of the GPUs' processes that showed another memory of a client, or another client.
+    pub memory_readings: watch::Sender<u64>,
     /// Pause between two sessions with an idle daemon whose logs report every change.
     pub poll: Duration,
     /// Longest time for one session with a daemon.

@@ -1,19 +1,18 @@
 //! What else on the host has to do with GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS, Slurm.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, OFlags, access};
+use rustix::fs::{Access, access};
 use serde_json::Value;
 
 use super::Examination;
 use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::count::counted;
 use crate::domain::environment::cdi::{CdiDirectory, GPU_KIND, gpu_device as cdi_device};
+use crate::host::kernel_log::{self, KERNEL_LOG, LoggedXid};
 use crate::host::signal::CONTROL;
 use crate::host::{cdi, process, systemd};
 use crate::mps::process::is_same_directory;
@@ -44,19 +43,15 @@ const MIG_MANAGER: &str = "nvidia-mig-manager";
 const SLURM: [&str; 3] = ["/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf"];
 /// The files there that enable its plugins for GPUs.
 const SLURM_FILES: [&str; 2] = ["slurm.conf", "gres.conf"];
-/// The kernel's messages are at most so long together, by default some hundred KiB.
-const LONGEST_KERNEL_LOG: usize = 4 << 20;
 
 impl Examination {
     /// Errors of the driver in the kernel's log since the boot.
     pub(super) fn kernel_log(&mut self) {
-        let log = match &self.world {
-            // The simulated host has none of its own, except for files that were written there by hand.
-            Some(world) => fs::read_to_string(world.join("kernel.log"))
-                .map_err(|_| "a simulated host has no kernel's log".to_owned()),
-            None => kernel_log().map_err(|error| format!("/dev/kmsg may not be read: {error}")),
-        };
-        self.add(match log.map(|log| xids(&log)) {
+        let log =
+            self.world.as_ref().map_or_else(|| PathBuf::from(KERNEL_LOG), |world| world.join("kernel.log"));
+        let logged =
+            kernel_log::xids(&log).map_err(|error| format!("{} may not be read: {error}", log.display()));
+        self.add(match logged.map(|logged| xids(&logged)) {
             Err(why) => Check::skipped("kernel_log", why),
             Ok(xids) if xids.is_empty() => {
                 Check::ok("kernel_log", "no error of the driver (Xid) in what is kept of this boot")
@@ -329,46 +324,13 @@ fn enables_mps(text: &str) -> bool {
     })
 }
 
-/// The kernel's messages that are kept, without waiting for further ones.
-fn kernel_log() -> std::io::Result<String> {
-    let mut messages = fs::File::options()
-        .read(true)
-        .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default())
-        .open("/dev/kmsg")?;
-    let (mut all, mut one) = (String::new(), vec![0; 8192]);
-    while all.len() < LONGEST_KERNEL_LOG {
-        match messages.read(&mut one) {
-            Ok(0) => break,
-            // One message each.
-            Ok(length) => all.push_str(&String::from_utf8_lossy(&one[..length])),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-            // Overwritten before it was read: the next one is read.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(all)
-}
-
 /// The errors of NVIDIA's driver, each number once, with how often it came.
-///
-/// ```text
-/// 4,1020,52012345,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train, Ch 00000008, intr 00000000. MMU Fault: …
-/// ```
-fn xids(log: &str) -> Vec<String> {
-    let mut found: Vec<(u32, usize)> = Vec::new();
-    for line in log.lines() {
-        let Some((_, rest)) = line.split_once("NVRM: Xid (") else { continue };
-        let number = rest.split_once("): ").map_or(rest, |(_, after)| after);
-        let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
-        let Ok(number) = digits.parse() else { continue };
-        match found.iter_mut().find(|(known, _)| *known == number) {
-            Some((_, count)) => *count += 1,
-            None => found.push((number, 1)),
-        }
+fn xids(logged: &[LoggedXid]) -> Vec<String> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for xid in logged.iter().filter_map(|one| one.report.split(',').next()?.trim().parse().ok()) {
+        *counts.entry(xid).or_default() += 1;
     }
-    found.sort_unstable();
-    found.into_iter().map(|(xid, count)| format!("Xid {xid} ({})", counted(count, "time"))).collect()
+    counts.into_iter().map(|(xid, count)| format!("Xid {xid} ({})", counted(count, "time"))).collect()
 }
 
 /// The cgroups up to so many levels below a directory that limit device memory.
@@ -432,8 +394,12 @@ mod tests {
                    4,3,3,-;NVRM: Xid (PCI:0000:06:00): 13, pid='<unknown>', Graphics SM Warp Exception\n\
                    4,4,4,-;NVRM: Xid (PCI:0000:07:00): 31, pid=5400, name=train, Ch 00000008. MMU Fault\n\
                    4,5,5,-;NVRM: Xid (PCI:0000:07:00): banana\n";
-        assert_eq!(xids(log), ["Xid 13 (1 time)", "Xid 31 (2 times)"]);
-        assert_eq!(xids(""), [] as [String; 0]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("kernel.log");
+        for (log, shown) in [(log, vec!["Xid 13 (1 time)", "Xid 31 (2 times)"]), ("", vec![])] {
+            fs::write(&file, log).expect("written");
+            assert_eq!(xids(&kernel_log::xids(&file).expect("read")), shown);
+        }
     }
 
     #[test]

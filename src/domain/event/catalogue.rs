@@ -76,6 +76,7 @@ types! {
     ClientLeft = "client.left", Info, "A client disconnected.";
     ClientTerminated = "client.terminated", Warning, "The manager ended a client, as requested.";
     ClientWaiting = "client.waiting", Warning, "A process waits until the clients of another user are gone.";
+    ClientInReset = "client.in_reset", Info, "A server wrote that the worker of a client is in reset, after a fatal GPU error.";
     ClientRefused = "client.refused", Warning, "A server refused a client.";
     BypassAppeared = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limit holds them; at most one such event a minute for each daemon.";
     BypassChanged = "bypass.changed", Info, "Some of the processes that used a GPU of the daemon outside MPS have ended, and others have not; at most one event a minute about either.";

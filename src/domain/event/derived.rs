@@ -35,7 +35,7 @@ impl DomainEvent {
             DaemonReady DaemonObserved DaemonDied DaemonBackOff DaemonCrashLoop DaemonWithoutServer DaemonUnreadable
             DaemonWedged DaemonBlocked DaemonStopped DaemonReplaced SettingsApplied SettingsDrifted
             SettingsRepaired ServerStarted ServerExited ServerDied ServerFault ServerReplaced
-            ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused
+            ServerRecovered ClientConnected ClientLeft ClientTerminated ClientWaiting ClientRefused ClientInReset
             BypassAppeared BypassChanged BypassEnded ExposureDetected ExposureEnded ForeignUserAppeared ForeignUserEnded ForeignDaemonAppeared ForeignDaemonEnded BreachDetected
             BreachEnded IncidentOpened IncidentRecovered IncidentAcknowledged TenantCreated TenantChanged
             TenantDeleted TenantVerified TenantVerificationFailed LeaseGranted LeaseRevoked
@@ -110,6 +110,7 @@ impl DomainEvent {
             | Self::ServerDied { daemon, pid: server, .. }
             | Self::ServerFault(ServerFault { daemon, server, .. })
             | Self::ServerRecovered { daemon, pid: server }
+            | Self::ClientInReset { daemon, server, .. }
             | Self::ClientWaiting { daemon, server, .. } => {
                 EventSubject { server: Some(*server), ..EventSubject::daemon(daemon) }
             }
@@ -261,6 +262,7 @@ impl DomainEvent {
             }
             Self::DaemonStarted { pid, .. }
             | Self::DaemonStopped { pid, .. }
+            | Self::ClientInReset { pid, .. }
             | Self::ServerExited { pid, .. } => Details::Process { pid: *pid, uid: None },
             Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => {
                 Details::Process { pid: *pid, uid: *uid }
@@ -378,6 +380,7 @@ impl DomainEvent {
             | Self::ServerFault(_)
             | Self::ServerRecovered { .. }
             | Self::ClientWaiting { .. }
+            | Self::ClientInReset { .. }
             | Self::ClientRefused { .. } => EventCause::Mps.into(),
             Self::ClientConnected(_)
             | Self::ClientLeft(_)
@@ -437,7 +440,7 @@ impl ObservedClient {
 impl ServerFault {
     fn details(&self) -> Details {
         Details::Fault {
-            reported: self.reported.clone(),
+            report: self.report.clone(),
             affected: self.affected.clone(),
             clients: self.clients.clone(),
             known_from: self.known_from,

@@ -12,6 +12,7 @@ use crate::client::{ClientId, LeaseKind};
 use crate::condition::ConditionReason;
 use crate::drift::Drifted;
 use crate::exposure::SocketExposure;
+use crate::fault::GpuFaultReport;
 use crate::foreign_owner::SharingDaemon;
 use crate::foreign_user::ForeignUser;
 use crate::gpu::ComputeMode;
@@ -62,6 +63,7 @@ pub enum DomainEvent {
     ClientTerminated { daemon: DaemonName, server: u32, client: ClientId, outcome: &'static str },
     ClientWaiting { daemon: DaemonName, server: u32, pid: u32, uid: u32, behind_uid: u32 },
     ClientRefused(ClientRefusal),
+    ClientInReset { daemon: DaemonName, server: u32, pid: u32 },
     BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, present: Vec<Bypass> },
     BypassChanged { daemon: DaemonName, present: Vec<Bypass> },
     BypassEnded { daemon: DaemonName },
@@ -157,7 +159,7 @@ pub struct LostWork {
 pub struct ServerFault {
     pub daemon: DaemonName,
     pub server: u32,
-    pub reported: Vec<u32>,
+    pub report: GpuFaultReport,
     pub affected: Vec<u32>,
     pub clients: Vec<AffectedClient>,
     pub known_from: KnownFrom,
@@ -426,18 +428,20 @@ pub struct NewEvent {
     pub cause: EventTrigger,
     /// The GPU, where the event names none: the only one of its daemon.
     pub gpu: Option<GpuUuid>,
+    /// Whether it changes incidents alone and is not written: one of many of its kind, of which only some are.
+    pub is_quiet: bool,
 }
 
 impl From<DomainEvent> for NewEvent {
     fn from(event: DomainEvent) -> Self {
-        Self { cause: event.usual_cause(), event, gpu: None }
+        Self { cause: event.usual_cause(), event, gpu: None, is_quiet: false }
     }
 }
 
 impl DomainEvent {
     /// The event with another cause than the usual one.
     pub fn because(self, cause: impl Into<EventTrigger>) -> NewEvent {
-        NewEvent { event: self, cause: cause.into(), gpu: None }
+        NewEvent { event: self, cause: cause.into(), gpu: None, is_quiet: false }
     }
 
     /// The clients that lost their work by it.

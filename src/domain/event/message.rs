@@ -93,6 +93,10 @@ impl DomainEvent {
             Self::ClientTerminated { daemon, client, outcome, .. } => {
                 format!("client {client} of daemon {daemon} was terminated: {outcome}")
             }
+            Self::ClientInReset { daemon, server, pid } => format!(
+                "server {server} of daemon {daemon} wrote that the worker of client {pid} is in reset as it exited, which it has not been seen \
+                 to write of a client that did not cause the fatal GPU error"
+            ),
             Self::ClientWaiting { pid, uid, behind_uid, .. } => {
                 format!("process {pid} of uid {uid} waits until the clients of uid {behind_uid} are gone")
             }

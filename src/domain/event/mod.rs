@@ -23,6 +23,7 @@ pub use domain_event::{
 use super::attribution::AttributedBy;
 use super::client::{ClientId, LeaseKind};
 use super::drift::Drifted;
+use super::fault::GpuFaultReport;
 use super::gpu::ComputeMode;
 use super::incident::IncidentKind;
 use super::layout::record::{Degraded, PartitionDrift};
@@ -298,8 +299,8 @@ pub enum Details {
     },
     /// A fatal error of a GPU.
     Fault {
-        /// The processes that MPS blames, which may be wrong.
-        reported: Vec<u32>,
+        /// What server.log and the kernel's log report of it.
+        report: GpuFaultReport,
         /// The processes whose work is lost, as far as server.log reports.
         affected: Vec<u32>,
         /// The same with what is known of each.
@@ -409,6 +410,45 @@ pub struct AffectedClient {
     /// Its tenant, where that is known.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<TenantName>,
+    /// Its user, where that is known.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Its program, without arguments, where that is known.
+    #[serde(default)]
+    pub program: Option<String>,
+    /// When it started; `null` where that is not known.
+    #[serde(default, with = "crate::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<i64>,
+    /// When it connected to its server, by server.log; `null` where that was before this manager read it.
+    #[serde(default, with = "crate::rfc3339::option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub connected_at: Option<i64>,
+    /// What it held on all GPUs when the driver listed it last before, in bytes; `null` where that was not reported.
+    #[serde(default)]
+    pub memory: Option<u64>,
+    /// Whether its server wrote that its worker is in reset as it exited after a fatal GPU error, which it has not been seen to write of an
+    /// innocent client.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub worker_in_reset: bool,
+}
+
+impl AffectedClient {
+    /// A process of which nothing else is known.
+    pub fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            client: None,
+            tenant: None,
+            uid: None,
+            program: None,
+            started_at: None,
+            connected_at: None,
+            memory: None,
+            worker_in_reset: false,
+        }
+    }
 }
 
 /// Things of which an event is about more than one.

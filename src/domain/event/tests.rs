@@ -6,6 +6,7 @@ use crate::bypass::Bypass;
 use crate::client::{ClientId, LeaseKind};
 use crate::condition::ConditionReason;
 use crate::exposure::SocketExposure;
+use crate::fault::GpuFaultReport;
 use crate::foreign_owner::{ForeignOwner, SharingDaemon};
 use crate::foreign_user::ForeignUser;
 use crate::gpu::ComputeMode;
@@ -64,14 +65,14 @@ fn examples() -> Vec<DomainEvent> {
     let condition =
         || NotReadyReason { daemon: daemon(), reason: ConditionReason::Wedged, message: "because".into() };
     let lost = |pids: &[u32], is_uncertain| LostWork {
-        clients: pids.iter().map(|pid| AffectedClient { pid: *pid, client: None, tenant: None }).collect(),
+        clients: pids.iter().map(|pid| AffectedClient::of(*pid)).collect(),
         is_uncertain,
     };
     let process = |is_daemon| ReplacedProcess { at: 0, pid: 5, is_daemon, waiting: vec![], working: None };
     let fault = ServerFault {
         daemon: daemon(),
         server: 5,
-        reported: vec![7],
+        report: GpuFaultReport { named_by_mps: vec![7], ..GpuFaultReport::default() },
         affected: vec![7],
         clients: vec![],
         known_from: KnownFrom::Poll,
@@ -177,6 +178,7 @@ fn examples() -> Vec<DomainEvent> {
         DomainEvent::ClientLeft(observed(None)),
         DomainEvent::ClientTerminated { daemon: daemon(), server: 5, client, outcome: "by MPS" },
         DomainEvent::ClientWaiting { daemon: daemon(), server: 5, pid: 7, uid: 1, behind_uid: 2 },
+        DomainEvent::ClientInReset { daemon: daemon(), server: 5, pid: 7 },
         DomainEvent::ClientRefused(ClientRefusal {
             daemon: daemon(),
             server: 5,

@@ -91,6 +91,11 @@ impl BreachTracker {
         Self { reported: reported.collect(), ..Self::default() }
     }
 
+    /// The GPUs on which some were seen beyond their limits once, and are to be read again.
+    pub fn suspected_on(&self) -> BTreeSet<GpuUuid> {
+        self.suspected.keys().map(|(_, gpu)| gpu.clone()).collect()
+    }
+
     /// Takes what every client holds now; gives what there is to report.
     pub fn observe(&mut self, uses: &[MemoryUse]) -> Vec<DomainEvent> {
         let present: BTreeSet<(ClientId, GpuUuid)> =

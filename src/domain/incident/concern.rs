@@ -27,6 +27,7 @@ pub fn may_concern_incidents(event: &DomainEvent) -> Option<&DaemonName> {
         | DomainEvent::ServerFault(ServerFault { daemon, .. })
         | DomainEvent::ServerReplaced { daemon, .. }
         | DomainEvent::ServerRecovered { daemon, .. }
+        | DomainEvent::ClientInReset { daemon, .. }
         | DomainEvent::BypassAppeared { daemon, .. }
         | DomainEvent::BypassChanged { daemon, .. }
         | DomainEvent::BypassEnded { daemon }

@@ -27,8 +27,8 @@ pub(super) const CRASH_LOOP_MS: i64 = 60 * 1000;
 /// An event that was written.
 #[derive(Debug, Clone, Copy)]
 pub struct Occurrence<'o> {
-    /// Its number.
-    pub id: i64,
+    /// Its number; `None` for one that is not written.
+    pub id: Option<i64>,
     /// When, in unix milliseconds.
     pub at: i64,
     /// What happened.
@@ -103,6 +103,7 @@ impl Grouping<'_> {
         use IncidentKind as Kind;
         match self.seen.event {
             DomainEvent::ServerFault(fault) => self.fault(fault),
+            DomainEvent::ClientInReset { server, pid, .. } => self.in_reset(*server, *pid),
             DomainEvent::ServerDied { pid, lost, .. } => {
                 let topic = IncidentTopic::Server { pid: *pid };
                 let report = IncidentReport {
@@ -245,18 +246,8 @@ impl Grouping<'_> {
 
     fn fault(&mut self, fault: &ServerFault) {
         let topic = IncidentTopic::Server { pid: fault.server };
-        let suspects = fault.reported.iter().map(|pid| {
-            let known = fault.clients.iter().find(|client| client.pid == *pid);
-            Suspect {
-                pid: *pid,
-                client: known.and_then(|client| client.client),
-                tenant: known.and_then(|client| client.tenant.clone()),
-                program: None,
-                has_ended: false,
-            }
-        });
         let report = IncidentReport {
-            suspects: suspects.collect(),
+            fault: Some(fault.report.clone()),
             clients: fault.clients.clone(),
             is_hint: fault.known_from == KnownFrom::ServerLog,
             began: fault.logged_at.filter(|_| fault.known_from != KnownFrom::ServerLog),
@@ -269,11 +260,11 @@ impl Grouping<'_> {
             return self.report(report, |open| open.kind == IncidentKind::GpuFault && same(open));
         }
         // A server that recovers can have another one, which has other clients: those of the first are gone.
-        let named: BTreeSet<u32> = fault.reported.iter().chain(&fault.affected).copied().collect();
+        let named: BTreeSet<u32> = fault.report.named_by_mps.iter().chain(&fault.affected).copied().collect();
         let is_of = |known: &Incident| {
             let mut pids = known.affected.iter().map(|client| client.pid);
-            let is_any_named = pids.any(|pid| named.contains(&pid))
-                || known.suspects.iter().any(|suspect| named.contains(&suspect.pid));
+            let mut before = known.fault.iter().flat_map(|fault| &fault.named_by_mps);
+            let is_any_named = pids.any(|pid| named.contains(&pid)) || before.any(|pid| named.contains(pid));
             known.is_open() || named.is_empty() || is_any_named || known.kind == IncidentKind::ServerDied
         };
         let is_hint = report.is_hint;
@@ -391,6 +382,7 @@ impl Grouping<'_> {
             ended_by: None,
             acknowledged: None,
             suspects: Vec::new(),
+            fault: None,
             affected: Vec::new(),
             is_uncertain: false,
             awaits_clients: false,
@@ -436,6 +428,12 @@ impl Grouping<'_> {
             if is_new && incident.suspects.len() < MOST_CLIENTS {
                 incident.suspects.push(suspect);
             }
+        }
+        if let Some(fault) = report.fault {
+            let known = incident.fault.get_or_insert_default();
+            known.named_by_mps.extend(fault.named_by_mps);
+            known.gpu_errors.extend(fault.gpu_errors);
+            known.kernel_log_error = fault.kernel_log_error.or(known.kernel_log_error.take());
         }
         // A fault of which server.log says nothing names nobody, and yet clients lost work.
         incident.awaits_clients |=
@@ -500,8 +498,27 @@ impl Grouping<'_> {
         };
         let Some(known) = self.known.iter().rev().find(awaits) else { return };
         let mut incident = known.incident.clone();
-        let client = AffectedClient { pid, client, tenant: tenant.cloned() };
+        let client = AffectedClient { client, tenant: tenant.cloned(), ..AffectedClient::of(pid) };
         self.add_affected(&mut incident, Some(known.id), client);
+        self.note_event(&mut incident);
+        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+    }
+
+    /// A client whose worker was in reset as it exited: evidence in the fault that it is affected by.
+    fn in_reset(&mut self, server: u32, pid: u32) {
+        let is_it = |known: &&StoredIncident| {
+            let Incident { kind, topic, affected, .. } = &known.incident;
+            *kind == IncidentKind::GpuFault
+                && *topic == IncidentTopic::Server { pid: server }
+                && affected.iter().any(|client| client.pid == pid)
+        };
+        let Some(known) = self.known.iter().rev().find(is_it) else { return };
+        let mut incident = known.incident.clone();
+        incident
+            .affected
+            .iter_mut()
+            .filter(|client| client.pid == pid)
+            .for_each(|client| client.worker_in_reset = true);
         self.note_event(&mut incident);
         self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
     }
@@ -527,7 +544,7 @@ impl Grouping<'_> {
 
     pub(super) fn note_event(&self, incident: &mut Incident) {
         if incident.events.len() < MOST_EVENTS {
-            incident.events.push(self.seen.id);
+            incident.events.extend(self.seen.id);
         }
     }
 }

@@ -6,6 +6,7 @@
 pub mod breach;
 mod concern;
 mod ending;
+mod evidence;
 
 mod grouping;
 pub mod intruders;
@@ -22,12 +23,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use concern::{counts_unaffected, may_concern_incidents};
+pub use evidence::{Evidence, EvidenceKind, EvidenceWorth, RankedClient, TenantPresence};
 pub use grouping::{IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, group};
 pub use kind::IncidentKind;
 pub use sentence::recovery_words;
 
 use super::client::ClientId;
 use super::event::{AffectedClient, IncidentNotice, Severity};
+use super::fault::GpuFaultReport;
 use super::workload::Workload;
 use super::{DaemonName, GpuUuid, TenantName};
 
@@ -95,7 +98,7 @@ pub enum IncidentTopic {
     },
 }
 
-/// A process that is suspected of having caused an incident.
+/// A process that an incident is about, or that is suspected of having caused it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = IncidentSuspect)]
 pub struct Suspect {
@@ -216,8 +219,11 @@ pub struct Incident {
     pub ended_by: Option<IncidentEnd>,
     /// Who took note of it.
     pub acknowledged: Option<Acknowledgement>,
-    /// The processes suspected of having caused it, as MPS or the driver reports them.
+    /// The processes that it is about, where it is about such and no GPU fault.
     pub suspects: Vec<Suspect>,
+    /// What was reported of a GPU fault.
+    #[serde(default)]
+    pub fault: Option<GpuFaultReport>,
     /// The clients that lost their work.
     pub affected: Vec<AffectedClient>,
     /// Whether some of these may have left before.

@@ -15,12 +15,27 @@ use crate::{GpuUuid, TenantName};
 impl Grouping<'_> {
     /// Processes appeared outside MPS; `present` are all that are there now.
     pub(super) fn bypass_appeared(&mut self, processes: &[Bypass], present: &[Bypass]) {
-        let known = || processes.iter().chain(present);
-        self.recurring(IncidentReport {
-            suspects: known().map(suspect).collect(),
-            gpus: Some(known().map(|process| process.gpu.clone()).collect()),
-            ..IncidentReport::of(IncidentKind::Bypass, IncidentTopic::Processes)
-        });
+        let all = || processes.iter().chain(present);
+        let names = |incident: &Incident| {
+            all().all(|process| incident.suspects.iter().any(|known| known.pid == process.pid))
+        };
+        // Known before anything was written of them: they are one time only, and who has ended opens nothing.
+        let is_it = |known: &&StoredIncident| {
+            known.incident.kind == IncidentKind::Bypass && (known.incident.is_open() || present.is_empty())
+        };
+        let last = self.known.iter().rev().find(is_it).filter(|known| names(&known.incident));
+        if let Some(known) = last {
+            let mut incident = known.incident.clone();
+            self.note_event(&mut incident);
+            let transition = Transition::Extended;
+            self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
+        } else {
+            self.recurring(IncidentReport {
+                suspects: all().map(suspect).collect(),
+                gpus: Some(all().map(|process| process.gpu.clone()).collect()),
+                ..IncidentReport::of(IncidentKind::Bypass, IncidentTopic::Processes)
+            });
+        }
         if let Some(change) = self.changes.last_mut() {
             mark_ended(&mut change.incident, present);
         }

@@ -3,6 +3,7 @@
 use super::{IncidentKind, IncidentTopic, Suspect};
 use crate::GpuUuid;
 use crate::event::AffectedClient;
+use crate::fault::GpuFaultReport;
 
 /// What an event reports.
 pub(super) struct IncidentReport {
@@ -10,6 +11,7 @@ pub(super) struct IncidentReport {
     pub(super) topic: IncidentTopic,
     pub(super) gpus: Option<Vec<GpuUuid>>,
     pub(super) suspects: Vec<Suspect>,
+    pub(super) fault: Option<GpuFaultReport>,
     pub(super) clients: Vec<AffectedClient>,
     pub(super) is_uncertain: bool,
     pub(super) is_hint: bool,
@@ -26,6 +28,7 @@ impl IncidentReport {
             topic,
             gpus: None,
             suspects: Vec::new(),
+            fault: None,
             clients: Vec::new(),
             is_uncertain: false,
             is_hint: false,

@@ -20,9 +20,12 @@ impl Incident {
             IncidentKind::GpuFault => match over {
                 Some(after) => format!(
                     "{daemon} had a fatal GPU error{} and accepted clients again {after}",
-                    self.blame()
+                    self.suspicion_words()
                 ),
-                None => format!("{daemon} has a fatal GPU error{} and accepts no new clients", self.blame()),
+                None => format!(
+                    "{daemon} has a fatal GPU error{} and accepts no new clients",
+                    self.suspicion_words()
+                ),
             },
             IncidentKind::ServerDied => match over {
                 Some(after) => format!("{daemon}'s server crashed and was replaced {after}"),
@@ -196,12 +199,12 @@ impl Incident {
         }
     }
 
-    /// Whom MPS blames.
-    fn blame(&self) -> String {
-        match self.suspects.as_slice() {
+    /// Who is suspected, where the evidence suffices.
+    fn suspicion_words(&self) -> String {
+        match self.suspected().as_slice() {
             [] => String::new(),
-            [one] => format!(", which MPS attributes to {},", self.named(one)),
-            several => format!(", which MPS attributes to {},", counted(several.len(), "process")),
+            [one] => format!(" (suspected: {})", self.named(one)),
+            several => format!(" (suspected: {})", counted(several.len(), "process")),
         }
     }
 
@@ -282,7 +285,7 @@ pub fn recovery_words(ms: i64) -> String {
 }
 
 /// A duration for people: `0.9 s`, `2 min`, `3 h`, `4 days`.
-fn duration_words(ms: i64) -> String {
+pub(super) fn duration_words(ms: i64) -> String {
     let tenths = (ms + 50) / 100;
     let seconds = (ms + 500) / 1000;
     match seconds {

@@ -55,11 +55,6 @@ impl IncidentRow {
         let acknowledged = self.incident.acknowledged.as_ref()?;
         Some((Moment(acknowledged.at), acknowledged.by.as_deref().unwrap_or("an operator")))
     }
-
-    /// Whether this process is suspected.
-    pub(super) fn suspects(&self, pid: u32) -> bool {
-        self.incident.suspected.iter().any(|suspect| suspect.pid == pid)
-    }
 }
 
 /// The incidents that a page shows above everything else, open and severe ones first; empty when all is well.

@@ -15,6 +15,7 @@ use super::{gpus, listed, rendered};
 use crate::domain::access::Role;
 use crate::domain::event::Event;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
+use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;

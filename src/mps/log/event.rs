@@ -82,15 +82,15 @@ pub enum LogEvent {
     ClientStatus { client: LogClient, status: String },
     /// A client's connection ended; status 806 is normal.
     ClientHungUp { client: LogClient, status: u32 },
-    /// A context is gone.
-    ContextExited { client: LogClient, remaining: u32 },
+    /// A context is gone; `in_reset` is said of some after a fault of theirs, and has not been seen of any that was innocent.
+    ContextExited { client: LogClient, remaining: u32, in_reset: bool },
     /// A client process is gone.
     ClientDisconnected { pid: u32 },
     /// A termination was requested.
     TerminationRequested(LogClient),
     /// A termination is done.
     TerminationSucceeded,
-    /// A fault, and the client that MPS blames for it, which recording 04 shows to be wrong.
+    /// A memory fault, and the client that MPS names: the one that connected first, whoever faulted (recordings 23, 24).
     FatalError(LogClient),
     /// The server deals with a fault.
     HandlingFault,
@@ -272,6 +272,7 @@ fn control(text: &str) -> Option<LogEvent> {
 /// Status of client {PID: 647, Context ID: 1} is ACTIVE
 /// Server failed to recevie command with status 806, assuming client {PID: 647, Context ID: 1} exit
 /// Client {PID: 647, Context ID: 1} exiting. Number of active client contexts is 0.
+/// Client {PID: 1618, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 0.
 /// Client process 647 disconnected
 /// MPS server requesting client {PID: 669, Context ID: 1} to exit
 /// Client termination succeeded.
@@ -352,8 +353,13 @@ fn server(text: &str) -> Option<LogEvent> {
     if rest == " connected" {
         return Some(LogEvent::ClientConnected(client));
     }
-    let remaining = rest.strip_prefix(" exiting. Number of active client contexts is ")?.strip_suffix('.')?;
-    Some(LogEvent::ContextExited { client, remaining: remaining.parse().ok()? })
+    let rest = rest.strip_prefix(" exiting.")?;
+    let (in_reset, rest) = match rest.strip_prefix(" Worker is in reset.") {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let remaining = rest.strip_prefix(" Number of active client contexts is ")?.strip_suffix('.')?;
+    Some(LogEvent::ContextExited { client, remaining: remaining.parse().ok()?, in_reset })
 }
 
 /// A server's messages about faults and refusals (recordings 01, 02, 04 and 08):

@@ -139,8 +139,11 @@ fn message_of(
             LogEvent::ClientHungUp { client, status: n },
         ),
         11 => (
-            format!("Client {named} exiting. Number of active client contexts is {n}."),
-            LogEvent::ContextExited { client, remaining: n },
+            format!(
+                "Client {named} exiting.{} Number of active client contexts is {n}.",
+                if n % 2 == 0 { " Worker is in reset." } else { "" }
+            ),
+            LogEvent::ContextExited { client, remaining: n, in_reset: n % 2 == 0 },
         ),
         12 => (format!("Client process {n} disconnected"), LogEvent::ClientDisconnected { pid: n }),
         13 => (

@@ -22,7 +22,7 @@ fn recordings() -> Vec<(String, String)> {
         })
         .collect();
     files.sort();
-    assert_eq!(files.len(), 12);
+    assert_eq!(files.len(), 14);
     files
 }
 

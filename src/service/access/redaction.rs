@@ -7,7 +7,7 @@
 
 use crate::domain::TenantName;
 use crate::domain::access::Actor;
-use crate::domain::event::{Details, Event, EventCause, EventType};
+use crate::domain::event::{AffectedClient, Details, Event, EventCause, EventType};
 use crate::domain::incident::{Acknowledgement, Incident, IncidentKind};
 use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};
@@ -258,6 +258,7 @@ fn tenant_view(kind: EventType) -> EventVisibility {
         | EventType::ServerRecovered
         | EventType::ClientWaiting
         | EventType::ClientRefused
+        | EventType::ClientInReset
         | EventType::BypassAppeared
         | EventType::BypassChanged
         | EventType::BypassEnded
@@ -363,6 +364,7 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
     let (occurrences, events) =
         if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
     let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
+    let affected = affected.map(|client| AffectedClient { worker_in_reset: false, ..client });
     // A tenant that lost work does not learn who is suspected, not even that it is one of its own.
     let suspects =
         incident.suspects.into_iter().filter(|suspect| !loses_work && is_own(suspect.tenant.as_ref()));
@@ -370,6 +372,7 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
     Incident {
         affected: affected.collect(),
         suspects: suspects.collect(),
+        fault: None,
         detail: incident.detail.filter(|_| shows_detail),
         unaffected: None,
         acknowledged,
@@ -455,6 +458,7 @@ mod tests {
             acknowledged: None,
             occurrences: u32::try_from(suspects.len()).expect("few"),
             suspects,
+            fault: None,
             affected: Vec::new(),
             is_uncertain: false,
             awaits_clients: false,

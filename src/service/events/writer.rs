@@ -155,7 +155,7 @@ async fn write_observation(
             if let DomainEvent::DaemonStopped { pid, .. } = &event.event {
                 store::daemons::forget_process(&mut *db, daemon, *pid, at).await?;
             }
-            store::events::append(db, &event, at).await?;
+            store::events::append_unless_quiet(db, &event, at).await?;
         }
         Observation::ClientArrived(client) => {
             let leases = store::leases::all(&mut *db, boot_id).await?;
@@ -214,7 +214,13 @@ async fn name_tenants(
     };
     for affected in affected {
         affected.tenant = match affected.client {
-            Some(client) => connected_clients::tenant_of(&mut *db, client).await?,
+            Some(client) => {
+                let known = connected_clients::get(&mut *db, client).await?;
+                if let Some(known) = &known {
+                    (affected.uid, affected.program) = (known.uid, known.program.clone());
+                }
+                known.and_then(|known| known.tenant)
+            }
             None if is_logged && host::process::identify(affected.pid).is_some() => None,
             None => tenant_by_lease(&leases, affected.pid),
         };

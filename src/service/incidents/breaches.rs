@@ -5,15 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::event::{DomainEvent, MemoryBreach};
-use crate::domain::gpu::Gpu;
 use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError};
 
+/// Pause in which further readings are waited for.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// Pause before what was seen beyond its limit is read again: a client that ends is listed a moment longer.
+const AGAIN: Duration = Duration::from_millis(250);
+
 impl Backend {
-    /// Looks for clients beyond their limits at intervals, for as long as the store is open.
+    /// Looks for clients beyond their limits whenever they hold something else, and at intervals, for as long as the store is open.
     pub async fn watch_breaches(self: Arc<Self>, every: Duration) {
         let mut tracker = match self.reported_breaches().await {
             Ok(reported) => BreachTracker::with(reported),
@@ -22,26 +26,56 @@ impl Backend {
                 BreachTracker::default()
             }
         };
+        let mut readings = self.parts.fleet.context().memory_readings.subscribe();
+        let mut sms = BTreeMap::new();
         loop {
-            tokio::time::sleep(every).await;
+            let _ = tokio::time::timeout(every, readings.changed()).await;
+            // What several daemons read at about the same time is compared once.
+            tokio::time::sleep(TOGETHER).await;
+            readings.mark_unchanged();
             if self.is_read_only() || self.parts.store.is_sealed() {
                 continue;
             }
-            let uses = match self.memory_uses().await {
-                Ok(uses) => uses,
+            let mut next = tracker.clone();
+            let events = match self.compare_memory(&mut next, &mut sms).await {
+                Ok(events) => events,
                 Err(error) => {
                     tracing::debug!(%error, "the memory of clients could not be compared with their limits");
                     continue;
                 }
             };
-            let mut next = tracker.clone();
-            let events = next.observe(&uses);
             match self.append_events(events).await {
                 Ok(()) => tracker = next,
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::warn!(%error, "a breach of a memory limit could not be recorded"),
             }
         }
+    }
+
+    /// Compares once, and again a moment later what was seen beyond its limit.
+    async fn compare_memory(
+        &self,
+        tracker: &mut BreachTracker,
+        sms: &mut BTreeMap<GpuUuid, u32>,
+    ) -> Result<Vec<DomainEvent>, ServiceError> {
+        let mut uses = self.memory_uses(sms).await?;
+        let mut events = tracker.observe(&uses);
+        for gpu in tracker.suspected_on() {
+            tokio::time::sleep(AGAIN).await;
+            let on = gpu.clone();
+            let listed = self.query_inventory(move |inventory| inventory.processes(&on)).await?;
+            // What the driver does not report now decides nothing.
+            let Ok(listed) = listed else { continue };
+            uses.retain_mut(|one| {
+                let now = listed.iter().find(|process| process.pid == one.client.pid && one.gpu == gpu);
+                if let Some(used) = now.and_then(|process| process.used_memory) {
+                    one.used = used;
+                }
+                one.gpu != gpu || now.is_some()
+            });
+            events.extend(tracker.observe(&uses));
+        }
+        Ok(events)
     }
 
     /// Writes events that were found, all or none.
@@ -83,15 +117,18 @@ impl Backend {
     }
 
     /// What every client that has a limit holds on each GPU, beside its tenant's limit, or without a tenant the server's.
-    async fn memory_uses(&self) -> Result<Vec<MemoryUse>, ServiceError> {
+    async fn memory_uses(&self, sms: &mut BTreeMap<GpuUuid, u32>) -> Result<Vec<MemoryUse>, ServiceError> {
         let clients = self.attributed().await?;
         if clients.is_empty() {
             return Ok(Vec::new());
         }
-        let gpus: BTreeMap<GpuUuid, Gpu> =
-            self.held_gpus().await?.into_iter().map(|gpu| (gpu.uuid.clone(), gpu)).collect();
+        // How many SMs a GPU has does not change, and the driver takes its time to list them.
+        if clients.iter().flat_map(|client| &client.memory).any(|held| !sms.contains_key(&held.gpu)) {
+            let gpus = self.held_gpus().await?.into_iter();
+            sms.extend(gpus.filter_map(|gpu| Some((gpu.uuid, gpu.sms?))));
+        }
         let tenants = self.stored_tenants().await?;
-        let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        let daemons = self.stored_daemons().await?;
         let mut found = Vec::new();
         for client in clients {
             let tenant = tenants.iter().find(|tenant| Some(&tenant.name) == client.tenant.as_ref());
@@ -106,8 +143,7 @@ impl Backend {
                 let own = own.and_then(|(tenant, daemon)| tenant.spec.memory_limit(&daemon.spec, &held.gpu));
                 let limit = own.map(MemoryLimit::bytes);
                 let limit = limit.or_else(|| self.server_limit(&client.daemon, client.server, &held.gpu));
-                let sms = gpus.get(&held.gpu).and_then(|gpu| gpu.sms);
-                let Some((present, sms)) = limit.zip(sms) else { continue };
+                let Some((present, sms)) = limit.zip(sms.get(&held.gpu).copied()) else { continue };
                 let environment = client.started_with.memory_limits.as_ref();
                 let environment = environment.and_then(|limits| limits.get(&held.gpu)).copied();
                 let limit = LimitEvidence {

@@ -3,18 +3,21 @@
 pub mod breaches;
 pub mod exposures;
 pub mod foreign_users;
+mod presence;
 pub mod sharing;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use self::presence::PresenceOnGpu;
 use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::FaultHolder;
-use crate::domain::event::{AffectedClient, DomainEvent, Severity};
+use crate::domain::event::{DomainEvent, Severity};
+use crate::domain::fault::GpuFaultReport;
 use crate::domain::incident::{
     Acknowledgement, Incident, IncidentEnd, IncidentFilter, IncidentKind, IncidentState, RECENT_MS,
-    StoredIncident, Suspect,
+    RankedClient, StoredIncident, Suspect,
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::service::access::context::RequestContext;
@@ -67,11 +70,14 @@ pub struct IncidentView {
     pub summary: String,
     /// What to do about it.
     pub remedy: String,
-    /// The processes suspected of having caused it, as MPS or the driver reports them: MPS is known to blame the wrong client of a
-    /// fault. Of a refusal, those that were refused.
+    /// The processes that it is about; of a GPU fault, those whom evidence speaks against that has not been seen of an innocent client. Whom
+    /// MPS names is never among them for that. Of a refusal, those that were refused.
     pub suspected: Vec<Suspect>,
-    /// The clients that lost their work, by what MPS reported when it happened.
-    pub affected: Vec<AffectedClient>,
+    /// What server.log and the kernel's log report of a GPU fault; `null` for other incidents.
+    pub fault: Option<GpuFaultReport>,
+    /// The clients that lost their work, by what MPS reported when it happened; of a GPU fault with the evidence about each, those first
+    /// against whom it is the weightiest.
+    pub affected: Vec<RankedClient>,
     /// Whether lines of server.log were missed, so that some of them may have left before.
     pub affected_is_uncertain: bool,
     /// How many clients of the daemon kept their work; `null` where that is not known.
@@ -93,13 +99,23 @@ pub struct IncidentView {
 
 impl IncidentView {
     /// An incident as an actor may see it.
-    fn for_actor(StoredIncident { id, incident }: StoredIncident, actor: &Actor) -> Self {
+    fn for_actor(stored: StoredIncident, actor: &Actor) -> Self {
+        Self::with_presence(stored, actor, &PresenceOnGpu::default())
+    }
+
+    /// The same with how often the tenants were there.
+    fn with_presence(
+        StoredIncident { id, incident }: StoredIncident,
+        actor: &Actor,
+        presence: &PresenceOnGpu,
+    ) -> Self {
         let tenants = incident.tenants();
         let tenants = tenants.into_iter().filter(|tenant| actor.sees(Some(tenant))).collect();
         let incident = match actor.scope() {
             Some(own) => redact_incident(incident, own),
             None => incident,
         };
+        let (suspected, affected) = (incident.suspected(), incident.ranked(|client| presence.of(client)));
         let workloads = incident.workloads.iter().map(|(tenant, of)| (tenant.clone(), of.to_string()));
         Self {
             id,
@@ -115,9 +131,10 @@ impl IncidentView {
             remedy: incident.remedy().to_owned(),
             daemon: incident.daemon,
             gpus: incident.gpus,
+            suspected,
+            affected,
             acknowledged: incident.acknowledged,
-            suspected: incident.suspects,
-            affected: incident.affected,
+            fault: incident.fault,
             affected_is_uncertain: incident.is_uncertain,
             unaffected: incident.unaffected,
             tenants,
@@ -219,7 +236,8 @@ impl Service {
         };
         let found = found.filter(|(stored, first)| is_visible(&stored.incident, *first));
         let (stored, _) = found.ok_or_else(|| not_found(id))?;
-        Ok(IncidentView::for_actor(stored, &ctx.actor))
+        let presence = PresenceOnGpu::read(&backend, &mut reader, &stored.incident).await?;
+        Ok(IncidentView::with_presence(stored, &ctx.actor, &presence))
     }
 
     /// The clients that keep the server of an open fault from accepting others, by the last poll; for host users.

@@ -10,7 +10,7 @@ use crate::domain::history::History;
 #[derive(Debug)]
 pub(in crate::service) struct UsageHistory {
     /// When this manager began to record, in unix milliseconds.
-    pub(super) since: i64,
+    pub(in crate::service) since: i64,
     history: Mutex<History>,
 }
 
@@ -19,7 +19,7 @@ impl UsageHistory {
         Self { since: clock.unix_ms(), history: Mutex::default() }
     }
 
-    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+    pub(in crate::service) fn history(&self) -> MutexGuard<'_, History> {
         // A panic elsewhere leaves some lines longer than others, which the next record corrects.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,7 +4,7 @@ use super::super::control::pipe_directory;
 use super::super::envvar::{self, Limit};
 use super::super::kernel::{self, Kind, MIB, Presence};
 use super::super::profile::Gpu;
-use super::super::protocol::{ClientRequest, Grant, Notice};
+use super::super::protocol::{ClientRequest, FaultKind, Grant, Notice};
 use super::super::world::World;
 use super::link::{Link, Sticky};
 
@@ -190,16 +190,16 @@ impl Context {
         let _ = self.presence.give_back(bytes);
     }
 
-    /// A kernel of this context writes where it must not; returns the error that comes of it.
-    pub(super) fn fault(&self, cuda: &Cuda) -> String {
-        const OWN: &str = "cudaErrorIllegalAddress";
-        let Some(process) = &cuda.mps else { return OWN.to_owned() };
-        let sent = process.conn().send_message(&Notice::Fault { context: self.number });
+    /// A kernel of this context does what it must not; returns the error that comes of it.
+    pub(super) fn fault(&self, cuda: &Cuda, error: FaultKind) -> String {
+        let own = error.runtime_error().to_owned();
+        let Some(process) = cuda.mps.as_ref().filter(|_| error != FaultKind::Assert) else { return own };
+        let sent = process.conn().send_message(&Notice::Fault { context: self.number, error });
         // The server answers with an error for everybody, this process included; if it is dead, that shows too.
         while sent.is_ok() && cuda.error().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        cuda.error().unwrap_or_else(|| OWN.to_owned())
+        cuda.error().unwrap_or(own)
     }
 }
 
@@ -256,6 +256,7 @@ pub(super) fn describe(error: &str) -> &'static str {
         "cudaErrorIllegalAddress" => "an illegal memory access was encountered",
         "cudaErrorUnknown" => "unknown error",
         "cudaErrorLaunchFailure" => "unspecified launch failure",
+        "cudaErrorMisalignedAddress" => "misaligned address",
         _ => "unrecognized error code",
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::kernel::MIB;
+use super::protocol::FaultKind;
 use super::world::{self, WORLD_VARIABLE};
 use cuda::{Context, Cuda};
 
@@ -39,6 +40,9 @@ pub struct ClientArgs {
     /// Fault after so many seconds
     #[arg(long, value_name = "SECONDS")]
     pub fault_after: Option<f64>,
+    /// How it faults
+    #[arg(long, value_enum, default_value_t, value_name = "KIND")]
+    pub fault_kind: FaultKind,
     /// Die (SIGKILL) while this connection is taken: 0 for the process's own, 1 for its first context
     #[arg(long, value_name = "CONNECTION")]
     pub die_connecting: Option<u32>,
@@ -207,7 +211,9 @@ impl<'a> Program<'a> {
             launches += 1;
         }
         if fault.is_some() {
-            let error = contexts.first().map_or_else(|| "cudaErrorNoDevice".to_owned(), |c| c.fault(cuda));
+            let error = contexts
+                .first()
+                .map_or_else(|| "cudaErrorNoDevice".to_owned(), |c| c.fault(cuda, self.args.fault_kind));
             self.say(&format!("fault: {error}"));
             sleep(self.world.scaled(AFTER_FAULT));
         } else if self.args.spin.is_some() {

@@ -1,29 +1,33 @@
-//! Fatal GPU errors: which clients one client's fault takes down, and when the server is well again (recording 04).
+//! Fatal GPU errors: which clients one client's fault takes down, and when the server is well again (recordings 04, 23 and 24).
 //!
 //! A fault spreads from device to device through the processes that use both, so everybody who shares a device
-//! with an affected process is affected. The log blames the context that came to the device last, whichever it
-//! was.
+//! with an affected process is affected. Of a memory fault the log and the kernel name the client that came first, whoever did it (24
+//! of 24), or one that uses several devices (recording 04); of other errors nobody.
 
 use std::sync::MutexGuard;
 
-use super::super::protocol::Grant;
-use super::table::{Server, Table};
+use super::super::protocol::{FaultKind, Grant};
+use super::table::{Context, Server, Table};
 
 impl Server {
     /// A context of `pid` faulted.
-    pub(super) fn fault(&self, pid: i32, number: u32) {
+    pub(super) fn fault(&self, pid: i32, number: u32, error: FaultKind) {
         let mut table = self.table();
         let Some(device) =
             table.contexts.iter().find(|c| c.pid == pid && c.number == number).map(|context| context.device)
         else {
             return;
         };
-        if let Some(last) = table.on_device(device).last() {
+        let spans = |context: &&Context| table.of_process(context.pid).count() > 1;
+        let first = table.on_device(device).find(spans).or_else(|| table.on_device(device).next());
+        let named = first.filter(|_| error == FaultKind::Address);
+        if let Some(named) = named {
             self.log(&format_args!(
                 "Client {{PID: {}, Context: {}}} encountered a fatal GPU error.",
-                last.pid, last.number
+                named.pid, named.number
             ));
         }
+        self.report_to_kernel(device, error, named.map(|named| named.pid));
         self.log(&"Server is handling a fatal GPU error.");
         let (devices, processes) = self.affected(&table, device);
         self.log(&"The following devices will be reset:");
@@ -34,12 +38,37 @@ impl Server {
         for &pid in &processes {
             self.log(&pid);
             let shares = table.of_process(pid).any(|context| context.device == device);
-            let error = if shares { "cudaErrorIllegalAddress" } else { "cudaErrorLaunchFailure" };
+            let error = if shares { error.runtime_error() } else { "cudaErrorLaunchFailure" };
             if let Some(process) = table.processes.iter().find(|process| process.pid == pid) {
                 let _ = process.conn.send_message(&Grant::Sticky(error.to_owned()));
             }
         }
         table.resetting.extend(devices);
+        if error == FaultKind::Trap {
+            table.in_reset.insert(pid);
+        }
+    }
+
+    /// The lines of the driver in the kernel's log, as recorded (24).
+    fn report_to_kernel(&self, device: usize, error: FaultKind, named: Option<i32>) {
+        let gpu = &self.gpus[device];
+        let warp = |what: &str| {
+            self.kernel.line(gpu, &format!("13, Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): {what}"));
+            let registers = "ESR 0x518730=0x500000f 0x518734=0x0 0x518728=0x1f81fb60 0x51872c=0x1174";
+            self.kernel.line(gpu, &format!("13, Graphics Exception: {registers}"));
+        };
+        match error {
+            FaultKind::Misaligned => warp("Misaligned Address"),
+            FaultKind::Stack => warp("Out Of Range Address"),
+            _ => {}
+        }
+        self.kernel.line(gpu, &match named {
+            Some(pid) => format!(
+                "31, pid={pid}, name=f, channel 0x0000000e, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_6 faulted @ \
+                 0x0_dead0000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+            ),
+            None => format!("43, pid={}, name=nvidia-cuda-mps, channel 0x0000000a", std::process::id()),
+        });
     }
 
     /// Devices and processes that a fault on a device affects, each in the order of discovery.
@@ -49,13 +78,13 @@ impl Server {
         let mut done = 0;
         while let Some(&device) = devices.get(done) {
             done += 1;
-            for context in table.on_device(device) {
+            for context in in_order(table, device) {
                 self.log(&format_args!(
                     "Client {{PID: {}, Context ID: {}}} on device {device} to be torn down",
                     context.pid, context.number
                 ));
             }
-            for pid in table.on_device(device).map(|context| context.pid) {
+            for pid in in_order(table, device).map(|context| context.pid) {
                 if processes.contains(&pid) {
                     continue;
                 }
@@ -85,4 +114,11 @@ impl Server {
             table.destroyed.insert(device);
         }
     }
+}
+
+/// The contexts on a device in the order of a fault's lists, recorded (23): the first to connect, then from the last on.
+fn in_order(table: &Table, device: usize) -> impl Iterator<Item = &Context> {
+    let mut contexts: Vec<&Context> = table.on_device(device).collect();
+    contexts.get_mut(1..).unwrap_or_default().reverse();
+    contexts.into_iter()
 }

@@ -20,7 +20,7 @@ use rustix::thread::{Uid, set_thread_groups, set_thread_res_uid};
 use super::control::{echoes, log_directory, multiuser, pipe_directory, user};
 use super::envvar;
 use super::kernel::{Kind, MIB, Presence};
-use super::log::{Log, Voice};
+use super::log::{KernelLog, Log, Voice};
 use super::profile::Gpu;
 use super::protocol::{Answer, Hello, Order, Orders, Report};
 use super::wire::Conn;
@@ -91,7 +91,8 @@ fn start(world: &World) -> Option<()> {
     log.line(Voice::Server, &format!("Display Driver version: {driver}"));
     log.line(Voice::Server, &format!("Active Threads Percentage set to {:.1}", orders.percentage));
     log.line(Voice::Server, &format!("Server Priority set to {}", orders.priority));
-    let server = Arc::new(Server::new(log, version, gpus, &orders, control, life));
+    let server =
+        Arc::new(Server::new((log, KernelLog(world.kernel_log())), version, gpus, &orders, control, life));
     for (device, bytes) in &orders.limits {
         server.set_limit(device, *bytes);
     }

@@ -135,8 +135,8 @@ fn gpu(server: &Server, uuid: &str) -> Option<usize> {
 /// Waits for the client's end of the connection to close.
 fn worker(server: &Server, conn: &Conn, pid: i32, number: u32) {
     while let Some((notice, _)) = conn.receive_message::<Notice>() {
-        if let Notice::Fault { context } = notice {
-            server.fault(pid, context);
+        if let Notice::Fault { context, error } = notice {
+            server.fault(pid, context, error);
         }
     }
     if number == 0 { process_left(server, pid) } else { server.context_left(pid, number) }
@@ -159,8 +159,10 @@ impl Server {
         };
         let device = table.contexts.remove(at).device;
         let left = table.on_device(device).count();
+        // Recorded (23, 24) of the culprit of some errors, and of nobody else.
+        let mark = if table.in_reset.remove(&pid) { " Worker is in reset." } else { "" };
         self.log(&format_args!(
-            "Client {{PID: {pid}, Context ID: {number}}} exiting. Number of active client contexts is {left}."
+            "Client {{PID: {pid}, Context ID: {number}}} exiting.{mark} Number of active client contexts is {left}."
         ));
         self.recover(&mut table, device);
         self.left.notify_all();

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::super::log::{Log, Voice};
+use super::super::log::{KernelLog, Log, Voice};
 use super::super::profile::Gpu;
 use super::super::protocol::{ClientRow, Orders};
 use super::super::wire::Conn;
 
 pub(super) struct Server {
     log: Log,
+    pub(super) kernel: KernelLog,
     pub(super) version: u32,
     /// The daemon's GPUs in its order.
     pub(super) gpus: Vec<Gpu>,
@@ -36,6 +37,8 @@ pub(super) struct Table {
     pub(super) resetting: BTreeSet<usize>,
     /// Devices whose server context is gone since a fault.
     pub(super) destroyed: BTreeSet<usize>,
+    /// Processes whose worker is in reset as they exit.
+    pub(super) in_reset: BTreeSet<i32>,
     /// The real server prints who came before, by mistake.
     pub(super) stale: (i32, u32),
 }
@@ -60,7 +63,7 @@ pub(super) struct Context {
 
 impl Server {
     pub(super) fn new(
-        log: Log,
+        (log, kernel): (Log, KernelLog),
         version: u32,
         gpus: Vec<Gpu>,
         orders: &Orders,
@@ -70,6 +73,7 @@ impl Server {
         let table = Table { percentage: orders.percentage, ..Table::default() };
         Self {
             log,
+            kernel,
             version,
             gpus,
             partitioned: orders.partitioned,

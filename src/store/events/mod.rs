@@ -20,6 +20,18 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
     Ok(id)
 }
 
+/// The same for one that may be quiet: then it changes incidents alone, unless it opens a new one, which is written.
+pub async fn append_unless_quiet(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+    now: i64,
+) -> Result<(), StoreError> {
+    if !event.is_quiet || !incidents::change_quietly(&mut *db, event, now).await? {
+        append(db, event, now).await?;
+    }
+    Ok(())
+}
+
 async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
     let mut subject = event.subject();
     let cause = match &event.cause {
@@ -29,7 +41,7 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
     if subject.tenant.is_none()
         && let Some(client) = subject.client
     {
-        subject.tenant = connected_clients::tenant_of(&mut *db, client).await?;
+        subject.tenant = connected_clients::get(&mut *db, client).await?.and_then(|client| client.tenant);
     }
     let subject = &subject;
     let NewEvent { event, .. } = event;

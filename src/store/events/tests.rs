@@ -6,6 +6,7 @@ use crate::domain::event::{
     AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReadyReason,
     OperationFacts, ServerFault,
 };
+use crate::domain::fault::GpuFaultReport;
 use crate::domain::incident::IncidentFilter;
 
 fn daemon(name: &str) -> DaemonName {
@@ -212,7 +213,7 @@ async fn death_is_found_by_each_affected_tenant() {
     let tenant = |name: &str| TenantName::parse(name).expect("a name");
     let lost = |names: &[&str]| {
         let clients =
-            names.iter().map(|name| AffectedClient { pid: 7, client: None, tenant: Some(tenant(name)) });
+            names.iter().map(|name| AffectedClient { tenant: Some(tenant(name)), ..AffectedClient::of(7) });
         let lost = LostWork { clients: clients.collect(), is_uncertain: false };
         (DomainEvent::ServerDied { daemon: daemon("gpu0"), pid: 5, lost }.into(), 1)
     };
@@ -242,10 +243,11 @@ async fn fault_from_log_alone_names_no_tenant() {
     let (_dir, store) = open().await;
     let tenant = TenantName::parse("a").expect("a name");
     let fault = |known_from: KnownFrom| {
-        let clients = vec![AffectedClient { pid: 7, client: None, tenant: Some(tenant.clone()) }];
-        let (reported, affected) = (vec![7], vec![7]);
+        let clients = vec![AffectedClient { tenant: Some(tenant.clone()), ..AffectedClient::of(7) }];
+        let (report, affected) =
+            (GpuFaultReport { named_by_mps: vec![7], ..GpuFaultReport::default() }, vec![7]);
         let (daemon, logged_at) = (daemon("gpu0"), None);
-        let fault = ServerFault { daemon, server: 5, reported, affected, clients, known_from, logged_at };
+        let fault = ServerFault { daemon, server: 5, report, affected, clients, known_from, logged_at };
         (DomainEvent::ServerFault(fault).into(), 1)
     };
     let written =

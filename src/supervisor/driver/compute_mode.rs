@@ -287,7 +287,7 @@ impl ComputeModeControl {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Mutex;
     use std::sync::mpsc;
     use std::time::Duration;
@@ -367,6 +367,7 @@ pub(crate) mod tests {
             },
             prober: Arc::new(crate::gpu::probe::Prober::new(&[])),
             gpu_presence: watch::channel(GpuPresence::default()).0,
+            kernel_log: PathBuf::from("/nonexistent"),
             scopes: Scopes::detect(1),
             runtime_dir: runtime_dir.to_owned(),
             extra_env: Vec::new(),
@@ -378,6 +379,7 @@ pub(crate) mod tests {
             inventory,
             boot_id: "boot".into(),
             check_interval: TIMEOUT,
+            memory_readings: tokio::sync::watch::Sender::new(0),
             poll: TIMEOUT,
             deadline: TIMEOUT,
             grace_s: 1,

@@ -73,6 +73,8 @@ pub(super) struct Driver {
     bypasses: Bypasses,
     /// When processes and GPUs were read last.
     refreshed_at: i64,
+    /// When it was looked at what is around the daemon.
+    looked_at: i64,
     /// How far server.log was read when that was last published.
     read_to: Option<FilePlace>,
     /// The request for a fresh poll that the last poll answers, and why it failed; until it is published.
@@ -159,6 +161,7 @@ impl Driver {
             event_detector,
             bypasses,
             refreshed_at: 0,
+            looked_at: 0,
             read_to,
             read: None,
             incarnation: earlier,

@@ -1,10 +1,15 @@
 //! What a driver publishes of its daemon, and the events of what has changed in that.
 
+use std::time::Duration;
+
 use super::{Driver, layout};
 use crate::domain::FilePlace;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{DaemonStatus, Phase};
+use crate::domain::event::DomainEvent;
+use crate::domain::fault::GpuError;
 use crate::domain::plan::Desired;
+use crate::host::kernel_log::{self, LoggedXid, kernel_address};
 use crate::supervisor::observe::isolation;
 use crate::supervisor::report::conditions::status;
 use crate::supervisor::report::event_detector::Snapshot;
@@ -12,6 +17,12 @@ use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
 
 /// The most processes that a condition names.
 const MOST_NAMED: usize = 4;
+/// How far from a fault's time in server.log the driver's messages of it are.
+const AROUND_FAULT: Duration = Duration::from_secs(2);
+/// A fault whose time is longer ago, by a clock of another zone or a log that was read late, is taken to be of now.
+const LONGEST_DELAY_MS: i64 = 5 * 60 * 1000;
+/// The most messages of the driver that a fault lists.
+const MOST_ERRORS: usize = 16;
 
 impl Driver {
     pub(super) fn publish(&mut self, desired: &Desired) {
@@ -48,9 +59,11 @@ impl Driver {
             polled,
         };
         let mut observations = self.event_detector.detect(&seen, self.logs.server_log_events());
+        self.add_kernel_report(desired, &mut observations);
         self.add_read_position(&mut observations);
         // Before its readiness is published.
         self.hand_out(desired, status.phase);
+        let mut is_new = false;
         // Together with what was read, since a waiter may observe any moment.
         self.observed.send_modify(|observed| {
             if let Some((served, failed)) = read {
@@ -63,9 +76,15 @@ impl Driver {
             }
             layout::log_drift(&desired.name, observed.status.layout.as_ref(), status.layout.as_ref());
             observed.status = status;
-            observed.clients.clone_from(&self.clients);
+            if observed.clients != self.clients {
+                observed.clients.clone_from(&self.clients);
+                is_new = true;
+            }
             (observed.blocker, observed.tried) = (blocker, tried);
         });
+        if is_new {
+            self.context.memory_readings.send_modify(|readings| *readings += 1);
+        }
         // After it is published, so that a client named by an event is already in the list.
         self.context.events.record(DaemonObservations {
             daemon: desired.name.clone(),
@@ -105,6 +124,46 @@ impl Driver {
                 ),
             )
         })
+    }
+
+    /// Adds to a fault what the driver reported of the GPUs at that time.
+    ///
+    /// Read where a fault is reported and not followed: some milliseconds then, against a descriptor and a wakeup for each message.
+    fn add_kernel_report(&self, desired: &Desired, observations: &mut [Observation]) {
+        let faults = observations.iter_mut().filter_map(|observation| match observation {
+            Observation::Event(event) => match &mut event.event {
+                DomainEvent::ServerFault(fault) => Some(fault),
+                _ => None,
+            },
+            _ => None,
+        });
+        for fault in faults {
+            let age = self.now() - fault.logged_at.unwrap_or_else(|| self.now());
+            let age = Duration::from_millis(age.clamp(0, LONGEST_DELAY_MS).unsigned_abs());
+            let presence = self.gpu_presence.borrow();
+            let addresses: Vec<String> =
+                presence.pci_addresses(&desired.gpus).into_iter().map(kernel_address).collect();
+            match kernel_log::xids(&self.context.kernel_log) {
+                Err(error) => {
+                    let log = self.context.kernel_log.display();
+                    fault.report.kernel_log_error = Some(format!("{log} cannot be read: {error}"));
+                }
+                Ok(logged) => {
+                    let is_of_it = |one: &&LoggedXid| {
+                        one.age <= age + AROUND_FAULT
+                            && one.age + AROUND_FAULT >= age
+                            && addresses.contains(&one.pci)
+                    };
+                    let errors =
+                        logged.iter().filter(is_of_it).filter_map(|one| GpuError::parse(&one.report));
+                    for error in errors.take(MOST_ERRORS) {
+                        if !fault.report.gpu_errors.contains(&error) {
+                            fault.report.gpu_errors.push(error);
+                        }
+                    }
+                }
+            }
+        }
     }
 
     /// Adds how far server.log was read, with the events of it, or where it starts over.

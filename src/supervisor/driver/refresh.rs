@@ -9,6 +9,7 @@ use crate::domain::GpuUuid;
 use crate::domain::bypass::Bypass;
 use crate::domain::gpu::GpuProcess;
 use crate::domain::plan::Desired;
+use crate::domain::timings::Timings;
 use crate::host::{self, Identity};
 use crate::mps::process::{PIPE_ENV, check_reachable, is_server};
 use crate::supervisor::observe::signs::living_signs;
@@ -31,8 +32,13 @@ impl Driver {
         if self.follows_bypasses_only() && self.bypasses.is_empty() {
             return i64::MAX;
         }
-        let pause = i64::try_from(self.context.check_interval.as_millis()).unwrap_or(i64::MAX);
+        let pause = self.context.check_interval.min(Timings::duration(self.context.timings.processes_ms));
+        let pause = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
         self.refreshed_at.saturating_add(pause)
+    }
+
+    fn check_interval_ms(&self) -> i64 {
+        i64::try_from(self.context.check_interval.as_millis()).unwrap_or(i64::MAX)
     }
 
     /// Whether the daemon does not run or was not read, so that a process of its GPUs cannot be distinguished from a client.
@@ -71,6 +77,7 @@ impl Driver {
                     }
                 }
             }
+
             let events = if self.follows_bypasses_only() {
                 self.bypasses.follow(&desired.name, bypasses, now)
             } else {
@@ -80,9 +87,10 @@ impl Driver {
                 self.event_detector.emit(event);
             }
         }
-        if self.state.process.is_none() {
+        if self.state.process.is_none() || now < self.looked_at.saturating_add(self.check_interval_ms()) {
             return;
         }
+        self.looked_at = now;
         let control = self.state.process.iter().map(|process| process.identity);
         if control.chain(self.servers()).any(|process| host::process::is_stopped(process.pid)) {
             // A stopped process answers no session: a poll shows that.

@@ -1,16 +1,16 @@
 //! Processes that use a GPU of a daemon outside MPS: no limit holds them. Pure.
 //!
-//! The driver's list of processes is the evidence. One event names those that appeared, also those that are gone by then, one says
-//! that some are gone, and one that all are; processes that come and go all the time make no more than two events a minute, and the
-//! condition always has all. While the daemon does not run, or its clients are not known, those that are known are followed and no others
-//! are taken for one.
+//! The driver's list of processes is the evidence. The incident is open while there are some, whatever is written: for a minute after an event
+//! that names some, further ones are quiet, which change the incident and are not written. Those that came meanwhile, also those that are
+//! gone by then, are named after it, so that processes that come and go all the time make no more than two events a minute. While the
+//! daemon does not run, or its clients are not known, those that are known are followed and no others are taken for one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::DaemonName;
 use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
-use crate::domain::event::DomainEvent;
+use crate::domain::event::{DomainEvent, NewEvent};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 
@@ -29,18 +29,31 @@ pub(crate) struct Bypasses {
     further: usize,
     /// Those that were there when an event named some last.
     reported: BTreeSet<(u32, u64)>,
+    /// Those that the incident has as present.
+    in_incident: BTreeSet<(u32, u64)>,
     /// When that was.
     named_at: Option<i64>,
-    /// Whether the last event says that there are some.
-    announced: bool,
+    /// Whether the last event says that there are some, a quiet one included.
+    announced: Option<Announcement>,
     /// Whether that event is an earlier manager's, and nothing was observed since.
     inherited: bool,
+}
+
+/// How it was said that there are some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Announcement {
+    Written,
+    Quiet,
 }
 
 impl Bypasses {
     /// Those of a daemon of which an earlier manager reported some, or none.
     pub(crate) fn reported(announced: bool) -> Self {
-        Self { announced, inherited: announced, ..Self::default() }
+        Self {
+            announced: announced.then_some(Announcement::Written),
+            inherited: announced,
+            ..Self::default()
+        }
     }
 
     /// Whether there is nothing to follow and nothing to say.
@@ -55,7 +68,7 @@ impl Bypasses {
         daemon: &DaemonName,
         mut now: BTreeMap<Identity, Bypass>,
         at: i64,
-    ) -> Vec<DomainEvent> {
+    ) -> Vec<NewEvent> {
         // Which of them an earlier manager reported is not known.
         if self.inherited {
             return Vec::new();
@@ -70,7 +83,7 @@ impl Bypasses {
         daemon: &DaemonName,
         now: BTreeMap<Identity, Bypass>,
         at: i64,
-    ) -> Vec<DomainEvent> {
+    ) -> Vec<NewEvent> {
         let now: BTreeMap<(u32, u64), Bypass> =
             now.into_iter().map(|(identity, bypass)| ((identity.pid, identity.start_time), bypass)).collect();
         for (process, bypass) in now.iter().filter(|(process, _)| !self.present.contains_key(process)) {
@@ -82,33 +95,45 @@ impl Bypasses {
         }
         self.present = now;
         self.inherited = false;
-        let mut events = Vec::new();
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
-        let some_ended = self.reported.iter().any(|process| !self.present.contains_key(process));
-        let is_new = !self.unnamed.is_empty();
-        if is_new && !quiet {
+        let here: BTreeSet<(u32, u64)> = self.present.keys().copied().collect();
+        let present = || self.present.values().cloned().collect::<Vec<_>>();
+        let appeared: Vec<Bypass> = self
+            .present
+            .iter()
+            .filter(|(key, _)| !self.in_incident.contains(key))
+            .map(|(_, one)| one.clone())
+            .collect();
+        let mut events: Vec<NewEvent> = Vec::new();
+        if !self.unnamed.is_empty() && !quiet {
             let (named, unnamed) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
             let processes = named.into_iter().map(|(_, bypass)| bypass).collect();
-            events.push(DomainEvent::BypassAppeared {
-                daemon: daemon.clone(),
-                processes,
-                unnamed,
-                present: self.present.values().cloned().collect(),
-            });
-            (self.named_at, self.announced) = (Some(at), true);
-            self.reported = self.present.keys().copied().collect();
-        } else if some_ended && !self.present.is_empty() && !quiet {
-            events.push(DomainEvent::BypassChanged {
-                daemon: daemon.clone(),
-                present: self.present.values().cloned().collect(),
-            });
+            let (daemon, present) = (daemon.clone(), present());
+            events.push(DomainEvent::BypassAppeared { daemon, processes, unnamed, present }.into());
             self.named_at = Some(at);
-            self.reported = self.present.keys().copied().collect();
+            self.reported.clone_from(&here);
+            self.announced = (!here.is_empty()).then_some(Announcement::Written).or(self.announced);
+        } else if !here.is_empty() && !quiet && self.reported.iter().any(|process| !here.contains(process)) {
+            events.push(DomainEvent::BypassChanged { daemon: daemon.clone(), present: present() }.into());
+            self.named_at = Some(at);
+            self.reported.clone_from(&here);
+        } else if !appeared.is_empty() {
+            let (daemon, present) = (daemon.clone(), present());
+            let event = DomainEvent::BypassAppeared { daemon, processes: appeared, unnamed: 0, present };
+            events.push(NewEvent { is_quiet: true, ..event.into() });
+            self.announced = self.announced.or(Some(Announcement::Quiet));
+        } else if !here.is_empty() && here != self.in_incident {
+            let event = DomainEvent::BypassChanged { daemon: daemon.clone(), present: present() };
+            events.push(NewEvent { is_quiet: true, ..event.into() });
         }
-        if self.present.is_empty() && std::mem::take(&mut self.announced) {
+        if here.is_empty()
+            && let Some(announced) = self.announced.take()
+        {
             self.reported.clear();
-            events.push(DomainEvent::BypassEnded { daemon: daemon.clone() });
+            let event = DomainEvent::BypassEnded { daemon: daemon.clone() };
+            events.push(NewEvent { is_quiet: announced == Announcement::Quiet, ..event.into() });
         }
+        self.in_incident = here;
         events
     }
 
@@ -156,8 +181,14 @@ mod tests {
         pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass(*pid))).collect()
     }
 
-    fn kinds(events: &[DomainEvent]) -> Vec<EventType> {
-        events.iter().map(DomainEvent::kind).collect()
+    /// The events that are written.
+    fn kinds(events: &[NewEvent]) -> Vec<EventType> {
+        events.iter().filter(|event| !event.is_quiet).map(|event| event.event.kind()).collect()
+    }
+
+    /// Those that change the incident alone.
+    fn quiet(events: &[NewEvent]) -> Vec<EventType> {
+        events.iter().filter(|event| event.is_quiet).map(|event| event.event.kind()).collect()
     }
 
     #[test]
@@ -167,12 +198,16 @@ mod tests {
         let events = bypasses.observe(&name(), listed(&[11, 12]), 1_000);
         assert_eq!(kinds(&events), [EventType::BypassAppeared]);
         assert!(
-            events[0].message().contains("process 11 of uid 7 (train) on GPU-514466a0"),
+            events[0].event.message().contains("process 11 of uid 7 (train) on GPU-514466a0"),
             "{}",
-            events[0].message()
+            events[0].event.message()
         );
         assert!(bypasses.observe(&name(), listed(&[11, 12]), 2_000).is_empty(), "the same ones");
-        assert!(bypasses.observe(&name(), listed(&[12]), 3_000).is_empty(), "one is left");
+        assert_eq!(
+            quiet(&bypasses.observe(&name(), listed(&[12]), 3_000)),
+            [EventType::BypassChanged],
+            "one is left"
+        );
         assert_eq!(kinds(&bypasses.observe(&name(), listed(&[]), 4_000)), [EventType::BypassEnded]);
         assert!(bypasses.observe(&name(), listed(&[]), 5_000).is_empty());
     }
@@ -181,10 +216,15 @@ mod tests {
     fn end_of_some_bypasses_is_reported_throttled() {
         let mut bypasses = Bypasses::default();
         bypasses.observe(&name(), listed(&[11, 12]), 0);
-        assert!(bypasses.observe(&name(), listed(&[12]), 59_999).is_empty(), "within the quiet minute");
+        let within = bypasses.observe(&name(), listed(&[12]), 59_999);
+        assert_eq!(
+            (kinds(&within), quiet(&within)),
+            (vec![], vec![EventType::BypassChanged]),
+            "the quiet minute"
+        );
         let events = bypasses.observe(&name(), listed(&[12]), 60_000);
         assert_eq!(kinds(&events), [EventType::BypassChanged]);
-        assert!(events[0].message().contains("1 is left: process 12"), "{}", events[0].message());
+        assert!(events[0].event.message().contains("1 is left: process 12"), "{}", events[0].event.message());
         assert!(bypasses.observe(&name(), listed(&[12]), 200_000).is_empty(), "once");
         // Those who came say it as well.
         let events = bypasses.observe(&name(), listed(&[13]), 300_000);
@@ -209,9 +249,11 @@ mod tests {
             events.extend(bypasses.observe(&name(), listed(&[100 + round]), i64::from(round) * 1_000));
             events.extend(bypasses.observe(&name(), listed(&[]), i64::from(round) * 1_000 + 500));
         }
-        assert_eq!(events.len(), 20, "two a minute for ten minutes");
+        assert_eq!(kinds(&events).len(), 20, "two a minute for ten minutes");
+        assert_eq!(quiet(&events).len(), 2 * 590, "the incident is open for each");
         // One that came in a quiet minute is named after it.
-        assert!(bypasses.observe(&name(), listed(&[9]), 599_900).is_empty());
+        let within = bypasses.observe(&name(), listed(&[9]), 599_900);
+        assert_eq!((kinds(&within), quiet(&within)), (vec![], vec![EventType::BypassAppeared]));
         let late = bypasses.observe(&name(), listed(&[9]), 700_000);
         assert_eq!(kinds(&late), [EventType::BypassAppeared]);
     }
@@ -221,19 +263,19 @@ mod tests {
         let mut bypasses = Bypasses::default();
         bypasses.observe(&name(), listed(&[11]), 0);
         bypasses.observe(&name(), listed(&[]), 1_000);
-        assert!(bypasses.observe(&name(), listed(&[12]), 8_000).is_empty());
-        assert!(bypasses.observe(&name(), listed(&[]), 16_000).is_empty());
+        assert_eq!(quiet(&bypasses.observe(&name(), listed(&[12]), 8_000)), [EventType::BypassAppeared]);
+        assert_eq!(quiet(&bypasses.observe(&name(), listed(&[]), 16_000)), [EventType::BypassEnded]);
         assert!(!bypasses.is_empty(), "it is still to be named");
         let events = bypasses.observe(&name(), listed(&[]), 60_000);
-        assert_eq!(kinds(&events), [EventType::BypassAppeared, EventType::BypassEnded]);
+        assert_eq!(kinds(&events), [EventType::BypassAppeared], "its end was no news");
         assert!(
-            events[0].message().contains("that has ended used")
-                && events[0].message().contains("process 12 of uid 7"),
+            events[0].event.message().contains("that has ended used")
+                && events[0].event.message().contains("process 12 of uid 7"),
             "{}",
-            events[0].message()
+            events[0].event.message()
         );
         let shown = Details::Process { pid: 12, uid: Some(7) };
-        assert_eq!(events[0].details(), Some(shown));
+        assert_eq!(events[0].event.details(), Some(shown));
         assert!(bypasses.is_empty());
         assert!(bypasses.observe(&name(), listed(&[]), 200_000).is_empty());
     }
@@ -247,7 +289,7 @@ mod tests {
         }
         assert_eq!((bypasses.unnamed.len(), bypasses.further), (UNNAMED, 1_000 - UNNAMED));
         let events = bypasses.observe(&name(), listed(&[]), 60_000);
-        assert!(events[0].message().ends_with("and 996 more"), "{}", events[0].message());
+        assert!(events[0].event.message().ends_with("and 996 more"), "{}", events[0].event.message());
     }
 
     #[test]
@@ -259,7 +301,7 @@ mod tests {
         assert!(!bypasses.is_empty());
         let events = bypasses.follow(&name(), listed(&[13]), 2_000);
         assert_eq!(kinds(&events), [EventType::BypassEnded]);
-        assert!(events[0].message().contains("have ended"), "{}", events[0].message());
+        assert!(events[0].event.message().contains("have ended"), "{}", events[0].event.message());
         assert!(bypasses.is_empty());
     }
 }

@@ -13,19 +13,33 @@ use crate::supervisor::reconcile::daemon::Blocker;
 /// The GPUs that the driver listed last, and whether each is in MIG mode; empty of meaning before the first list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuPresence {
-    mig: Option<BTreeMap<GpuUuid, bool>>,
+    listed: Option<BTreeMap<GpuUuid, ListedGpu>>,
+}
+
+/// What is known of a GPU that is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ListedGpu {
+    mig: bool,
+    pci_bus_id: Option<String>,
 }
 
 impl GpuPresence {
     /// What the driver lists now.
     pub fn of(gpus: &[Gpu]) -> Self {
         let listed = gpus.iter().filter(|gpu| gpu.present);
-        Self { mig: Some(listed.map(|gpu| (gpu.uuid.clone(), gpu.mig_enabled)).collect()) }
+        let facts = |gpu: &Gpu| ListedGpu { mig: gpu.mig_enabled, pci_bus_id: gpu.pci_bus_id.clone() };
+        Self { listed: Some(listed.map(|gpu| (gpu.uuid.clone(), facts(gpu))).collect()) }
     }
 
     /// The GPUs that the driver listed; `None` before its first list.
     pub fn present(&self) -> Option<BTreeSet<GpuUuid>> {
-        self.mig.as_ref().map(|listed| listed.keys().cloned().collect())
+        self.listed.as_ref().map(|listed| listed.keys().cloned().collect())
+    }
+
+    /// The PCI addresses of these GPUs, as NVML writes them.
+    pub(crate) fn pci_addresses(&self, gpus: &[GpuUuid]) -> Vec<&str> {
+        let listed = self.listed.iter().flatten().filter(|(uuid, _)| gpus.contains(uuid));
+        listed.filter_map(|(_, gpu)| gpu.pci_bus_id.as_deref()).collect()
     }
 
     /// Sends all drivers what the driver lists now, if it is another list.
@@ -39,8 +53,8 @@ impl GpuPresence {
 
     /// What of this keeps a daemon from its GPUs.
     pub(crate) fn blocker(&self, desired: &Desired) -> Option<Blocker> {
-        let mig = self.mig.as_ref()?;
-        desired.gpus.iter().find_map(|uuid| match mig.get(uuid) {
+        let listed = self.listed.as_ref()?;
+        desired.gpus.iter().find_map(|uuid| match listed.get(uuid).map(|gpu| gpu.mig) {
             None => Some(Blocker {
                 reason: ConditionReason::GpuMissing,
                 message: format!(

@@ -26,6 +26,10 @@ pub(crate) struct ServerLogEvents {
     since: Option<i64>,
     /// Clients that the log reports and no poll has listed yet, by process ID.
     came: BTreeMap<u32, ArrivedClient>,
+    /// When clients connected, by process ID, until a poll has listed them.
+    connected_at: BTreeMap<u32, i64>,
+    /// Servers with processes whose worker was in reset as they exited.
+    in_reset: BTreeSet<(u32, u32)>,
     /// Processes that their server has logged as gone: they left while it lived.
     disconnected: BTreeSet<u32>,
     /// Whether goodbyes may have been missed since the last poll that listed all clients.
@@ -62,8 +66,8 @@ pub(crate) struct LoggedRefusal {
 /// A fatal GPU error.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LoggedFault {
-    /// Whom MPS blames.
-    pub(crate) reported: BTreeSet<u32>,
+    /// Whom MPS names, which is no evidence.
+    pub(crate) named: BTreeSet<u32>,
     /// Whose work is lost.
     pub(crate) affected: BTreeSet<u32>,
     /// Whether the list of those has come to its last part, which names each of them.
@@ -75,7 +79,7 @@ pub(crate) struct LoggedFault {
 impl LoggedFault {
     /// Whether it is about this process.
     pub(crate) fn names(&self, pid: u32) -> bool {
-        self.affected.contains(&pid) || self.reported.contains(&pid)
+        self.affected.contains(&pid) || self.named.contains(&pid)
     }
 }
 
@@ -100,6 +104,9 @@ impl ServerLogEvents {
         match &record.event {
             LogEvent::ClientConnected(client) => {
                 self.disconnected.remove(&client.pid);
+                if let Some(at) = at.filter(|_| self.connected_at.len() < DISCONNECTS) {
+                    self.connected_at.entry(client.pid).or_insert(at);
+                }
                 if self.came.len() < KEPT {
                     let new = ArrivedClient { server, at, polls: 0, works: false };
                     self.came.entry(client.pid).or_insert(new).works |= client.context > 0;
@@ -129,9 +136,17 @@ impl ServerLogEvents {
             }
             LogEvent::FatalError(client) => {
                 if let Some(fault) = self.fault(server) {
-                    fault.reported.insert(client.pid);
+                    fault.named.insert(client.pid);
                     fault.at = fault.at.or(at);
                 }
+            }
+            LogEvent::HandlingFault => {
+                if let Some(fault) = self.fault(server) {
+                    fault.at = fault.at.or(at);
+                }
+            }
+            LogEvent::ContextExited { client, in_reset: true, .. } if self.in_reset.len() < KEPT => {
+                self.in_reset.insert((server, client.pid));
             }
             LogEvent::TornDownOnDevice { client, .. } | LogEvent::TornDownWithProcess { client, .. } => {
                 self.lost(server, client.pid);
@@ -214,9 +229,24 @@ impl ServerLogEvents {
         self.missed_disconnects
     }
 
-    /// Forgets goodbyes but those of processes of which more is to be reported.
+    /// Forgets goodbyes but those of processes of which more is to be reported, and when those connected that polls list.
     pub(crate) fn forget_disconnected(&mut self, known: impl Fn(u32) -> bool) {
         self.disconnected.retain(|pid| known(*pid));
+        let came = &self.came;
+        self.connected_at.retain(|pid, _| came.contains_key(pid));
+    }
+
+    /// When a process connected that polls have not listed before.
+    pub(crate) fn connected_at(&self, pid: u32) -> Option<i64> {
+        self.connected_at.get(&pid).copied()
+    }
+
+    /// Takes the servers and processes whose worker was in reset, once the fault before it is reported.
+    pub(crate) fn take_in_reset(&mut self, is_reported: impl Fn(u32) -> bool) -> BTreeSet<(u32, u32)> {
+        let faults = &self.faults;
+        self.in_reset
+            .extract_if(.., |(server, _)| !faults.contains_key(server) && is_reported(*server))
+            .collect()
     }
 
     /// Processes at work in this server that no poll has listed yet.
@@ -335,7 +365,7 @@ mod tests {
             ],
         );
         let fault = server_log.take_fault(1115).expect("a fault");
-        assert_eq!((fault.reported, fault.affected), (BTreeSet::from([668]), BTreeSet::from([669, 670])));
+        assert_eq!((fault.named, fault.affected), (BTreeSet::from([668]), BTreeSet::from([669, 670])));
         assert!(!fault.is_complete && fault.at.is_some() && server_log.faulty_servers().is_empty());
     }
 }

@@ -118,6 +118,7 @@ impl ScriptedHost {
                 &world,
             ),
             check_interval: CHECK_INTERVAL,
+            memory_readings: tokio::sync::watch::Sender::new(0),
             poll: POLL_INTERVAL,
             deadline: DEADLINE,
             grace_s: 7,

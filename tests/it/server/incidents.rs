@@ -94,14 +94,22 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     let fault = incident(&host, "gpu_fault", |one| recovered(one) && one["affected"][0].is_object());
     assert_eq!(affected(&fault), sorted(&[&victim, &culprit]), "{fault}");
     assert_eq!((&fault["unaffected"], &fault["severity"]), (&json!(0), &json!("error")), "{fault}");
-    assert_eq!(fault["suspected"].as_array().expect("suspects").len(), 1, "{fault}");
+    assert_eq!(
+        fault["suspected"],
+        json!([]),
+        "that MPS names the one who connected first says nothing: {fault}"
+    );
+    assert_eq!(fault["fault"]["named_by_mps"], json!([victim.pid()]), "{fault}");
     culprit.ended();
     let said =
         ["was opened", "has ended"].map(|what| format!("incident {} (gpu_fault) {what}: ", fault["id"]));
     eventually("the log has both", || said.iter().all(|said| host.log().contains(said)).then_some(()));
     let shown = host.cli(&["incident", "get", &fault["id"].to_string()]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    for part in ["reported by MPS, not certain", "Affected:", "Recovered:", "What to do:", "GPU 0 (GPU-"] {
+    let last = format!("Affected:    process {} of demo: simulated-mps, uid 0, 145 MiB, ", culprit.pid());
+    let parts =
+        [last.as_str(), "hint: connected last, ", "no evidence: server.log names it", "Xid 31: memory fault"];
+    for part in parts.into_iter().chain(["Recovered:", "What to do:", "GPU 0 (GPU-"]) {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     let beginning = format!(" {}: gpu0 had a fatal GPU error", fault["id"]);
@@ -126,6 +134,58 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     assert!(acknowledged.status.success(), "{}", stderr_of(&acknowledged));
     assert!(!page(&host, "/").contains("View incident"), "it recovered, and was acknowledged");
     assert!(!names_it(&["daemon", "get", "gpu0"]));
+}
+
+/// Three clients of four kinds of faults, the culprit the last, the first and in between.
+#[test]
+fn evidence_of_faults_suspects_no_innocent() {
+    let host = Host::ready();
+    let kinds = [
+        ("trap", 1, vec!["Xid 43"]),
+        ("misaligned", 0, vec!["Xid 13: Misaligned Address (GPC 1, TPC 3, SM 0)", "Xid 43"]),
+        ("stack", 2, vec!["Xid 13: Out Of Range Address (GPC 1, TPC 3, SM 0)", "Xid 43"]),
+        (
+            "address",
+            2,
+            vec!["Xid 31: memory fault of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE at 0x0_dead0000 (GPC 1)"],
+        ),
+    ];
+    for (number, (kind, place, errors)) in (1..).zip(kinds) {
+        let clients: Vec<Client> = (0..3)
+            .map(|at| {
+                let faults = ["--spin", "600", "--fault-after", "2", "--fault-kind", kind];
+                let words: &[&str] = if at == place { &faults } else { &["--spin", "600"] };
+                let client =
+                    Client::start(host.client_command(if at == 1 { "demo" } else { "batch" }, words));
+                host.listed(client.pid());
+                client
+            })
+            .collect();
+        let is_it = |one: &Value| recovered(one) && one["id"] == number && one["affected"][2].is_object();
+        let fault = incident(&host, "gpu_fault", is_it);
+        assert_eq!(affected(&fault), sorted(&[&clients[0], &clients[1], &clients[2]]), "{fault}");
+        let suspected: Vec<&Value> =
+            fault["suspected"].as_array().expect("suspects").iter().map(|one| &one["pid"]).collect();
+        if kind == "trap" {
+            assert_eq!(suspected, [&json!(clients[place].pid())], "{fault}");
+            assert_eq!(fault["affected"][0]["pid"], clients[place].pid(), "it stands first: {fault}");
+        } else {
+            assert!(suspected.is_empty(), "{kind}: {fault}");
+        }
+        let seen = fault["fault"]["gpu_errors"].as_array().expect("errors").len();
+        assert_eq!(seen, errors.len(), "{kind}: {fault}");
+        let shown = host.cli(&["incident", "get", &fault["id"].to_string()]);
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let console = page(&host, &format!("/incidents/{}", fault["id"]));
+        for error in errors {
+            assert!(shown.contains(error) && console.contains(error), "{kind}: {error}: {shown}");
+        }
+        let presence = format!("its tenant was there in {number} of this GPU's last {number} faults");
+        assert_eq!(shown.contains(&presence), number > 1, "{shown}");
+        for mut client in clients {
+            client.ended();
+        }
+    }
 }
 
 #[test]
@@ -279,6 +339,30 @@ fn process_outside_mps_is_an_incident() {
     let over = incident(&host, "bypass", recovered);
     assert_eq!(over["id"], open["id"]);
     assert_eq!(host.cli(&["incident", "list", "--open"]).status.code(), Some(0));
+}
+
+/// Three that come and go within the minute in which one event is written of them.
+#[test]
+fn each_bypass_has_its_incident_open() {
+    let host = Host::ready();
+    for round in 1..=3 {
+        let mut command = host.client_command("demo", &["--spin", "600"]);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
+        let outside = Client::start(command);
+        let open = incident(&host, "bypass", |one| one["state"] == "open" && one["occurrences"] == round);
+        let suspected = open["suspected"].as_array().expect("suspects");
+        let present: Vec<&Value> = suspected.iter().filter(|one| one["has_ended"] == false).collect();
+        assert_eq!(present.len(), 1, "{open}");
+        assert_eq!(present[0]["pid"], outside.pid(), "{open}");
+        drop(outside);
+        let over = incident(&host, "bypass", |one| recovered(one) && one["occurrences"] == round);
+        assert_eq!(over["id"], open["id"], "{over}");
+    }
+    let written = host.api().get("/api/v1/events?type=bypass.").ok()["items"].clone();
+    let mut kinds: Vec<&str> =
+        written.as_array().expect("items").iter().filter_map(|one| one["type"].as_str()).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["bypass.appeared", "bypass.ended"], "two events a minute");
 }
 
 #[test]

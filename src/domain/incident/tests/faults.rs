@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// A fault at 10 s that is open, of clients that connected at these times.
+pub(in super::super) fn fault_incident(clients_at: &[(u32, Option<i64>)]) -> Incident {
+    let pids: Vec<u32> = clients_at.iter().map(|(pid, _)| *pid).collect();
+    let mut journal = Journal { at: 10_000, ..Journal::default() };
+    journal.write(&fault(5, &[], &pids, KnownFrom::Poll));
+    let mut incident = journal.only().clone();
+    for (client, (_, at)) in incident.affected.iter_mut().zip(clients_at) {
+        client.connected_at = *at;
+    }
+    incident
+}
+
 #[test]
 fn fault_and_its_server_death_are_one_incident() {
     let mut journal = Journal { connected: vec![id(2), id(3), id(8)], ..Journal::default() };
@@ -9,7 +21,7 @@ fn fault_and_its_server_death_are_one_incident() {
     let open = journal.only();
     assert_eq!(
         open.summary(),
-        "gpu0 has a fatal GPU error, which MPS attributes to process 3 of web, and accepts no new clients; 2 clients of demo and web \
+        "gpu0 has a fatal GPU error and accepts no new clients; 2 clients of demo and web \
          lost their work; 1 other client kept its work"
     );
     assert!(open.remedy().contains("While the fault is open"));
@@ -54,7 +66,7 @@ fn fault_over_before_poll_lasts_from_log_line() {
     assert_eq!((over.opened_at, over.recovered_at), (9_999_700, Some(10_000_000)));
     assert_eq!(
         over.summary(),
-        "gpu0 had a fatal GPU error, which MPS attributes to process 3 of web, and accepted clients again after 0.3 s; 2 clients of demo \
+        "gpu0 had a fatal GPU error and accepted clients again after 0.3 s; 2 clients of demo \
          and web lost their work; 1 other client kept its work"
     );
     assert_eq!(over.tenants(), [tenant("demo"), tenant("web")]);
@@ -96,4 +108,16 @@ fn fault_without_names_takes_those_who_leave() {
     journal.write_because(&DomainEvent::ClientLeft(left(4)), Some(EventType::ServerFault));
     journal.write_because(&DomainEvent::ClientLeft(left(6)), None);
     assert_eq!((pids(journal.only()), journal.only().unaffected), (vec![4], None));
+}
+
+#[test]
+fn mark_on_exit_belongs_to_the_fault() {
+    let mut journal = Journal::default();
+    journal.write(&fault(5, &[2], &[2, 3], KnownFrom::ServerLogAndPoll));
+    let mark = |server, pid| DomainEvent::ClientInReset { daemon: daemon("gpu0"), server, pid };
+    for (server, pid) in [(6, 3), (5, 4), (5, 3)] {
+        journal.write(&mark(server, pid));
+    }
+    let marked: Vec<u32> = journal.only().suspected().iter().map(|one| one.pid).collect();
+    assert_eq!((marked, journal.only().events.len()), (vec![3], 2));
 }

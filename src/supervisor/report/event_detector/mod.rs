@@ -18,7 +18,8 @@ use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
 use crate::domain::event::{
-    ClientRefusal, DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent, NotReadyReason,
+    AffectedClient, ClientRefusal, DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent,
+    NotReadyReason,
 };
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
@@ -53,13 +54,12 @@ pub(crate) struct EventDetector {
     layout_found: bool,
     /// Whether an earlier manager reported that the layout is not as it should be.
     layout_is_reported: bool,
-    /// Each with its server, once it was seen there.
-    clients: BTreeMap<ClientId, Option<u32>>,
+    clients: BTreeMap<ClientId, TrackedClient>,
     /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
     /// the next poll shows, or that line was missed.
     vanished: BTreeSet<ClientId>,
     /// Those that left last: a fault that ended them may be known only now, and for as long as its event waits.
-    left: Vec<ClientId>,
+    left: BTreeMap<ClientId, TrackedClient>,
     servers: BTreeMap<(u32, u64), ServerStatus>,
     /// Servers that died, until their last client is gone.
     dead: BTreeSet<u32>,
@@ -78,6 +78,41 @@ pub(crate) struct EventDetector {
     observations: Vec<Observation>,
 }
 
+/// What was seen last of a client.
+#[derive(Debug, Clone, Copy, Default)]
+struct TrackedClient {
+    /// Its server, once it was seen there.
+    server: Option<u32>,
+    started_at: Option<i64>,
+    /// By server.log.
+    connected_at: Option<i64>,
+    /// What it held on all GPUs, before its work was lost.
+    memory: Option<u64>,
+}
+
+impl TrackedClient {
+    fn of(client: &ClientFacts) -> Self {
+        let held: Vec<u64> = client.memory.iter().filter_map(|(_, bytes)| *bytes).collect();
+        Self {
+            server: Some(client.server),
+            started_at: Some(client.since),
+            connected_at: None,
+            memory: (!held.is_empty()).then(|| held.iter().sum()),
+        }
+    }
+
+    /// The client of which this was seen, as one that lost its work.
+    fn affected(self, client: ClientId) -> AffectedClient {
+        AffectedClient {
+            client: Some(client),
+            started_at: self.started_at,
+            connected_at: self.connected_at,
+            memory: self.memory,
+            ..AffectedClient::of(client.pid)
+        }
+    }
+}
+
 /// What was reported a layout.
 #[derive(Debug, Default)]
 struct ReportedLayout {
@@ -93,7 +128,7 @@ impl EventDetector {
     pub(crate) fn of(clients: impl IntoIterator<Item = ClientId>, layout_is_reported: bool) -> Self {
         Self {
             layout_is_reported,
-            clients: clients.into_iter().map(|client| (client, None)).collect(),
+            clients: clients.into_iter().map(|client| (client, TrackedClient::default())).collect(),
             ..Self::default()
         }
     }
@@ -235,8 +270,11 @@ impl EventDetector {
         if status.effective.is_none() && !has_no_process {
             return;
         }
-        let now: BTreeMap<ClientId, Option<u32>> =
-            seen.clients.iter().map(|client| (client.id, Some(client.server))).collect();
+        let now: BTreeMap<ClientId, TrackedClient> = seen
+            .clients
+            .iter()
+            .map(|client| (client.id, self.tracked(client, server_log, server_ends)))
+            .collect();
         let pids: BTreeSet<u32> = self.clients.keys().chain(now.keys()).map(|client| client.pid).collect();
         if seen.polled {
             server_log.polled(&now.keys().map(|client| client.pid).collect());
@@ -248,7 +286,8 @@ impl EventDetector {
         if self.faulty.is_empty() {
             self.left.clear();
         }
-        for (client, server) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
+        for (client, tracked) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
+            let server = tracked.server;
             let end = server.and_then(|server| server_ends.get(&server));
             let cause = match status.phase {
                 Phase::Stopped => Some(EventType::DaemonStopped),
@@ -260,11 +299,11 @@ impl EventDetector {
                 server.is_some() && end.is_none() && !has_no_process && status.phase != Phase::Stopping;
             let is_first = !seen.polled || !self.vanished.contains(client);
             if is_open && is_first && !server_log.has_disconnected(client.pid) {
-                waits.insert(*client, *server);
+                waits.insert(*client, *tracked);
                 continue;
             }
             self.observations.push(Observation::ClientLeft(*client, cause));
-            self.left.push(*client);
+            self.left.insert(*client, *tracked);
         }
         for client in seen.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
             self.observations.push(Observation::ClientArrived(Box::new(client.clone())));
@@ -274,6 +313,10 @@ impl EventDetector {
         self.clients.extend(waits);
         let known: BTreeSet<u32> = self.clients.keys().map(|client| client.pid).collect();
         server_log.forget_disconnected(|pid| known.contains(&pid));
+        for (server, pid) in server_log.take_in_reset(|server| !self.faulty.contains_key(&server)) {
+            let daemon = seen.desired.name.clone();
+            self.emit(DomainEvent::ClientInReset { daemon, server, pid });
+        }
         for refusal in server_log.take_refused() {
             self.emit(DomainEvent::ClientRefused(ClientRefusal {
                 daemon: seen.desired.name.clone(),
@@ -288,6 +331,24 @@ impl EventDetector {
         if server_log.take_missed() {
             let daemon = seen.desired.name.clone();
             self.emit(DomainEvent::EventsLost(LostEvents::LinesMissed { daemon }));
+        }
+    }
+
+    /// What is known of a client that is listed now: once its work is lost, what it held before.
+    fn tracked(
+        &self,
+        client: &ClientFacts,
+        server_log: &ServerLogEvents,
+        server_ends: &BTreeMap<u32, ServerEnd>,
+    ) -> TrackedClient {
+        let (now, before) = (TrackedClient::of(client), self.clients.get(&client.id));
+        let is_lost = server_ends.contains_key(&client.server);
+        let memory = before.and_then(|before| before.memory);
+        TrackedClient {
+            connected_at: before
+                .map_or_else(|| server_log.connected_at(client.id.pid), |before| before.connected_at),
+            memory: memory.filter(|_| is_lost).or(now.memory).or(memory),
+            ..now
         }
     }
 

@@ -2,10 +2,10 @@
 //!
 //! Who lost work is what MPS reported at the time, and who was connected when a process died; whatever leaves first changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::server_end::ServerEnd;
-use super::{EventDetector, Snapshot};
+use super::{EventDetector, Snapshot, TrackedClient};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::condition::ConditionReason;
@@ -13,6 +13,7 @@ use crate::domain::daemon::{Phase, Server, ServerStatus};
 use crate::domain::event::{
     AffectedClient, DaemonDeath, DomainEvent, EventTrigger, EventType, KnownFrom, LostWork, ServerFault,
 };
+use crate::domain::fault::GpuFaultReport;
 use crate::domain::wedge::ReplacedProcess;
 use crate::supervisor::report::diagnosis::Diagnosis;
 use crate::supervisor::report::server_log_events::{LoggedFault, ServerLogEvents};
@@ -46,18 +47,20 @@ impl EventDetector {
             ConditionReason::QuitByOthers => DaemonDeath::ForeignQuit,
             _ => DaemonDeath::Unexplained,
         };
-        let connected = self.clients.keys().filter(|client| !server_log.has_disconnected(client.pid));
-        let clients = connected.map(|client| affected_client(*client)).collect();
+        let connected = self.clients.iter().filter(|(client, _)| !server_log.has_disconnected(client.pid));
+        let clients = connected.map(|(client, tracked)| tracked.affected(*client)).collect();
         let lost = LostWork { clients, is_uncertain: server_log.has_missed_disconnects() };
         self.emit(DomainEvent::DaemonDied { daemon: daemon.clone(), pid, why, lost });
     }
 
     /// What is known of a client by its process ID.
     fn affected_client(&self, pid: u32, listed: &[ClientFacts]) -> AffectedClient {
-        let listed = listed.iter().map(|client| client.id);
-        let mut known = self.clients.keys().copied().chain(listed).chain(self.left.iter().copied());
-        let client = known.find(|client| client.pid == pid);
-        AffectedClient { pid, client, tenant: None }
+        let listed = listed.iter().map(|client| (client.id, TrackedClient::of(client)));
+        let tracked =
+            [&self.clients, &self.left].map(|tracked| tracked.iter().map(|(id, tracked)| (*id, *tracked)));
+        let [here, left] = tracked;
+        let client = here.chain(listed).chain(left).find(|(client, _)| client.pid == pid);
+        client.map_or_else(|| AffectedClient::of(pid), |(client, tracked)| tracked.affected(client))
     }
 
     /// Returns the ends and faults of servers that may have cost clients their connection.
@@ -108,8 +111,8 @@ impl EventDetector {
             else {
                 continue;
             };
-            let here = |of: Option<u32>| of.is_none_or(|of| of == server);
-            let were_listed = self.clients.iter().any(|(client, of)| here(*of) && fault.names(client.pid));
+            let here = |of: &TrackedClient| of.server.is_none_or(|of| of == server);
+            let were_listed = self.clients.iter().any(|(client, of)| here(of) && fault.names(client.pid));
             let is_listed = seen.clients.iter().any(|client| fault.names(client.id.pid));
             if is_listed && !doubtful.remove(&server) {
                 self.doubtful.insert(server);
@@ -166,15 +169,17 @@ impl EventDetector {
         seen: &Snapshot<'_>,
         server_log: &ServerLogEvents,
     ) -> Vec<AffectedClient> {
-        let reported = self.clients.iter().filter(|(_, of)| **of == Some(server)).map(|(client, _)| *client);
-        let listed = seen.clients.iter().filter(|client| client.server == server).map(|client| client.id);
-        let known: BTreeSet<ClientId> = reported.chain(listed).collect();
-        let known: Vec<ClientId> =
-            known.into_iter().filter(|client| !server_log.has_disconnected(client.pid)).collect();
+        let listed = seen.clients.iter().filter(|client| client.server == server);
+        let mut known: BTreeMap<ClientId, TrackedClient> =
+            listed.map(|client| (client.id, TrackedClient::of(client))).collect();
+        known.extend(
+            self.clients.iter().filter(|(_, of)| of.server == Some(server)).map(|(id, of)| (*id, *of)),
+        );
+        known.retain(|client, _| !server_log.has_disconnected(client.pid));
         let unlisted =
-            server_log.unlisted(server).filter(|pid| known.iter().all(|client| client.pid != *pid));
-        let unlisted = unlisted.map(|pid| AffectedClient { pid, client: None, tenant: None });
-        known.iter().map(|client| affected_client(*client)).chain(unlisted).collect()
+            server_log.unlisted(server).filter(|pid| known.keys().all(|client| client.pid != *pid));
+        let unlisted = unlisted.map(AffectedClient::of);
+        known.iter().map(|(client, tracked)| tracked.affected(*client)).chain(unlisted).collect()
     }
 
     /// Reports what is new of a server that is listed.
@@ -224,7 +229,7 @@ impl EventDetector {
     /// Forgets dead servers once no event about their clients is left to write.
     pub(super) fn forget_servers(&mut self, seen: &Snapshot<'_>) {
         let (clients, servers) = (&self.clients, &self.servers);
-        self.dead.retain(|server| clients.values().any(|of| *of == Some(*server)));
+        self.dead.retain(|server| clients.values().any(|of| of.server == Some(*server)));
         self.killed
             .retain(|pid| servers.keys().any(|(server, _)| server == pid) || seen.status.pid == Some(*pid));
     }
@@ -234,15 +239,14 @@ impl EventDetector {
         self.emit(DomainEvent::ServerFault(ServerFault {
             daemon: seen.desired.name.clone(),
             server,
-            reported: fault.reported.iter().copied().collect(),
+            report: GpuFaultReport {
+                named_by_mps: fault.named.iter().copied().collect(),
+                ..GpuFaultReport::default()
+            },
             affected: fault.affected.iter().copied().collect(),
             clients,
             known_from,
             logged_at: fault.at,
         }));
     }
-}
-
-fn affected_client(client: ClientId) -> AffectedClient {
-    AffectedClient { pid: client.pid, client: Some(client), tenant: None }
 }

@@ -494,7 +494,7 @@ fn fault_event_names_its_source() {
     let read_record = |server_log: &mut ServerLogEvents| read_record(server_log, &[FAULT, STICKY, "5"]);
     let from = |observations: &[Observation]| match &observations[0] {
         Observation::Event(event) => match event.event.details() {
-            Some(Details::Fault { known_from, reported, .. }) => (known_from, reported),
+            Some(Details::Fault { known_from, report, .. }) => (known_from, report.named_by_mps),
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),

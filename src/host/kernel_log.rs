@@ -1,0 +1,103 @@
+//! The errors of NVIDIA's driver in the kernel's log (Xid).
+//!
+//! ```text
+//! 4,1020,52012345,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train, Ch 00000008, intr 00000000. MMU Fault: …
+//! ```
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::time::{ClockId, clock_gettime};
+
+/// The kernel's own.
+pub const KERNEL_LOG: &str = "/dev/kmsg";
+/// The kernel's messages are at most so long together, by default some hundred KiB.
+const LONGEST: usize = 4 << 20;
+
+/// An error that the driver reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoggedXid {
+    /// How long ago.
+    pub age: Duration,
+    /// The GPU's PCI address as the kernel writes it: `0000:06:00`.
+    pub pci: String,
+    /// What follows that: the number of the error and the driver's words.
+    pub report: String,
+}
+
+/// The errors that the kernel's log has, oldest first.
+pub fn xids(log: &Path) -> io::Result<Vec<LoggedXid>> {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0));
+    Ok(messages(log)?.lines().filter_map(|line| xid(line, now)).collect())
+}
+
+fn xid(line: &str, now: Duration) -> Option<LoggedXid> {
+    let (head, rest) = line.split_once(";NVRM: Xid (PCI:")?;
+    let (pci, report) = rest.split_once("): ")?;
+    let at = Duration::from_micros(head.split(',').nth(2)?.parse().ok()?);
+    Some(LoggedXid { age: now.saturating_sub(at), pci: pci.to_owned(), report: report.to_owned() })
+}
+
+/// A PCI address of NVML, as `00000000:06:00.0`, as the kernel writes it.
+pub fn kernel_address(pci_bus_id: &str) -> String {
+    let without_function = pci_bus_id.rsplit_once('.').map_or(pci_bus_id, |(address, _)| address);
+    let start = without_function.len().saturating_sub("0000:06:00".len());
+    without_function.get(start..).unwrap_or_default().to_lowercase()
+}
+
+/// The messages that are kept, without waiting for further ones.
+fn messages(log: &Path) -> io::Result<String> {
+    let mut file = fs::File::options()
+        .read(true)
+        .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default())
+        .open(log)?;
+    let (mut all, mut one) = (Vec::new(), vec![0; 8192]);
+    while all.len() < LONGEST {
+        match file.read(&mut one) {
+            Ok(0) => break,
+            // One message each.
+            Ok(length) => all.extend_from_slice(&one[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            // Overwritten before it was read: the next one is read.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(String::from_utf8_lossy(&all).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_the_kernel_does() {
+        for (nvml, kernel) in [
+            ("00000000:06:00.0", "0000:06:00"),
+            ("00000001:0A:00.0", "0001:0a:00"),
+            ("0000:06:00.0", "0000:06:00"),
+            ("short", "short"),
+        ] {
+            assert_eq!(kernel_address(nvml), kernel);
+        }
+    }
+
+    #[test]
+    fn errors_are_found_among_other_messages() {
+        let now = Duration::from_secs(60);
+        let line = "4,1020,52012345,-;NVRM: Xid (PCI:0000:06:00): 31, pid=5337, name=train";
+        let read = xid(line, now).expect("an error");
+        assert_eq!((read.pci.as_str(), read.report.as_str()), ("0000:06:00", "31, pid=5337, name=train"));
+        assert_eq!(read.age, Duration::from_micros(60_000_000 - 52_012_345));
+        for other in
+            ["", "6,1,2,-;usb 1-1: new device", "4,1,x,-;NVRM: Xid (PCI:0000:06:00): 31", " SUBSYSTEM=pci"]
+        {
+            assert_eq!(xid(other, now), None, "{other}");
+        }
+    }
+}

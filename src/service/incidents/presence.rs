@@ -1,0 +1,63 @@
+//! How often the clients of a tenant were on a GPU, when it faulted and when it did not.
+
+use std::collections::BTreeMap;
+
+use crate::domain::TenantName;
+use crate::domain::event::AffectedClient;
+use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
+use crate::domain::incident::{Incident, IncidentFilter, IncidentKind, TenantPresence};
+use crate::service::{Backend, ServiceError};
+use crate::store;
+
+/// The last faults of a GPU that are looked at.
+const FAULTS: i64 = 10;
+
+/// What is known of the tenants on the GPU of a fault.
+#[derive(Debug, Default)]
+pub(super) struct PresenceOnGpu {
+    faults: Vec<Incident>,
+    moments: BTreeMap<TenantName, u32>,
+    of_moments: u32,
+}
+
+impl PresenceOnGpu {
+    /// Reads it for a fault; there is nothing for other incidents.
+    pub(super) async fn read(
+        backend: &Backend,
+        reader: &mut sqlx::SqliteConnection,
+        incident: &Incident,
+    ) -> Result<Self, ServiceError> {
+        let Some(gpu) = incident.gpus.first().filter(|_| incident.kind == IncidentKind::GpuFault) else {
+            return Ok(Self::default());
+        };
+        let filter =
+            IncidentFilter { kind: Some(incident.kind), gpu: Some(gpu.clone()), ..IncidentFilter::default() };
+        let faults = store::incidents::page(reader, &filter, None, FAULTS).await?;
+        let faults = faults.into_iter().map(|stored| stored.incident).filter(|incident| !incident.is_hint);
+        let from = backend.history.since.max(backend.parts.clock.unix_ms() - SPAN_MS);
+        let before = |point: &&Point| point.at < incident.opened_at && point.clients > 0;
+        let held = backend.history.history().of_gpu(gpu);
+        let count =
+            |points: Vec<Point>| u32::try_from(points.iter().filter(before).count()).unwrap_or(u32::MAX);
+        Ok(Self {
+            faults: faults.collect(),
+            moments: held.into_iter().map(|(tenant, points)| (tenant, count(points))).collect(),
+            of_moments: u32::try_from((incident.opened_at - from) / EVERY_MS).unwrap_or(0),
+        })
+    }
+
+    /// That of a client's tenant; `None` for a client of no tenant.
+    pub(super) fn of(&self, client: &AffectedClient) -> Option<TenantPresence> {
+        let tenant = client.tenant.as_ref()?;
+        let was_there =
+            |fault: &&Incident| fault.affected.iter().any(|one| one.tenant.as_ref() == Some(tenant));
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let moments = self.moments.get(tenant).copied().unwrap_or(0);
+        Some(TenantPresence {
+            faults: count(self.faults.iter().filter(was_there).count()),
+            of_faults: count(self.faults.len()),
+            moments: moments.min(self.of_moments),
+            of_moments: self.of_moments,
+        })
+    }
+}
