@@ -54,7 +54,9 @@ class Node:
         return {pid for tenants in self.clients().values() for pids in tenants.values() for pid in pids}
 
     def directories(self):
-        return [path for path in (RUNTIME_DIR / "tenants").iterdir() if path.is_dir()]
+        # One that begins with a dot is of all: there, sockets are made before they are anybody's.
+        found = (RUNTIME_DIR / "tenants").iterdir()
+        return [path for path in found if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")]
 
     def devices(self):
         """The places that the kubelet has noted as those of pods."""
