@@ -3,6 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::confirm::ConfirmArgs;
 use super::fetch::GpuNames;
 use super::spec_changes::{described, differences};
 use crate::client::{Client, ClientError};
@@ -114,13 +115,15 @@ impl SpecAnswer {
 /// How often a change is tried again that another one preceded.
 const TRIES: u32 = 5;
 
-/// Changes these fields of what is at this path, or creates it from `new`; exact fields replace it by `new` with them.
+/// Changes these fields of what is at this path, or creates it from `new`; exact fields replace it by `new` with them, after the question
+/// whether it may lose what it has beside them.
 pub(super) async fn change(
     client: &Client,
     path: &str,
     fields: &SpecFields,
     new: impl AsyncFn() -> Result<Value, ClientError>,
     dry_run: bool,
+    confirm: ConfirmArgs,
 ) -> Result<SpecAnswer, ClientError> {
     let mut tries = 0;
     loop {
@@ -134,7 +137,17 @@ pub(super) async fn change(
             _ => new().await?,
         };
         fields.apply(&mut spec);
-        let target = if dry_run { format!("{path}?dry_run=true") } else { path.to_owned() };
+        let tried = format!("{path}?dry_run=true");
+        if let Some(before) = before.as_ref().filter(|_| fields.is_exact && !dry_run && confirm.asks()) {
+            let view: Value = client.put(&tried, tag.as_deref(), &spec).await?;
+            if view["removed"].as_array().is_some_and(|removed| !removed.is_empty()) {
+                let lost = lost(&differences(before, &view["spec"]));
+                let name = path.rsplit('/').next().unwrap_or_default();
+                confirm
+                    .ask(&format!("{name} exists, and would lose what is not given: {lost}. Replace it?"))?;
+            }
+        }
+        let target = if dry_run { tried } else { path.to_owned() };
         match client.put::<Value>(&target, tag.as_deref(), &spec).await {
             Ok(view) => {
                 let (made, changes) = match before {
@@ -154,6 +167,14 @@ pub(super) async fn change(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Of changes, those that leave a default.
+fn lost(changes: &[String]) -> String {
+    let is_lost = |change: &&String| {
+        ["(default)", "(none)", "none"].iter().any(|end| change.ends_with(&format!("-> {end}")))
+    };
+    changes.iter().filter(is_lost).cloned().collect::<Vec<_>>().join(", ")
 }
 
 /// Changes that name GPUs by index too, where the host lists them.

@@ -18,10 +18,17 @@ pub(super) struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
+    /// For a command that never asks.
+    pub(super) const NEVER: Self = Self { yes: true };
+
+    /// Whether a question would be asked.
+    pub(super) fn asks(self) -> bool {
+        !self.yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    }
+
     /// Asks on a terminal; an error if the answer is no.
     pub(super) fn ask(self, question: &str) -> Result<(), ClientError> {
-        let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-        if self.yes || !is_terminal {
+        if !self.asks() {
             return Ok(());
         }
         eprint!("{} [y/N] ", printable_lines(question));

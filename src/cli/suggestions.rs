@@ -1,43 +1,219 @@
-//! What is suggested for a command that does not exist.
+//! What is suggested for a command that does not exist: what the word means elsewhere, or what is spelt nearly so and does no harm.
+
+use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Commands that are never suggested for another word: what they do cannot be undone.
-const UNSAFE: [&str; 11] = [
-    "terminate",
-    "kill",
-    "delete",
-    "restore",
-    "stop",
-    "restart",
-    "drain",
-    "revoke",
-    "end",
-    "release",
-    "replace",
+/// Verbs that only show something, or add to what is there; no other is suggested for a word that merely looks like it.
+const HARMLESS: &[&str] = &[
+    "list",
+    "get",
+    "set",
+    "show",
+    "logs",
+    "check",
+    "verify",
+    "diff",
+    "export",
+    "plan",
+    "preview",
+    "versions",
+    "assert",
+    "acknowledge",
+    "record",
+    "help",
+    "head",
+    "current",
+    "add",
+    "use",
 ];
 
-/// The same error without suggestions that could do harm, and with the noun of a verb that was given alone.
-pub(super) fn with_safe_ones(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+/// Words of other tools, and the verbs that are meant; the first of these that a noun has is suggested.
+const MEANT: &[(&[&str], &[&str])] = &[
+    (&["describe", "show", "inspect", "info", "view", "cat", "details"], &["get", "show", "list"]),
+    (&["ls", "all", "ps"], &["list"]),
+    (&["remove", "rm", "del", "destroy", "erase", "uninstall"], &["delete", "remove", "revoke", "end"]),
+    (
+        &["create", "add", "new", "make", "edit", "update", "change", "modify", "patch", "configure"],
+        &["set", "create", "add"],
+    ),
+    (&["log", "logs", "tail"], &["logs"]),
+    (&["ack", "close", "resolve"], &["acknowledge"]),
+    (&["run", "launch", "up", "enable"], &["start"]),
+    (&["down", "shutdown", "disable"], &["stop"]),
+];
+
+/// Most commands that are suggested.
+const MOST: usize = 4;
+
+/// The same error with the suggestions that are meant, and without those that could do harm; `words` are the arguments.
+pub(super) fn with_safe_ones(
+    mut error: clap::Error,
+    command: &clap::Command,
+    words: impl IntoIterator<Item = OsString>,
+) -> clap::Error {
     let word = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) => word.clone(),
         _ => return error,
     };
-    let suggested = match error.get(ContextKind::SuggestedSubcommand) {
+    let similar = match error.get(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::String(one)) => vec![one.clone()],
         Some(ContextValue::Strings(several)) => several.clone(),
         _ => Vec::new(),
     };
-    let mut safe: Vec<String> = suggested.into_iter().filter(|one| !UNSAFE.contains(&one.as_str())).collect();
-    let nouns = command.get_subcommands().filter(|noun| noun.find_subcommand(&word).is_some());
-    let with_noun: Vec<String> = nouns.map(|noun| format!("{} {word}", noun.get_name())).collect();
-    if !with_noun.is_empty() {
-        safe = with_noun;
+    let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let at = words.iter().position(|one| *one == word).unwrap_or(words.len());
+    let noun_before = words[..at].iter().rev().find_map(|one| noun(command, one));
+    let noun_after = words.get(at + 1).and_then(|one| noun(command, one));
+    let mut suggested: Vec<String> = match (noun_before, noun_after) {
+        (Some(noun), _) => meant(noun, &word),
+        // `get tenants`, as others order it.
+        (None, Some(noun)) => {
+            let own = noun.find_subcommand(&word).map(|verb| verb.get_name().to_owned());
+            own.into_iter()
+                .chain(meant(noun, &word))
+                .map(|verb| format!("{} {verb}", noun.get_name()))
+                .collect()
+        }
+        (None, None) => of_nouns(command, &word),
+    };
+    if suggested.is_empty() {
+        let parent = noun_before.unwrap_or(command);
+        let is_harmless = |one: &String| {
+            parent
+                .find_subcommand(one)
+                .is_some_and(|one| one.has_subcommands() || HARMLESS.contains(&one.get_name()))
+        };
+        suggested = similar.into_iter().filter(is_harmless).collect();
     }
-    if safe.is_empty() {
+    suggested.dedup();
+    suggested.truncate(MOST);
+    if suggested.is_empty() {
         error.remove(ContextKind::SuggestedSubcommand);
     } else {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(safe));
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested));
     }
     error
+}
+
+/// The command of this name, if it has verbs.
+fn noun<'c>(command: &'c clap::Command, word: &str) -> Option<&'c clap::Command> {
+    command.find_subcommand(word).filter(|found| found.has_subcommands())
+}
+
+/// The verb of a noun that a word of another tool means.
+fn meant(noun: &clap::Command, word: &str) -> Vec<String> {
+    let groups = MEANT.iter().filter(|(words, _)| words.contains(&word));
+    let verbs = groups.flat_map(|(_, verbs)| verbs.iter());
+    let found = verbs.filter_map(|verb| noun.find_subcommand(verb)).find(|verb| verb.get_name() != word);
+    found.map(|verb| verb.get_name().to_owned()).into_iter().collect()
+}
+
+/// A verb that was given alone, with the nouns that have it, or what it means.
+fn of_nouns(command: &clap::Command, word: &str) -> Vec<String> {
+    let nouns = || command.get_subcommands().filter(|noun| noun.has_subcommands() && !noun.is_hide_set());
+    let own: Vec<String> = nouns()
+        .filter(|noun| noun.find_subcommand(word).is_some())
+        .map(|noun| format!("{} {word}", noun.get_name()))
+        .collect();
+    if !own.is_empty() {
+        return own;
+    }
+    nouns()
+        .filter(|noun| ["tenant", "daemon", "layout", "incident"].contains(&noun.get_name()))
+        .flat_map(|noun| meant(noun, word).into_iter().map(|verb| format!("{} {verb}", noun.get_name())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+    use clap::Parser as _;
+
+    use super::super::Cli;
+    use super::*;
+
+    /// What is suggested for these words.
+    fn suggested(words: &[&str]) -> Vec<String> {
+        let words: Vec<&str> = ["mps-manager"].into_iter().chain(words.iter().copied()).collect();
+        let error = Cli::try_parse_from(&words).expect_err("no command");
+        let error = with_safe_ones(error, &Cli::command(), words.iter().map(OsString::from));
+        match error.get(ContextKind::SuggestedSubcommand) {
+            Some(ContextValue::Strings(several)) => several.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn words_of_other_tools_lead_to_what_is_meant() {
+        let cases: &[(&[&str], &[&str])] = &[
+            (&["tenant", "describe", "web"], &["get"]),
+            (&["tenants", "show", "web"], &["get"]),
+            (&["tenant", "create", "web"], &["set"]),
+            (&["tenant", "add", "web"], &["set"]),
+            (&["tenant", "edit", "web"], &["set"]),
+            (&["daemon", "remove", "gpu0"], &["delete"]),
+            (&["tenant", "rm", "web"], &["delete"]),
+            (&["layout", "ls"], &["list"]),
+            (&["token", "remove", "x"], &["revoke"]),
+            (&["get", "tenants"], &["tenant get"]),
+            (&["describe", "tenant", "web"], &["tenant get"]),
+            (&["logs", "gpu0"], &["daemon logs"]),
+            (&["restart", "gpu0"], &["daemon restart"]),
+            (&["ls"], &["daemon list", "tenant list", "incident list", "layout list"]),
+        ];
+        for (words, expected) in cases {
+            assert_eq!(suggested(words), *expected, "{words:?}");
+        }
+        assert!(suggested(&["tenan", "list"]).contains(&"tenant".to_owned()));
+    }
+
+    /// Each command with a letter left out, doubled, swapped or replaced, where nouns are given and where none is.
+    #[test]
+    fn nothing_that_does_harm_is_suggested_for_a_misspelling() {
+        let command = Cli::command();
+        let mut tried = 0;
+        for noun in command.get_subcommands() {
+            let verbs = noun.get_subcommands().map(|verb| verb.get_name().to_owned());
+            for (prefix, word) in verbs
+                .map(|verb| (Some(noun.get_name().to_owned()), verb))
+                .chain([(None, noun.get_name().to_owned())])
+            {
+                for misspelt in misspellings(&word) {
+                    let words: Vec<&str> = prefix.as_deref().into_iter().chain([misspelt.as_str()]).collect();
+                    let all: Vec<&str> = ["mps-manager"].into_iter().chain(words.iter().copied()).collect();
+                    let Err(error) = Cli::try_parse_from(&all) else { continue };
+                    if error.get(ContextKind::InvalidSubcommand).is_none() {
+                        continue;
+                    }
+                    tried += 1;
+                    for one in suggested(&words) {
+                        let is_noun = super::noun(&command, &one).is_some();
+                        assert!(is_noun || HARMLESS.contains(&one.as_str()), "{words:?}: {one}");
+                    }
+                }
+            }
+        }
+        assert!(tried > 1000, "{tried}");
+    }
+
+    fn misspellings(word: &str) -> Vec<String> {
+        let letters: Vec<char> = word.chars().collect();
+        let mut found = Vec::new();
+        for at in 0..letters.len() {
+            let without: String =
+                letters.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, c)| *c).collect();
+            let mut replaced = letters.clone();
+            replaced[at] = 'x';
+            let mut swapped = letters.clone();
+            swapped.swap(at, (at + 1) % letters.len());
+            found.extend([
+                without,
+                replaced.iter().collect(),
+                swapped.iter().collect(),
+                format!("{word}{}", letters[at]),
+            ]);
+        }
+        found
+    }
 }

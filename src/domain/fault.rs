@@ -8,8 +8,8 @@ const LONGEST_WORDS: usize = 160;
 /// What server.log and the kernel's log report of a fatal GPU error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GpuFaultReport {
-    /// Processes that server.log names. Of a memory fault it names the client that connected first, whoever faulted (24 of 24 on an
-    /// H200), and of other errors nobody; so this is no evidence against them.
+    /// Processes that server.log names. Of a memory fault it names the client that connected first, or seldom the second, whoever faulted (88
+    /// and 6 of 94 on H200s), and of other errors nobody; so this is no evidence against them.
     pub named_by_mps: Vec<u32>,
     /// Errors of these GPUs in the kernel's log within two seconds of the fault.
     pub gpu_errors: Vec<GpuError>,
@@ -23,7 +23,7 @@ pub struct GpuError {
     /// NVIDIA's number of the error (Xid).
     #[schema(example = 13)]
     pub xid: u32,
-    /// The driver's words, without the process that it names, which of a memory fault is the client that connected first.
+    /// The driver's words, without the process that it names, which is the one that server.log names.
     #[schema(example = "Misaligned Address")]
     pub words: String,
     /// The address that was touched, as the driver writes it.

@@ -130,6 +130,7 @@ mod tests {
             updated_at: 0,
             spec: serde_json::from_value(json!({"gpus": []})).expect("a spec"),
             status: None,
+            removed: Vec::new(),
             revision: 1,
         }
     }

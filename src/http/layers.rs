@@ -6,7 +6,6 @@
 //! ```
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
@@ -189,8 +188,8 @@ pub(super) async fn as_actor<F: Future<Output = Response> + Send + 'static>(
         None => RequestContext::new(actor, clock, None),
     };
     request.extensions_mut().insert(ctx.clone());
-    let (work, actor) = (work(ctx.clone(), request), Arc::clone(&ctx.actor));
-    let work = async move { problem::for_actor(work.await, &actor) };
+    let (work, service, caller) = (work(ctx.clone(), request), app.service.clone(), ctx.clone());
+    let work = async move { problem::for_actor(&service, &caller, work.await).await };
     match requested {
         Some(requested) => {
             let work = app.service.run_to_completion(work);

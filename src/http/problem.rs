@@ -1,12 +1,15 @@
 //! Errors as problem documents (RFC 9457).
 
+use std::fmt::Write as _;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Actor, Denied};
 use crate::metrics::wire::Limit;
-use crate::service::{FieldError, ServiceError};
+use crate::service::access::context::RequestContext;
+use crate::service::{FieldError, Service, ServiceError};
 
 /// The title for a path that does not exist.
 pub(super) const NO_SUCH_PATH: &str = "No such path";
@@ -78,6 +81,9 @@ pub struct Problem {
     /// The full one, which only host users may see.
     #[serde(skip)]
     full: Option<Box<Self>>,
+    /// The kind and the name of what there is not.
+    #[serde(skip)]
+    unknown: Option<(&'static str, String)>,
 }
 
 impl Problem {
@@ -97,6 +103,7 @@ impl Problem {
             wait_s: None,
             limit: None,
             full: None,
+            unknown: None,
         }
     }
 
@@ -154,8 +161,9 @@ impl Problem {
             ServiceError::TooMany { wait_s, of, .. } => {
                 Self::too_many("too-many-requests", of, "Too many requests", detail, wait_s)
             }
-            ServiceError::NotFound { .. } => {
-                Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail)
+            ServiceError::NotFound { kind, name } => {
+                let problem = Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail);
+                Self { unknown: Some((kind, name)), ..problem }
             }
             ServiceError::Forbidden(_) => Self::new("forbidden", StatusCode::FORBIDDEN, "Forbidden", detail),
             ServiceError::Invalid(errors) => {
@@ -245,11 +253,30 @@ pub(super) struct Limited(pub(super) Limit);
 #[derive(Debug, Clone)]
 pub(super) struct Full(Box<Problem>);
 
-/// The response as an actor may see it: a host user gets the full text of a redacted problem.
-pub(super) fn for_actor(mut response: Response, actor: &Actor) -> Response {
-    match response.extensions_mut().remove() {
-        Some(Full(problem)) if actor.scope().is_none() => problem.into_response(),
-        _ => response,
+/// The kind and the name of what there is not, with the problem that says so.
+#[derive(Debug, Clone)]
+struct Unknown(&'static str, String, Box<Problem>);
+
+/// The response as an actor may see it: a host user gets the full text of a redacted problem, and of a name that is not known one that
+/// is.
+pub(super) async fn for_actor(service: &Service, ctx: &RequestContext, mut response: Response) -> Response {
+    let extensions = response.extensions_mut();
+    let (full, unknown) = (extensions.remove::<Full>(), extensions.remove::<Unknown>());
+    if ctx.actor.scope().is_some() {
+        return response;
+    }
+    match (full, unknown) {
+        (Some(Full(problem)), _) => problem.into_response(),
+        (None, Some(Unknown(kind, name, mut problem))) => {
+            match service.similar_name(ctx, kind, &name).await {
+                Some(similar) => {
+                    let _ = write!(problem.detail, "; did you mean {similar}?");
+                    problem.into_response()
+                }
+                None => response,
+            }
+        }
+        (None, None) => response,
     }
 }
 
@@ -258,6 +285,9 @@ impl IntoResponse for Problem {
         let status = self.status();
         let full = self.full.take();
         let mut response = (status, axum::Json(&self)).into_response();
+        if let Some((kind, name)) = self.unknown.take() {
+            response.extensions_mut().insert(Unknown(kind, name, Box::new(self.clone())));
+        }
         response.extensions_mut().insert(Kind(self.kind));
         response.extensions_mut().insert(Detail(self.detail));
         response.extensions_mut().insert(Title(self.title));

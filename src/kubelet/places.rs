@@ -205,6 +205,7 @@ pub(super) mod tests {
             updated_at: 0,
             spec: serde_json::from_value(json).expect("a spec"),
             status: None,
+            removed: Vec::new(),
             revision: 1,
         }
     }

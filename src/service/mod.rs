@@ -24,7 +24,9 @@ pub use error::{FieldError, KEEPS_TURN, ServiceError};
 
 use backend::unavailable;
 
-use crate::store::TransactionEnd;
+use crate::domain::access::Right;
+use crate::service::access::context::RequestContext;
+use crate::store::{self, TransactionEnd};
 
 /// How a write is done.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +53,53 @@ pub struct Written<T> {
     pub value: T,
     /// Whether it did not exist before.
     pub created: bool,
+}
+
+impl Service {
+    /// A tenant, a daemon or a layout whose name is nearly this one, for host users.
+    pub async fn similar_name(&self, ctx: &RequestContext, kind: &str, name: &str) -> Option<String> {
+        let backend = self.with(&ctx.require(Right::View).ok()?);
+        let names: Vec<String> = match kind {
+            "tenant" => backend.stored_tenants().await.ok()?.iter().map(|one| one.name.to_string()).collect(),
+            "daemon" => backend.stored_daemons().await.ok()?.iter().map(|one| one.name.to_string()).collect(),
+            "layout" => {
+                let mut reader = backend.parts.store.read().await.ok()?;
+                let layouts = store::layouts::page(&mut reader, "", 500).await.ok()?;
+                layouts.into_iter().map(|one| one.name.to_string()).collect()
+            }
+            _ => return None,
+        };
+        let nearest =
+            names.into_iter().map(|known| (strsim::damerau_levenshtein(&known, name), known)).min()?;
+        (nearest.0 <= (name.chars().count() / 3).clamp(1, 3)).then_some(nearest.1)
+    }
+}
+
+/// The fields of a spec that had a value and have none now, as `defaults.priority`.
+fn removed(before: &impl serde::Serialize, after: &impl serde::Serialize) -> Vec<String> {
+    use serde_json::Value;
+    fn collect(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+        let is_none = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            _ => false,
+        };
+        match (before, after) {
+            (Value::Object(old), Value::Object(_)) => {
+                for (name, value) in old {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    collect(&path, value, &after[name.as_str()], found);
+                }
+            }
+            _ if !is_none(before) && is_none(after) => found.push(path.to_owned()),
+            _ => {}
+        }
+    }
+    let spec = |spec: Result<Value, serde_json::Error>| spec.expect("a spec has string keys only");
+    let mut found = Vec::new();
+    collect("", &spec(serde_json::to_value(before)), &spec(serde_json::to_value(after)), &mut found);
+    found
 }
 
 /// Refuses a write whose entity tag is not the present one.

@@ -6,7 +6,10 @@
 //   client spin SECONDS    the same line, then small kernels on device 0 for so long, then {"launches": N}
 //   client alloc MIB       the same line, then one synchronous allocation of so many MiB on device 0, held until
 //                          stdin ends, so that a caller can look at it from outside
-//   client fault           the same line, then a write through a null pointer on device 0
+//   client fault [KIND [SECONDS]]
+//                          the same line, then after so many seconds an error on device 0: a write through a null pointer (null), to an
+//                          address that is nobody's (address) or misaligned (misaligned), a jump to nowhere (jump), trap, or a stack
+//                          that overflows (stack)
 //
 // Multiprocessors are told twice: as CUDA's attribute, and as the number of different %smid that blocks of a
 // kernel really ran on. Only the second is what a limit does; the first is what it says.
@@ -64,6 +67,18 @@ __global__ void small(long long cycles) {
 }
 
 __global__ void write_through(int* nowhere) { *nowhere = 1; }
+
+__global__ void trap() { asm volatile("trap;"); }
+
+__global__ void jump(unsigned long long where) { reinterpret_cast<void (*)()>(where)(); }
+
+__device__ __noinline__ int descend(int depth, volatile int* end) {
+    volatile char frame[4096];
+    frame[depth & 4095] = (char)depth;
+    return *end == depth ? 0 : descend(depth + 1, end) + frame[depth & 4095];
+}
+
+__global__ void overflow_stack(int* end) { *end = descend(0, end) - 1; }
 
 // Multiprocessors that blocks of one kernel really ran on.
 int multiprocessors_used() {
@@ -144,8 +159,16 @@ void alloc(size_t mib) {
     CHECK(cuMemFree(memory));
 }
 
-void fault() {
-    write_through<<<1, 1>>>(nullptr);
+void fault(const std::string& kind) {
+    int* own = nullptr;
+    CHECK(cudaMalloc(&own, 4096));
+    CHECK(cudaMemset(own, 0xff, 4096));
+    if (kind == "null") write_through<<<1, 1>>>(nullptr);
+    if (kind == "address") write_through<<<1, 1>>>(reinterpret_cast<int*>(0xdead0000ull));
+    if (kind == "misaligned") write_through<<<1, 1>>>(reinterpret_cast<int*>(reinterpret_cast<char*>(own) + 1));
+    if (kind == "jump") jump<<<1, 1>>>(0x1234560ull);
+    if (kind == "trap") trap<<<1, 1>>>();
+    if (kind == "stack") overflow_stack<<<1, 1>>>(own);
     CHECK(cudaDeviceSynchronize());
 }
 
@@ -154,8 +177,9 @@ void fault() {
 int main(int argc, char** argv) {
     const std::string mode = argc > 1 ? argv[1] : "";
     const bool takes_number = mode == "spin" || mode == "alloc";
-    if (argc != (takes_number ? 3 : 2) || (!takes_number && mode != "info" && mode != "fault")) {
-        fprintf(stderr, "usage: client info | spin SECONDS | alloc MIB | fault\n");
+    const bool is_fault = mode == "fault" && argc <= 4;
+    if (!is_fault && (argc != (takes_number ? 3 : 2) || (!takes_number && mode != "info"))) {
+        fprintf(stderr, "usage: client info | spin SECONDS | alloc MIB | fault [KIND [SECONDS]]\n");
         return 2;
     }
     info();
@@ -163,6 +187,9 @@ int main(int argc, char** argv) {
     CHECK(cudaSetDevice(0));
     if (mode == "spin") spin(atof(argv[2]));
     if (mode == "alloc") alloc(strtoull(argv[2], nullptr, 10));
-    if (mode == "fault") fault();
+    if (mode == "fault") {
+        if (argc > 3) usleep((useconds_t)(atof(argv[3]) * 1e6));
+        fault(argc > 2 ? argv[2] : "null");
+    }
     return 0;
 }

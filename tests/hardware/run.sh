@@ -10,7 +10,8 @@
 #   --commit ID     what it was built from, for the record
 #   --record FILE   the record to write the results to (docs/verified-on.md's form); default: none
 #   --part PART     one-gpu, living-host (two GPUs), layout, access, sharing, namespace, rootless, recordings, incidents (two GPUs), or all, which
-#                   is the default; deaths and wedges, 200 rounds of each (ROUNDS in the environment), run only by name
+#                   is the default; deaths and wedges, 200 rounds of each (ROUNDS in the environment), faults (60), watch (40 breaches and
+#                   bypasses) and strangers run only by name
 #   --recording FILE, --profile PROFILE
 #                   a file that an owner made with `mps-manager record`, and the simulated host that should reply alike (l40sx1@13.3)
 #   --keep          leave logs and state behind, and say where
@@ -38,8 +39,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$binary" ] || { echo "--binary must name the release binary" >&2; exit 2; }
 case $part in
-all | one-gpu | living-host | layout | access | sharing | namespace | rootless | recordings | incidents | deaths | wedges) ;;
-*) echo "--part is all, one-gpu, living-host, layout, access, sharing, namespace, rootless, recordings, incidents, deaths or wedges, and not $part" >&2; exit 2 ;;
+all | one-gpu | living-host | layout | access | sharing | namespace | rootless | recordings | incidents | deaths | wedges | faults | watch | strangers) ;;
+*) echo "--part is all, one-gpu, living-host, layout, access, sharing, namespace, rootless, recordings, incidents, deaths, wedges, faults, watch or strangers, and not $part" >&2; exit 2 ;;
 esac
 [ -n "$commit" ] || { echo "--commit must say what the binary was built from" >&2; exit 2; }
 
@@ -65,6 +66,8 @@ esac
 . "$here/incidents.sh"
 # shellcheck source=tests/hardware/rounds.sh
 . "$here/rounds.sh"
+# shellcheck source=tests/hardware/evidence.sh
+. "$here/evidence.sh"
 
 # What a record of this run is called.
 title() {
@@ -216,5 +219,19 @@ deaths | wedges)
     new_host rounds
     a_host_of_rounds
     "rounds_of_$part"
+    ;;
+esac
+case $part in
+faults)
+    new_host faults
+    faults_and_whom_they_speak_against
+    ;;
+watch)
+    new_host watch
+    breaches_and_bypasses_are_seen
+    ;;
+strangers)
+    a_stranger_at_the_daemon false
+    a_stranger_at_the_daemon true
     ;;
 esac

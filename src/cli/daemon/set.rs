@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::super::change::{SpecChange, SpecFields, change, memory_limit, some_list};
 use super::super::completion;
+use super::super::confirm::ConfirmArgs;
 use super::super::output::{DIFFERS, complain, remark, word};
 use super::super::server::CallArgs;
 use super::super::values::{overcommit_ratio, thread_percentage, whole_number};
@@ -167,7 +168,7 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
         }
         Ok(json!({}))
     };
-    let answer = change(&client, &path, &args.fields(), new, args.dry_run).await?;
+    let answer = change(&client, &path, &args.fields(), new, args.dry_run, ConfirmArgs::NEVER).await?;
     let (sentence, made) = (format!("daemon {name} {}", answer.words(args.dry_run)), answer.made);
     let written: DaemonView =
         serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;

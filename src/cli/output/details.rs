@@ -54,7 +54,7 @@ impl DetailsTable {
         }
         let width = self.rows.iter().map(|(label, _)| label.len() + 1).max().unwrap_or(0);
         for (label, cell) in &self.rows {
-            let label = format!("{label}:");
+            let label = if label.is_empty() { String::new() } else { format!("{label}:") };
             emit_styled(&format!("{label:width$}  {}", cell.styled(cell.text(), is_coloured())));
         }
         if !self.conditions.is_empty() {

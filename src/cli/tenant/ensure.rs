@@ -7,6 +7,7 @@ use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::change::{SpecAnswer, change};
+use super::super::confirm::ConfirmArgs;
 use super::super::output::{DIFFERS, complain};
 use super::super::server::CallArgs;
 use super::super::wait::{POLL, ProgressLine};
@@ -25,6 +26,8 @@ pub(in crate::cli) struct TenantEnsureArgs {
     /// How long the command may take until the tenant is ready
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
     timeout: Duration,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
     #[command(flatten)]
     call: CallArgs,
 }
@@ -66,7 +69,8 @@ async fn written(
     let fields = args.tenant.exactly();
     let mut refused = None;
     loop {
-        let request = change(client, path, &fields, async || args.tenant.new_spec(client).await, false);
+        let request =
+            change(client, path, &fields, async || args.tenant.new_spec(client).await, false, args.confirm);
         match timeout_at(until, request).await {
             Ok(Err(error)) if error.may_pass() && Instant::now() + POLL < until => refused = Some(error),
             Ok(answer) => return answer,

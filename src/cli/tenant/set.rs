@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::super::change::{SpecAnswer, SpecChange, SpecFields, change};
+use super::super::confirm::ConfirmArgs;
 use super::super::fetch::GpuNames;
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
@@ -100,7 +101,7 @@ pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
         fields.set(&["labels"], Some(labels));
     }
     let new = async || args.tenant.new_spec(&client).await;
-    let answer = change(&client, &path, &fields, new, args.dry_run).await?;
+    let answer = change(&client, &path, &fields, new, args.dry_run, ConfirmArgs::NEVER).await?;
     let (name, format) = (args.tenant.name.as_str(), args.call.format());
     let made = answer.made;
     let (sentence, written) = announced(&client, args, answer).await?;

@@ -432,6 +432,11 @@ pub struct AffectedClient {
     #[serde(default)]
     #[schema(required = true)]
     pub worker_in_reset: bool,
+    /// Whether its context ended within 5 ms of the fatal GPU error, by server.log; those that ended before it are not in its list of whose work
+    /// is lost.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub ended_with_it: bool,
 }
 
 impl AffectedClient {
@@ -447,6 +452,7 @@ impl AffectedClient {
             connected_at: None,
             memory: None,
             worker_in_reset: false,
+            ended_with_it: false,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Whom the evidence of a GPU fault speaks against: each piece with what it is worth.
 //!
-//! For a memory fault MPS and the kernel name the client that connected first, whoever faulted (24 of 24 on an H200). So that names nobody
-//! here. What is left is circumstance, but for two things: a server writes of some culprits, and has not been seen to write of anybody else,
-//! that their worker is in reset; and where one client alone was on the GPU, nobody else can have done it.
+//! For a memory fault MPS and the kernel name the client that connected first, or seldom the second, whoever faulted (88 and 6 of 94 on H200s).
+//! So that names nobody here. What is left is circumstance, but for two things: a server writes of some culprits, and has not been seen to write
+//! of anybody else, that their worker is in reset; and where one client alone was on the GPU, nobody else can have done it.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ pub enum EvidenceKind {
     WorkerInReset,
     /// No other client shared the GPU.
     OnlyClient,
+    /// Its context ended in the very moment of the fault.
+    EndedWithIt,
     /// In how many of the GPU's last faults a client of its tenant was there, and how often without a fault.
     Presence,
     /// It connected after all others.
@@ -141,12 +143,13 @@ impl Incident {
             .collect();
         if self.kind == IncidentKind::GpuFault {
             let worth = |ranked: &RankedClient| ranked.evidence.first().map(|evidence| evidence.worth);
-            let is_last = |ranked: &RankedClient| {
-                ranked.evidence.iter().any(|one| one.kind == EvidenceKind::ConnectedLast)
-            };
+            let has = |ranked: &RankedClient, kind| ranked.evidence.iter().any(|one| one.kind == kind);
+            let ended = |ranked: &RankedClient| has(ranked, EvidenceKind::EndedWithIt);
+            let is_last = |ranked: &RankedClient| has(ranked, EvidenceKind::ConnectedLast);
             ranked.sort_by(|(one_weight, one), (other_weight, other)| {
                 let suspected = |ranked| worth(ranked) == Some(EvidenceWorth::Suspected);
                 (suspected(other).cmp(&suspected(one)))
+                    .then(ended(other).cmp(&ended(one)))
                     .then(other_weight.total_cmp(one_weight))
                     .then(is_last(other).cmp(&is_last(one)))
             });
@@ -202,10 +205,16 @@ impl Incident {
         let named = report.named_by_mps.contains(&client.pid).then(|| Evidence {
             kind: EvidenceKind::NamedByMps,
             worth: EvidenceWorth::Nothing,
-            words: "server.log names it, as it names the client that connected first, whoever faulted"
+            words: "server.log names it, as it names one of the first two to connect, whoever faulted"
                 .to_owned(),
         });
-        let pieces = [self.suspicion(client), presence.and_then(TenantPresence::evidence), last(), named];
+        let ended = client.ended_with_it.then(|| Evidence {
+            kind: EvidenceKind::EndedWithIt,
+            worth: EvidenceWorth::Hint,
+            words: "its context ended in the moment of the fault, as that of the culprit of a misaligned access does".to_owned(),
+        });
+        let pieces =
+            [self.suspicion(client), ended, presence.and_then(TenantPresence::evidence), last(), named];
         pieces.into_iter().flatten().collect()
     }
 }

@@ -466,6 +466,7 @@ impl Grouping<'_> {
         if let Some(known) = incident.affected.iter_mut().find(|known| is_same(known, &client)) {
             known.client = known.client.or(client.client);
             known.tenant = known.tenant.take().or(client.tenant);
+            known.ended_with_it |= client.ended_with_it;
         } else if incident.affected.len() < MOST_CLIENTS {
             incident.affected.push(client);
         } else {

@@ -90,7 +90,7 @@ pub enum LogEvent {
     TerminationRequested(LogClient),
     /// A termination is done.
     TerminationSucceeded,
-    /// A memory fault, and the client that MPS names: the one that connected first, whoever faulted (recordings 23, 24).
+    /// A memory fault, and the client that MPS names: one of the first to connect, whoever faulted (recordings 23, 24).
     FatalError(LogClient),
     /// The server deals with a fault.
     HandlingFault,

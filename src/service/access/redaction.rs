@@ -364,7 +364,8 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
     let (occurrences, events) =
         if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
     let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
-    let affected = affected.map(|client| AffectedClient { worker_in_reset: false, ..client });
+    let affected =
+        affected.map(|client| AffectedClient { worker_in_reset: false, ended_with_it: false, ..client });
     // A tenant that lost work does not learn who is suspected, not even that it is one of its own.
     let suspects =
         incident.suspects.into_iter().filter(|suspect| !loses_work && is_own(suspect.tenant.as_ref()));

@@ -26,7 +26,7 @@ use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance}
 use crate::service::layouts::{DesiredDaemon, fit_layout};
 use crate::service::page::{Page, Paged};
 use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
+    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake, removed,
     transaction_end,
 };
 use crate::store;
@@ -55,6 +55,9 @@ pub struct DaemonView {
     /// Its observed state; `null` if it has no driver: in the dry run of a new daemon, while the database is read-only, or if
     /// the shares of its tenants cannot be computed.
     pub status: Option<DaemonStatus>,
+    /// In the answer to a PUT, also to a dry run: the fields that had a value and get their defaults.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
     /// Revision of the spec, which is also the entity tag.
     #[serde(skip)]
     pub revision: i64,
@@ -80,7 +83,7 @@ impl Service {
         let service = backend.clone();
         let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
-        let (daemon, desired, created, released) = backend
+        let (daemon, desired, before, released) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let written = WrittenDaemon { name: name.clone(), spec, objection, in_host_file: false };
@@ -95,7 +98,7 @@ impl Service {
                     let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
                     let released = daemon.spec.is_observed()
                         && before.as_ref().is_some_and(|before| !before.spec.is_observed());
-                    Ok(((daemon, desired, before.is_none(), released), transaction_end(&options)))
+                    Ok(((daemon, desired, before, released), transaction_end(&options)))
                 })
             })
             .await?;
@@ -109,7 +112,9 @@ impl Service {
                 tracing::warn!(daemon = %daemon.name, ?timeout, "an action is still running on a daemon that is to be only observed");
             }
         }
-        Ok(Written { value: backend.daemon_view(daemon).await?, created })
+        let mut value = backend.daemon_view(daemon).await?;
+        value.removed = before.as_ref().map(|before| removed(&before.spec, &value.spec)).unwrap_or_default();
+        Ok(Written { value, created: before.is_none() })
     }
 
     /// Sets whether a daemon takes new clients, and nothing else.
@@ -302,7 +307,16 @@ impl Backend {
             status.provisioning = self.provisioning_of(&daemon).await?;
         }
         let Daemon { name, spec, revision, generation, created_at, updated_at } = daemon;
-        Ok(DaemonView { name, generation, created_at, updated_at, spec, status, revision })
+        Ok(DaemonView {
+            name,
+            generation,
+            created_at,
+            updated_at,
+            spec,
+            status,
+            removed: Vec::new(),
+            revision,
+        })
     }
 
     /// Whether a daemon has a control process, or may have one that was not found yet.

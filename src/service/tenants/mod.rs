@@ -45,7 +45,7 @@ use crate::service::tenants::conditions::{
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, transaction_end};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, removed, transaction_end};
 use crate::store;
 use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
@@ -71,6 +71,9 @@ pub struct TenantView {
     pub spec: TenantSpec,
     /// Its observed state.
     pub status: TenantStatus,
+    /// In the answer to a PUT, also to a dry run: the fields that had a value and get their defaults.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
 }
 
 /// The environment of a tenant's processes.
@@ -146,7 +149,7 @@ impl Service {
         let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
         let dry_run = options.dry_run;
         let present = gpus.clone();
-        let (tenant, desired, created, of_daemon) = backend
+        let (tenant, desired, before, of_daemon) = backend
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let daemon = spec.daemon.clone();
@@ -166,17 +169,16 @@ impl Service {
                     desired.insert(0, store::plans::desired(&mut *db, &daemon, &gpus, manager_uid).await?);
                     // As they would be, also in a dry run.
                     let of_daemon = store::tenants::of_daemon(db, &daemon).await?;
-                    Ok::<_, ServiceError>((
-                        (tenant, desired, before.is_none(), of_daemon),
-                        transaction_end(&options),
-                    ))
+                    Ok::<_, ServiceError>(((tenant, desired, before, of_daemon), transaction_end(&options)))
                 })
             })
             .await?;
         if !dry_run {
             backend.publish(desired.into_iter().flatten());
         }
-        Ok(Written { value: backend.tenant_view(ctx, tenant, &present, Some(&of_daemon)).await?, created })
+        let mut value = backend.tenant_view(ctx, tenant, &present, Some(&of_daemon)).await?;
+        value.removed = before.as_ref().map(|before| removed(&before.spec, &value.spec)).unwrap_or_default();
+        Ok(Written { value, created: before.is_none() })
     }
 
     /// One tenant; with `fresh`, after a new poll of its daemon.
@@ -474,7 +476,9 @@ impl Backend {
         }
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
         let workload = Workload::of(&spec.labels).map(|workload| workload.to_string());
-        let mut view = TenantView { name, generation, created_at, updated_at, workload, spec, status };
+        let removed = Vec::new();
+        let mut view =
+            TenantView { name, generation, created_at, updated_at, workload, spec, status, removed };
         if ctx.actor.scope().is_some() {
             keep_own_share(&view.name, &mut view.status);
         }

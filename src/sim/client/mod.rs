@@ -25,6 +25,9 @@ use cuda::{Context, Cuda};
 const BLOCK_MIB: u64 = 256;
 /// How long the recorded client stays after its fault.
 const AFTER_FAULT: Duration = Duration::from_secs(2);
+/// What a neighbour's process takes at least until its contexts are gone after a fault (recorded: 24 to 350 ms), in real time: the log is compared
+/// by the millisecond.
+const LOSING: Duration = Duration::from_millis(24);
 /// What one kernel takes.
 const LAUNCH: Duration = Duration::from_millis(2);
 
@@ -205,6 +208,7 @@ impl<'a> Program<'a> {
             sleep(LAUNCH);
             let lost = || contexts.iter().any(|context| context.is_lost(&self.world));
             if let Some(error) = cuda.error().or_else(|| lost().then(|| "cudaErrorUnknown".to_owned())) {
+                sleep(LOSING);
                 self.fail(&format!("after {launches} launches: {error} {}", cuda::describe(&error)));
                 return Err(Exit(4));
             }

@@ -149,14 +149,14 @@ fn gone(server: &Server, pid: i32, number: u32) {
 }
 
 impl Server {
-    fn context_left(&self, pid: i32, number: u32) {
+    pub(super) fn context_left(&self, pid: i32, number: u32) {
         let mut table = self.table();
-        gone(self, pid, number);
         let Some(at) =
             table.contexts.iter().position(|context| context.pid == pid && context.number == number)
         else {
             return;
         };
+        gone(self, pid, number);
         let device = table.contexts.remove(at).device;
         let left = table.on_device(device).count();
         // Recorded (23, 24) of the culprit of some errors, and of nobody else.

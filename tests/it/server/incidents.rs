@@ -172,6 +172,13 @@ fn evidence_of_faults_suspects_no_innocent() {
         } else {
             assert!(suspected.is_empty(), "{kind}: {fault}");
         }
+        if kind == "misaligned" {
+            assert_eq!(
+                fault["affected"][0]["pid"],
+                clients[place].pid(),
+                "its context ended with it: {fault}"
+            );
+        }
         let seen = fault["fault"]["gpu_errors"].as_array().expect("errors").len();
         assert_eq!(seen, errors.len(), "{kind}: {fault}");
         let shown = host.cli(&["incident", "get", &fault["id"].to_string()]);

@@ -183,6 +183,8 @@ class Node:
             if tenants is None:
                 return "no manager"
             files = [path for folder in ["tenants", "env", "by-name"] for path in (RUNTIME_DIR / folder).iterdir()]
+            # Where sockets are made is always there, and empty.
+            files = [path for path in files if path.name != ".new" or any(path.iterdir())]
             return [*tenants, *files, *self.devices()]
 
         until("no tenant, directory or device is left", lambda: not left(), timeout=60)

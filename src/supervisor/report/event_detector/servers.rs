@@ -2,7 +2,7 @@
 //!
 //! Who lost work is what MPS reported at the time, and who was connected when a process died; whatever leaves first changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::server_end::ServerEnd;
 use super::{EventDetector, Snapshot, TrackedClient};
@@ -235,7 +235,14 @@ impl EventDetector {
     }
 
     fn fault(&mut self, seen: &Snapshot<'_>, server: u32, fault: &LoggedFault, known_from: KnownFrom) {
-        let clients = fault.affected.iter().map(|pid| self.affected_client(*pid, seen.clients)).collect();
+        // Of several that ended in that moment it tells nothing.
+        let ended: BTreeSet<u32> =
+            if fault.ended_with_it.len() == 1 { fault.ended_with_it.clone() } else { BTreeSet::new() };
+        let clients = fault.affected.union(&ended).map(|pid| AffectedClient {
+            ended_with_it: ended.contains(pid),
+            ..self.affected_client(*pid, seen.clients)
+        });
+        let clients = clients.collect();
         self.emit(DomainEvent::ServerFault(ServerFault {
             daemon: seen.desired.name.clone(),
             server,
