@@ -30,7 +30,7 @@ use crate::http::auth::{Authenticator, ServerAddress};
 use crate::http::bounds::Rates;
 use crate::http::server::{Listeners, ServerContext};
 use crate::http::tls::Certificates;
-use crate::http::{AppParts, AppState, DaemonRepresentations, router};
+use crate::http::{AppParts, AppState, ReadMemo, router};
 use crate::metrics::Metrics;
 use crate::operations::Engine;
 use crate::service::access::Access;
@@ -208,7 +208,7 @@ impl App {
             stream_heartbeat: Timings::duration(config.timings.stream_heartbeat_ms),
             rates,
             metrics,
-            representations: DaemonRepresentations::default(),
+            memo: ReadMemo::default(),
         });
         Ok(Self {
             state,
@@ -326,6 +326,7 @@ fn supervisor_context(
         extra_env: platform.extra_env.clone(),
         boot_id: host::boot_id().map_err(refused)?,
         check_interval: config.refresh_interval(),
+        publications: std::sync::atomic::AtomicU64::new(0),
         memory_readings: tokio::sync::watch::Sender::new(0),
         poll: Duration::from_secs(config.poll_interval_s.into()),
         deadline: Duration::from_secs(config.control_deadline_s.into()),

@@ -137,9 +137,9 @@ pub(super) async fn change(
             _ => new().await?,
         };
         fields.apply(&mut spec);
-        let tried = format!("{path}?dry_run=true");
+        let rehearsal = format!("{path}?dry_run=true");
         if let Some(before) = before.as_ref().filter(|_| fields.is_exact && !dry_run && confirm.asks()) {
-            let view: Value = client.put(&tried, tag.as_deref(), &spec).await?;
+            let view: Value = client.put(&rehearsal, tag.as_deref(), &spec).await?;
             if view["removed"].as_array().is_some_and(|removed| !removed.is_empty()) {
                 let lost = lost(&differences(before, &view["spec"]));
                 let name = path.rsplit('/').next().unwrap_or_default();
@@ -147,7 +147,7 @@ pub(super) async fn change(
                     .ask(&format!("{name} exists, and would lose what is not given: {lost}. Replace it?"))?;
             }
         }
-        let target = if dry_run { tried } else { path.to_owned() };
+        let target = if dry_run { rehearsal } else { path.to_owned() };
         match client.put::<Value>(&target, tag.as_deref(), &spec).await {
             Ok(view) => {
                 let (made, changes) = match before {

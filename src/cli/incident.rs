@@ -43,7 +43,7 @@ pub(super) enum IncidentCommand {
         #[command(flatten)]
         call: CallArgs,
     },
-    /// Show an incident: the suspected cause, the affected clients, and the time to recovery
+    /// Show an incident: the affected clients with the evidence about each, and the time to recovery
     #[command(after_help = "Examples:
   mps-manager incident get 12")]
     Get {

@@ -22,7 +22,7 @@ use super::problem::{Limited, Problem};
 use super::query::Queries;
 use super::repeats::Repeats;
 use super::rights::RequiredRights;
-use super::{AppState, audit, bounds, conditional, guard, pages, problem, query, repeats, rights};
+use super::{AppState, audit, bounds, conditional, guard, memo, pages, problem, query, repeats, rights};
 use crate::config::Limits;
 use crate::domain::access::Actor;
 use crate::domain::audit::shown_path;
@@ -187,6 +187,7 @@ pub(super) async fn as_actor<F: Future<Output = Response> + Send + 'static>(
         Some(requested) => requested.by(actor, clock),
         None => RequestContext::new(actor, clock, None),
     };
+    let ctx = ctx.after_event(app.service.last_event());
     request.extensions_mut().insert(ctx.clone());
     let (work, service, caller) = (work(ctx.clone(), request), app.service.clone(), ctx.clone());
     let work = async move { problem::for_actor(&service, &caller, work.await).await };
@@ -217,7 +218,9 @@ async fn once(tables: Tables, request: Request, next: Next) -> Response {
         return refusal;
     }
     match *request.method() {
-        Method::GET | Method::HEAD => conditional::reads(request, next).await,
+        Method::GET | Method::HEAD => {
+            conditional::reads(request, async |request| memo::read(tables.app, request, next).await).await
+        }
         _ => repeats::once(State((tables.app, tables.repeats)), request, next).await,
     }
 }

@@ -11,6 +11,7 @@ mod endpoint;
 mod extract;
 mod guard;
 mod layers;
+mod memo;
 mod pages;
 pub mod problem;
 mod query;
@@ -30,7 +31,7 @@ use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
-pub use conditional::DaemonRepresentations;
+pub use memo::ReadMemo;
 pub use state::{AppParts, AppState};
 
 use crate::http::problem::Problem;

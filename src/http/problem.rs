@@ -83,7 +83,7 @@ pub struct Problem {
     full: Option<Box<Self>>,
     /// The kind and the name of what there is not.
     #[serde(skip)]
-    unknown: Option<(&'static str, String)>,
+    unknown: Option<Box<(&'static str, String)>>,
 }
 
 impl Problem {
@@ -163,7 +163,7 @@ impl Problem {
             }
             ServiceError::NotFound { kind, name } => {
                 let problem = Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail);
-                Self { unknown: Some((kind, name)), ..problem }
+                Self { unknown: Some(Box::new((kind, name))), ..problem }
             }
             ServiceError::Forbidden(_) => Self::new("forbidden", StatusCode::FORBIDDEN, "Forbidden", detail),
             ServiceError::Invalid(errors) => {
@@ -285,7 +285,8 @@ impl IntoResponse for Problem {
         let status = self.status();
         let full = self.full.take();
         let mut response = (status, axum::Json(&self)).into_response();
-        if let Some((kind, name)) = self.unknown.take() {
+        if let Some(unknown) = self.unknown.take() {
+            let (kind, name) = *unknown;
             response.extensions_mut().insert(Unknown(kind, name, Box::new(self.clone())));
         }
         response.extensions_mut().insert(Kind(self.kind));

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Limits;
 use crate::http::auth::Authenticator;
 use crate::http::bounds::Rates;
-use crate::http::conditional::DaemonRepresentations;
+use crate::http::memo::ReadMemo;
 use crate::metrics::Metrics;
 use crate::service::Service;
 
@@ -33,8 +33,8 @@ pub struct AppParts {
     pub rates: Arc<Rates>,
     /// Counters.
     pub metrics: Metrics,
-    /// What reads of daemons showed last.
-    pub representations: DaemonRepresentations,
+    /// What reads answered last.
+    pub memo: ReadMemo,
 }
 
 impl AppState {

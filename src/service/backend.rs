@@ -1,6 +1,7 @@
 //! [`Service`], and what is behind it: nothing of it is reached without a [`Permit`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -120,6 +121,17 @@ impl Service {
     /// What time it is.
     pub fn clock(&self) -> Clock {
         self.backend.parts.clock
+    }
+
+    /// The last commit and the last publication of a daemon: what was read since holds until one of them changes.
+    pub fn version(&self) -> (u64, u64) {
+        let Parts { store, fleet, .. } = &self.backend.parts;
+        (store.last_commit(), fleet.context().publications.load(Ordering::SeqCst))
+    }
+
+    /// The number of the last event.
+    pub fn last_event(&self) -> i64 {
+        *self.backend.parts.store.newest_event().borrow()
     }
 
     /// Runs a request that changes something to completion, whether or not its caller still waits.

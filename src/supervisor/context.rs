@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -52,6 +53,8 @@ pub struct SupervisorContext {
     /// Pause between two looks at what is around an idle daemon, which open no session; and between two sessions where its logs cannot be
     /// relied upon.
     pub check_interval: Duration,
+    /// Counts what was published of daemons, and to them.
+    pub publications: AtomicU64,
     /// Counts the readings of the GPUs' processes that showed another memory of a client, or another client.
     pub memory_readings: watch::Sender<u64>,
     /// Pause between two sessions with an idle daemon whose logs report every change.

@@ -263,10 +263,8 @@ impl DomainEvent {
             Self::DaemonStarted { pid, .. }
             | Self::DaemonStopped { pid, .. }
             | Self::ClientInReset { pid, .. }
-            | Self::ServerExited { pid, .. } => Details::Process { pid: *pid, uid: None },
-            Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => {
-                Details::Process { pid: *pid, uid: *uid }
-            }
+            | Self::ServerExited { pid, .. } => process(*pid, None),
+            Self::DaemonFound { pid, uid, .. } | Self::ServerStarted { pid, uid, .. } => process(*pid, *uid),
             Self::BypassAppeared { .. }
             | Self::BypassChanged { .. }
             | Self::ExposureDetected { .. }
@@ -414,6 +412,10 @@ fn only<T: Clone>(all: &[T]) -> Option<T> {
 /// These, unless there is one alone.
 fn several<T: Clone>(all: &[T]) -> Vec<T> {
     if all.len() == 1 { Vec::new() } else { all.to_vec() }
+}
+
+fn process(pid: u32, uid: Option<u32>) -> Details {
+    Details::Process { pid, uid }
 }
 
 fn layout_details(version: Option<u32>) -> Details {

@@ -17,6 +17,7 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
+use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
@@ -48,7 +49,7 @@ pub(super) async fn get(
     Query(query): Query<FreshQuery>,
 ) -> Result<Response, Problem> {
     let daemon = app.service.daemon(&ctx, &name, query.fresh).await?;
-    app.representations.shown(daemon)
+    shown(daemon.revision, &daemon)
 }
 
 /// Create or replace a daemon

@@ -84,6 +84,8 @@ pub(super) struct Frame {
     pub(super) assets: Assets,
     /// Whether the page shows the present state, and follows it.
     pub(super) live: bool,
+    /// The last event that it shows.
+    pub(super) last_event: i64,
 }
 
 impl Frame {
@@ -111,6 +113,7 @@ impl Frame {
             host: service.without_permit().host_identity(ctx).await,
             assets: Assets,
             live: false,
+            last_event: ctx.last_event,
         }
     }
 

@@ -84,7 +84,7 @@ impl IncidentPage {
     /// What its processes are to it.
     fn suspects_heading(&self) -> &'static str {
         match self.row.incident.kind {
-            kind if kind.loses_work() => "Suspected cause",
+            kind if kind.loses_work() => "Suspected",
             IncidentKind::ClientRefused => "Refused processes",
             _ => "Processes",
         }

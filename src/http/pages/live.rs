@@ -10,15 +10,18 @@ use axum::extract::State;
 use axum::response::sse::{Event as Message, Sse};
 use futures_util::Stream;
 use futures_util::stream;
+use serde::Deserialize;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::domain::event::EventFilter;
 use crate::http::AppState;
+use crate::http::extract::Query;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::access::{InUse, Lifetime};
-use crate::service::events::{Followed, Following};
+use crate::service::events::Following;
 
 /// Longest time before a page is marked stale.
 const FIGURES: Duration = Duration::from_secs(5);
@@ -27,22 +30,42 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// How long a browser waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// Where to begin.
+#[derive(Debug, Deserialize)]
+pub(super) struct LiveQuery {
+    /// The last event that the page shows.
+    after: Option<i64>,
+}
+
 pub(super) async fn follow(
     State(app): State<AppState>,
     ctx: RequestContext,
     lifetime: Lifetime,
+    Query(LiveQuery { after }): Query<LiveQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
-    let following = app.service.follow_events(&ctx, EventFilter::default(), None)?;
+    // A page of before a restore may know later ones.
+    let after = after.map(|after| after.clamp(0, app.service.last_event()));
+    let following = app.service.follow_events(&ctx, EventFilter::default(), after)?;
     let clock = app.service.clock();
     let in_use = lifetime.in_use(clock);
     let stop = app.stop.clone();
-    let begin = PageUpdates { following, first: true, stop, clock, lifetime, _in_use: in_use };
+    let begin = PageUpdates {
+        following,
+        first: true,
+        rests_until: Instant::now(),
+        stop,
+        clock,
+        lifetime,
+        _in_use: in_use,
+    };
     Ok(Sse::new(stream::unfold(begin, PageUpdates::next)))
 }
 
 struct PageUpdates {
     following: Following,
     first: bool,
+    /// Until when no stale message follows the last one.
+    rests_until: Instant,
     stop: CancellationToken,
     clock: Clock,
     lifetime: Lifetime,
@@ -69,23 +92,17 @@ impl PageUpdates {
         let figures = tokio::time::sleep(FIGURES);
         tokio::pin!(figures);
         tokio::select! {
-            followed = self.following.next() => match followed {
-                Ok(Followed::Event(_) | Followed::Nothing(_)) => self.rest().await,
-                Err(_) => false,
-            },
-            () = &mut figures => true,
+            followed = self.following.next() => if followed.is_err() { return false },
+            () = &mut figures => {}
         }
-    }
-
-    /// Waits for the rest of a burst.
-    async fn rest(&mut self) -> bool {
-        let pause = tokio::time::sleep(PAUSE);
-        tokio::pin!(pause);
-        loop {
+        // The first of a burst is shown at once, and the rest of it together.
+        while Instant::now() < self.rests_until {
             tokio::select! {
-                () = &mut pause => return true,
+                () = tokio::time::sleep_until(self.rests_until) => {}
                 followed = self.following.next() => if followed.is_err() { return false },
             }
         }
+        self.rests_until = Instant::now() + PAUSE;
+        true
     }
 }

@@ -31,6 +31,8 @@ pub struct RequestContext {
     change: Option<Arc<AttemptedAction>>,
     /// The key of a request that may be repeated; the use case stores its answer under it.
     pub idempotency: Option<Arc<IdempotencyKey>>,
+    /// The last event when it was admitted: what it reads shows that one and all before.
+    pub last_event: i64,
 }
 
 impl RequestContext {
@@ -38,12 +40,18 @@ impl RequestContext {
     pub fn new(actor: Actor, clock: Clock, change: Option<(Option<String>, String, Target)>) -> Self {
         let change =
             change.map(|(request, action, target)| AttemptedAction::of(&actor, request, action, target));
-        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new), idempotency: None }
+        Self { actor: Arc::new(actor), clock, change: change.map(Arc::new), idempotency: None, last_event: 0 }
     }
 
     /// What the manager changes by itself.
     pub fn of_manager(clock: Clock, action: &str, target: Target) -> Self {
         Self::new(Actor::manager(), clock, Some((None, action.to_owned(), target)))
+    }
+
+    /// The same request, admitted after this event.
+    #[must_use]
+    pub fn after_event(self, last_event: i64) -> Self {
+        Self { last_event, ..self }
     }
 
     /// The same request with the key that it has, for one use case: a second one would get the answer of the first.

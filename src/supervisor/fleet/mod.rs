@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -43,6 +43,15 @@ struct Drivers {
     forgotten: BTreeMap<DaemonName, i64>,
 }
 
+/// Counts a publication once it is made, however that ends.
+struct Published<'c>(&'c SupervisorContext);
+
+impl Drop for Published<'_> {
+    fn drop(&mut self) {
+        self.0.publications.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 impl Fleet {
     /// An empty fleet; watches from now on who else runs control daemons here.
     pub fn new(context: SupervisorContext) -> Self {
@@ -63,6 +72,7 @@ impl Fleet {
     ///
     /// On return no tenant's directory leads to a daemon that may not be used by it, whatever the driver is doing.
     pub fn publish(&self, desired: Desired, earlier: Option<RememberedDaemon>) {
+        let _published = Published(&self.inner.context);
         let mut drivers = self.drivers();
         let Drivers { handles, forgotten } = &mut *drivers;
         if forgotten.get(&desired.name).is_some_and(|revision| desired.revision <= *revision) {
@@ -109,6 +119,7 @@ impl Fleet {
     ///
     /// What was committed up to `revision`, the last one of the daemon, is no longer applied.
     pub fn forget(&self, name: &DaemonName, revision: Option<i64>) {
+        let _published = Published(&self.inner.context);
         // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
         let mut drivers = self.drivers();
         if let Some(revision) = revision {

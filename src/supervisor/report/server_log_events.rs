@@ -162,7 +162,7 @@ impl ServerLogEvents {
                 if *in_reset && self.in_reset.len() < KEPT {
                     self.in_reset.insert((server, client.pid));
                 }
-                let Some(at) = at else { return None };
+                let at = at?;
                 self.ended.retain(|_, (_, ended_at)| *ended_at >= at - SAME_MOMENT_MS);
                 if self.ended.len() < KEPT {
                     self.ended.insert(client.pid, (server, at));

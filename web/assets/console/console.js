@@ -230,7 +230,8 @@
 
     function connect() {
       if (isStopped) return;
-      source = new EventSource("/live");
+      // What happened since the page was rendered counts too.
+      source = new EventSource(`/live?after=${document.getElementById("page").dataset.live}`);
       const stream = source;
       let wasLost = false;
       stream.addEventListener("open", () => {
