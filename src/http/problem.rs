@@ -78,12 +78,18 @@ pub struct Problem {
     /// The exceeded limit.
     #[serde(skip)]
     limit: Option<Limit>,
-    /// The full one, which only host users may see.
+    /// What only host users may see.
     #[serde(skip)]
-    full: Option<Box<Self>>,
-    /// The kind and the name of what there is not.
-    #[serde(skip)]
-    unknown: Option<Box<(&'static str, String)>>,
+    beside: Option<Box<ForHostUsers>>,
+}
+
+/// What host users see instead of a problem, or in addition.
+#[derive(Debug, Clone)]
+enum ForHostUsers {
+    /// The full one.
+    Full(Problem),
+    /// The kind and the name of what there is not, beside which similar names may be shown.
+    Unknown(&'static str, String),
 }
 
 impl Problem {
@@ -102,8 +108,7 @@ impl Problem {
             errors: Vec::new(),
             wait_s: None,
             limit: None,
-            full: None,
-            unknown: None,
+            beside: None,
         }
     }
 
@@ -126,7 +131,10 @@ impl Problem {
 
     /// The full one.
     pub(super) fn unredacted(mut self) -> Self {
-        self.full.take().map_or(self, |full| *full)
+        match self.beside.take().map(|beside| *beside) {
+            Some(ForHostUsers::Full(full)) => full,
+            _ => self,
+        }
     }
 
     fn with(mut self, errors: Vec<FieldError>) -> Self {
@@ -148,8 +156,11 @@ impl From<ServiceError> for Problem {
             tracing::error!(detail, "internal error");
         }
         let (redacted, full) = (error.clone().into_tenant_error(), error.into_host_error());
-        let full = (full != redacted).then(|| Box::new(Self::shown(full)));
-        Self { full, ..Self::shown(redacted) }
+        let shown = Self::shown(redacted.clone());
+        if full == redacted {
+            return shown;
+        }
+        Self { beside: Some(Box::new(ForHostUsers::Full(Self::shown(full)))), ..shown }
     }
 }
 
@@ -163,7 +174,7 @@ impl Problem {
             }
             ServiceError::NotFound { kind, name } => {
                 let problem = Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail);
-                Self { unknown: Some(Box::new((kind, name))), ..problem }
+                Self { beside: Some(Box::new(ForHostUsers::Unknown(kind, name))), ..problem }
             }
             ServiceError::Forbidden(_) => Self::new("forbidden", StatusCode::FORBIDDEN, "Forbidden", detail),
             ServiceError::Invalid(errors) => {
@@ -249,25 +260,17 @@ pub(super) struct FieldErrors(pub(super) Vec<FieldError>);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limited(pub(super) Limit);
 
-/// The full problem of a response whose text is redacted.
+/// The problem of a response, with what host users see instead of it or in addition.
 #[derive(Debug, Clone)]
-pub(super) struct Full(Box<Problem>);
-
-/// The kind and the name of what there is not, with the problem that says so.
-#[derive(Debug, Clone)]
-struct Unknown(&'static str, String, Box<Problem>);
+pub(super) struct Beside(Problem, ForHostUsers);
 
 /// The response as an actor may see it: a host user gets the full text of a redacted problem, and of a name that is not known one that
 /// is.
 pub(super) async fn for_actor(service: &Service, ctx: &RequestContext, mut response: Response) -> Response {
-    let extensions = response.extensions_mut();
-    let (full, unknown) = (extensions.remove::<Full>(), extensions.remove::<Unknown>());
-    if ctx.actor.scope().is_some() {
-        return response;
-    }
-    match (full, unknown) {
-        (Some(Full(problem)), _) => problem.into_response(),
-        (None, Some(Unknown(kind, name, mut problem))) => {
+    let beside = response.extensions_mut().remove::<Beside>().filter(|_| ctx.actor.scope().is_none());
+    match beside {
+        Some(Beside(_, ForHostUsers::Full(full))) => full.into_response(),
+        Some(Beside(mut problem, ForHostUsers::Unknown(kind, name))) => {
             match service.similar_name(ctx, kind, &name).await {
                 Some(similar) => {
                     let _ = write!(problem.detail, "; did you mean {similar}?");
@@ -276,18 +279,17 @@ pub(super) async fn for_actor(service: &Service, ctx: &RequestContext, mut respo
                 None => response,
             }
         }
-        (None, None) => response,
+        None => response,
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(mut self) -> Response {
         let status = self.status();
-        let full = self.full.take();
+        let beside = self.beside.take();
         let mut response = (status, axum::Json(&self)).into_response();
-        if let Some(unknown) = self.unknown.take() {
-            let (kind, name) = *unknown;
-            response.extensions_mut().insert(Unknown(kind, name, Box::new(self.clone())));
+        if let Some(beside) = beside {
+            response.extensions_mut().insert(Beside(self.clone(), *beside));
         }
         response.extensions_mut().insert(Kind(self.kind));
         response.extensions_mut().insert(Detail(self.detail));
@@ -295,9 +297,6 @@ impl IntoResponse for Problem {
         response.extensions_mut().insert(FieldErrors(self.errors));
         if let Some(limit) = self.limit {
             response.extensions_mut().insert(Limited(limit));
-        }
-        if let Some(full) = full {
-            response.extensions_mut().insert(Full(full));
         }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

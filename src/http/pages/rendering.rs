@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
 
 use crate::domain::printable::with_symbols;
-use crate::http::problem::{Full, Kind, Problem};
+use crate::http::problem::{Beside, Kind, Problem};
 use crate::service::ServiceError;
 
 /// What a page may load, and where its forms may be sent: only this server.
@@ -21,7 +21,7 @@ pub(super) fn rendered(template: &impl Template) -> Response {
 pub(super) fn refused_with(template: &impl Template, problem: Problem) -> Response {
     let (mut refused, _) = problem.into_response().into_parts();
     // The page says already what its reader may see.
-    refused.extensions.remove::<Full>();
+    refused.extensions.remove::<Beside>();
     let mut shown = page(refused.status, template);
     shown.extensions_mut().extend(refused.extensions);
     shown
