@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
@@ -9,10 +10,12 @@ use clap::builder::PossibleValuesParser;
 use super::fetch::{all, filtered, newest};
 use super::output::{DIFFERS, ListColumn, ListLayout, TableCell, line};
 use super::server::{CallArgs, ask};
+use super::values::time_ago;
 use crate::app;
 use crate::config::Config;
 use crate::domain::audit::{AuditRecord, Head};
 use crate::domain::count::counted;
+use crate::domain::duration::parse_duration;
 use crate::domain::rfc3339;
 
 /// Commands on the audit log.
@@ -32,6 +35,9 @@ pub(super) enum AuditCommand {
         /// Only rows with this outcome: done, refused or failed
         #[arg(long, hide_possible_values = true, value_parser = outcomes())]
         outcome: Option<String>,
+        /// Only rows of this time, for example 1h
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+        since: Option<Duration>,
         /// The most to list; 0 lists all
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -96,10 +102,11 @@ const LAYOUT: ListLayout<AuditRecord> = ListLayout {
 pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
     match command {
         AuditCommand::Verify { database, state_dir, anchor } => verify(database, state_dir, anchor),
-        AuditCommand::List { actor, target, outcome, limit, call } => ask(async move {
+        AuditCommand::List { actor, target, outcome, since, limit, call } => ask(async move {
             let client = call.client()?;
-            let path =
-                filtered("/api/v1/audit", &[("actor", actor), ("target", target), ("outcome", outcome)]);
+            let filters =
+                [("actor", actor), ("target", target), ("outcome", outcome), ("since", since.map(time_ago))];
+            let path = filtered("/api/v1/audit", &filters);
             let rows = match limit {
                 0 => all(&client, &path).await?,
                 limit => newest(&client, &path, limit).await?,

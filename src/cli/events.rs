@@ -11,7 +11,9 @@ use super::completion;
 use super::fetch::{filtered, require_daemon, require_tenant};
 use super::output::{OutputFormat, TableCell, line, print_cells, remark, terminal_width};
 use super::server::CallArgs;
+use super::values::time_ago;
 use crate::client::{Client, ClientError};
+use crate::domain::duration::parse_duration;
 use crate::domain::event::{Event, EventType, Severity};
 use crate::domain::{DaemonName, TenantName};
 use crate::http::api::List;
@@ -44,6 +46,9 @@ pub(super) struct EventsArgs {
     /// Only events about this tenant
     #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
     tenant: Option<TenantName>,
+    /// Only events of this time, for example 1h
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    since: Option<Duration>,
     #[command(flatten)]
     call: CallArgs,
 }
@@ -61,12 +66,13 @@ fn event_types() -> Vec<CompletionCandidate> {
 }
 
 impl EventsArgs {
-    fn filters(&self) -> [(&'static str, Option<String>); 4] {
+    fn filters(&self) -> [(&'static str, Option<String>); 5] {
         [
             ("type", self.types.clone()),
             ("severity", self.severity.clone()),
             ("daemon", self.daemon.as_ref().map(ToString::to_string)),
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+            ("since", self.since.map(time_ago)),
         ]
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCandidates;
@@ -13,9 +14,10 @@ use super::output::{
     word,
 };
 use super::server::{CallArgs, ask, exit_code};
-use super::values::incident_id;
+use super::values::{incident_id, time_ago};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
+use crate::domain::duration::parse_duration;
 use crate::domain::incident::{IncidentKind, IncidentState, RankedClient, Suspect, recovery_words};
 use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, TenantName, rfc3339};
@@ -29,6 +31,7 @@ pub(super) enum IncidentCommand {
     /// List incidents, the newest first; exit 1 while one of them is open
     #[command(after_help = "Examples:
   mps-manager incident list --open
+  mps-manager incident list --since 24h
   mps-manager incident list --tenant web")]
     List {
         /// Only those that are open
@@ -40,6 +43,9 @@ pub(super) enum IncidentCommand {
         /// Only those that hit this tenant
         #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
         tenant: Option<TenantName>,
+        /// Only those that were open within this time, for example 1h
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+        since: Option<Duration>,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -90,7 +96,7 @@ pub(super) const LAYOUT: ListLayout<IncidentView> = ListLayout {
 pub(super) fn run(command: IncidentCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
-            IncidentCommand::List { open, daemon, tenant, call } => {
+            IncidentCommand::List { open, daemon, tenant, since, call } => {
                 let client = call.client()?;
                 require_daemon(&client, daemon.as_ref()).await?;
                 require_tenant(&client, tenant.as_ref()).await?;
@@ -98,6 +104,7 @@ pub(super) fn run(command: IncidentCommand) -> Result<ExitCode, String> {
                     ("state", open.then(|| "open".to_owned())),
                     ("daemon", daemon.map(String::from)),
                     ("tenant", tenant.map(String::from)),
+                    ("since", since.map(time_ago)),
                 ];
                 let incidents: Vec<IncidentView> = all(&client, &filtered(INCIDENTS, &filters)).await?;
                 LAYOUT.print(&incidents, call.format());

@@ -60,9 +60,7 @@ const LAYOUT: ListLayout<Replay> = ListLayout {
 
 /// How many IDs are as recorded, of how many.
 pub(super) fn ids(replay: &Replay) -> String {
-    let steps: Vec<_> = replay.steps.iter().filter(|step| !step.undo && step.id.is_some()).collect();
-    let expected = replay.expected.as_ref().map_or(steps.len(), Vec::len);
-    let same = steps.iter().filter(|step| step.expected.is_some() && step.expected == step.id).count();
+    let (same, expected) = replay.identical_steps();
     match replay.verdict {
         Verdict::First => "-".into(),
         _ => format!("{same}/{expected}"),

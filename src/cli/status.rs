@@ -66,7 +66,8 @@ impl HostSnapshot {
     pub(super) async fn read(client: &Client) -> Result<Self, ClientError> {
         let host: HostView = client.get("/api/v1/host").await?;
         let gpus = whole(client, "/api/v1/gpus").await?;
-        let daemons = all(client, "/api/v1/daemons").await?;
+        let mut daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
+        daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
         let tenants = all(client, "/api/v1/tenants").await?;
         let foreign_daemons = whole(client, "/api/v1/foreign-daemons").await?;
         let incidents = all(client, "/api/v1/incidents?current=true").await?;

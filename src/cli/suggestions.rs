@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_other_tools_lead_to_what_is_meant() {
+    fn words_of_other_tools_are_understood() {
         let cases: &[(&[&str], &[&str])] = &[
             (&["tenant", "describe", "web"], &["get"]),
             (&["tenants", "show", "web"], &["get"]),
@@ -170,7 +170,7 @@ mod tests {
 
     /// Each command with a letter left out, doubled, swapped or replaced, where nouns are given and where none is.
     #[test]
-    fn nothing_that_does_harm_is_suggested_for_a_misspelling() {
+    fn misspellings_suggest_nothing_harmful() {
         let command = Cli::command();
         let mut tried = 0;
         for noun in command.get_subcommands() {

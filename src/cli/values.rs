@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::domain::InvalidValue;
 use crate::domain::daemon::OvercommitRatio;
 use crate::domain::duration::parse_duration;
 use crate::domain::percentage::ThreadPercentage;
+use crate::domain::rfc3339;
 use crate::host::user::number_of_user;
 
 /// The number of an incident.
@@ -56,6 +58,12 @@ pub(super) fn time_to_live(text: &str) -> Result<Duration, InvalidValue> {
 /// A user by name or number.
 pub(super) fn user(text: &str) -> Result<u32, String> {
     text.parse().or_else(|_| number_of_user(text))
+}
+
+/// The time so long ago, as the API takes it.
+pub(super) fn time_ago(ago: Duration) -> String {
+    let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
+    rfc3339::format(Clock::system().unix_ms().saturating_sub(ago).max(0))
 }
 
 #[cfg(test)]

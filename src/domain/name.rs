@@ -122,6 +122,21 @@ impl LayoutName {
     }
 }
 
+impl DaemonName {
+    /// What sorts gpu2 before gpu10: the name with its numbers at full width.
+    pub fn natural_key(&self) -> String {
+        let mut key = String::new();
+        let mut rest = self.as_str();
+        while let Some(at) = rest.find(|one: char| one.is_ascii_digit()) {
+            let digits = rest[at..].find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len() - at);
+            let (before, number) = (&rest[..at], &rest[at..at + digits]);
+            key.push_str(&format!("{before}{number:0>20}"));
+            rest = &rest[at + digits..];
+        }
+        key + rest
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,5 +154,13 @@ mod tests {
             let error = TenantName::parse(bad).expect_err("bad").to_string();
             assert!(error.contains("tenant name"), "{error}");
         }
+    }
+
+    #[test]
+    fn numbers_of_daemons_sort_as_numbers() {
+        let mut names = ["gpu10", "gpu2", "gpu1-b12", "gpu1-b3", "a", "gpu"]
+            .map(|name| DaemonName::parse(name).expect("a name"));
+        names.sort_by_cached_key(DaemonName::natural_key);
+        assert_eq!(names.map(String::from), ["a", "gpu", "gpu1-b3", "gpu1-b12", "gpu2", "gpu10"]);
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Whether a terminal or a page does something else with this character than to show it.
-fn is_control(one: char) -> bool {
+pub fn is_control(one: char) -> bool {
     // Beside the control characters: what ends a line elsewhere, and what turns the direction of the text.
     one.is_control()
         || matches!(one, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::daemon::DaemonSpec;
 use super::gpu::{Gpu, GpuRef};
 use super::occupancy::MAX_CLIENTS;
+use super::printable::is_control;
 use super::provisioning::{ProvisioningStatus, TenantWeight};
 use super::verification::Verification;
 use super::{
@@ -219,7 +220,7 @@ impl TenantSpec {
             return Err(("device_memory_limit", unseen_limit(unseen.as_str())));
         }
         let too_long = |text: &str| {
-            text.is_empty() || text.chars().count() > MAX_LABEL_LEN || text.chars().any(char::is_control)
+            text.is_empty() || text.chars().count() > MAX_LABEL_LEN || text.chars().any(is_control)
         };
         if self.labels.len() > MAX_LABELS
             || self.labels.iter().any(|(key, value)| too_long(key) || (!value.is_empty() && too_long(value)))
@@ -227,7 +228,7 @@ impl TenantSpec {
             return Err((
                 "labels",
                 InvalidValue(format!(
-                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} characters without control characters"
+                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} characters, without control characters and what turns the direction of the text"
                 )),
             ));
         }

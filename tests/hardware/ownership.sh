@@ -341,6 +341,9 @@ holders_of_device() {
 # The first user's client has to end by itself: one that is killed while it waits hangs the next server.
 a_queue_of_users() {
     local pipe waiting first
+    # No tenant's user reaches a daemon unless an administrator adds it.
+    clean "$binary" daemon set gpu0 --user 65534 --runtime-dir "$RUNTIME" >&2
+    wait_for 30 "the daemon is ready" is_ready gpu0
     pipe=$(daemon_now gpu0 'd["status"]["pipe_directory"]')
     start_client first CUDA_MPS_PIPE_DIRECTORY="$pipe" -- spin 8
     first=$CLIENT_PID

@@ -219,7 +219,9 @@ pub(super) fn run(command: DaemonCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
             DaemonCommand::List { call } => {
-                LAYOUT.print(&all(&call.client()?, DAEMONS).await?, call.format());
+                let mut daemons: Vec<DaemonView> = all(&call.client()?, DAEMONS).await?;
+                daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
+                LAYOUT.print(&daemons, call.format());
                 Ok(ExitCode::SUCCESS)
             }
             DaemonCommand::Get { daemon, call } => get(&call, &daemon.name).await,

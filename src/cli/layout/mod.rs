@@ -12,6 +12,7 @@ use clap_complete::engine::ArgValueCandidates;
 
 use self::arguments::{DocumentOutputArgs, DriftPolicyArgument, LayoutTargetArgs, read};
 use super::completion;
+use super::confirm::ConfirmArgs;
 use super::output::line;
 use super::server::{CallArgs, ServerArgs, ask};
 use super::values::whole_number;
@@ -121,6 +122,8 @@ pub(super) enum LayoutCommand {
         #[arg(add = ArgValueCandidates::new(completion::layouts))]
         name: LayoutName,
         #[command(flatten)]
+        confirm: ConfirmArgs,
+        #[command(flatten)]
         call: CallArgs,
     },
     /// Print the JSON Schema of layout documents
@@ -160,7 +163,9 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
             ask(async move { verbs::export(&server.client()?, &name, daemon.as_ref(), output.format).await })
         }
         LayoutCommand::Replay(args) => replay::run(args),
-        LayoutCommand::Delete { name, call } => ask(async move { verbs::delete(&call, &name).await }),
+        LayoutCommand::Delete { name, confirm, call } => {
+            ask(async move { verbs::delete(&call, &name, confirm).await })
+        }
     }
 }
 

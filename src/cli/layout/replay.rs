@@ -19,7 +19,6 @@ use super::verbs::{LAYOUTS, entry, exported, read};
 use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
-use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::layout::text;
 use crate::domain::{DaemonName, LayoutName};
@@ -171,11 +170,7 @@ const LAYOUT: ListLayout<ReplayRow> = ListLayout {
 
 /// The row of a replay that was carried out.
 fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
-    // A step that takes a partition away has an ID, and none to compare it with.
-    let is_same =
-        |step: &&ExecutedStep| step.id.is_some() && (step.expected.is_none() || step.expected == step.id);
-    let same = replay.steps.iter().filter(|step| !step.undo).filter(is_same).count();
-    let all = replay.expected.as_ref().map_or(same, Vec::len);
+    let (same, all) = replay.identical_steps();
     let code = match replay.verdict {
         Verdict::Same => 0,
         Verdict::Differs => DIFFERS,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::super::confirm::ConfirmArgs;
 use super::super::fetch::{all, daemon_or_only};
 use super::super::output::{
     DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, line,
@@ -290,7 +291,12 @@ pub(super) async fn export(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn delete(call: &CallArgs, name: &LayoutName) -> Result<ExitCode, ClientError> {
+pub(super) async fn delete(
+    call: &CallArgs,
+    name: &LayoutName,
+    confirm: ConfirmArgs,
+) -> Result<ExitCode, ClientError> {
+    confirm.ask(&format!("Layout {name} would be deleted with all its versions. Delete it?"))?;
     call.client()?.text(Method::DELETE, &format!("{LAYOUTS}/{name}"), "application/json").await?;
     let answer = json!({ "name": name, "deleted": true });
     call.format().announce(&format!("layout {name} was deleted"), name.as_str(), &answer);

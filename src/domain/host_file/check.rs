@@ -13,6 +13,9 @@ use crate::layout::{
 };
 use crate::{DaemonName, GpuUuid, InvalidValue};
 
+/// Layouts, daemons and tenants of a file at most, each: while it is written, nothing else is.
+const MOST_OF_A_KIND: usize = 2000;
+
 /// What is wrong in a host file, each with its place.
 #[derive(Debug, Clone, Default)]
 pub struct FileErrors {
@@ -37,6 +40,17 @@ impl HostFile {
     /// What is wrong on any host.
     pub(super) fn check(&self) -> Vec<Invalid> {
         let mut faults = FileErrors::default();
+        let most = [
+            ("layouts", self.layouts.len()),
+            ("daemons", self.daemons.len()),
+            ("tenants", self.tenants.len()),
+        ];
+        for (of, count) in most.into_iter().filter(|(_, count)| *count > MOST_OF_A_KIND) {
+            faults.add(
+                format!("/{of}"),
+                format!("there are {count} {of}: a host file may have {MOST_OF_A_KIND}, since it is written at once; split it"),
+            );
+        }
         for (name, entry) in &self.layouts {
             let within = |pointer: &str| format!("/layouts/{name}{pointer}");
             if let Err(Invalid { pointer, reason }) = entry.layout().check() {

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::concern::{counts_unaffected, may_concern_incidents};
 use super::report::IncidentReport;
-use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, Suspect};
+use super::{
+    Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, QUIT_BY_OTHERS, Suspect,
+};
 use crate::client::ClientId;
 use crate::event::{
     AffectedClient, ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, MemoryBreach, ServerFault,
@@ -140,6 +142,7 @@ impl Grouping<'_> {
                 let report = IncidentReport {
                     clients: lost.clients.clone(),
                     is_uncertain: lost.is_uncertain,
+                    detail: (*why == DaemonDeath::ForeignQuit).then(|| QUIT_BY_OTHERS.to_owned()),
                     ..IncidentReport::of(Kind::DaemonDied, IncidentTopic::Daemon)
                 };
                 let killed = *why == DaemonDeath::Killed;

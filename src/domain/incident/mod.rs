@@ -37,6 +37,9 @@ use super::{DaemonName, GpuUuid, TenantName};
 /// For how long after its end people are shown an incident that nobody acknowledged, in milliseconds.
 pub const RECENT_MS: i64 = 60 * 60 * 1000;
 
+/// What a daemon's death has as its detail that another program asked for.
+const QUIT_BY_OTHERS: &str = "another program sent the control daemon a quit";
+
 /// Most events that an incident lists; `occurrences` counts on.
 const MOST_EVENTS: usize = 200;
 /// Most clients and processes that it lists.
@@ -265,8 +268,21 @@ impl Incident {
                 "Find the program that sets the compute mode (nvidia-smi -c, a prolog, another manager) and stop it: the daemon's mode is \
                  restored each time, whatever its drift_policy is."
             }
+            IncidentKind::Drift if self.topic == IncidentTopic::Layout => {
+                "Find the program that makes or removes partitions of this daemon and stop it. With drift_policy report, apply the daemon's \
+                 layout again to restore its partitions."
+            }
+            IncidentKind::DaemonDied if self.is_quit_by_others() => {
+                "Find the program that sends quit to the daemon (`echo quit | nvidia-cuda-mps-control`, a job's epilog) and take that out: the \
+                 manager stops its daemons itself (mps-manager daemon stop)."
+            }
             kind => kind.remedy(),
         }
+    }
+
+    /// Whether it is the end of a control daemon that another program asked for.
+    fn is_quit_by_others(&self) -> bool {
+        self.kind == IncidentKind::DaemonDied && self.detail.as_deref() == Some(QUIT_BY_OTHERS)
     }
 
     /// Whether it was over each time that it became known, so that nothing recovered from it.

@@ -33,9 +33,19 @@ impl Incident {
             },
             IncidentKind::DaemonDied => match over {
                 Some(after) => {
-                    format!("{daemon}'s control daemon crashed{} and was restarted {after}", self.times())
+                    format!(
+                        "{daemon}'s control daemon {}{} and was restarted {after}",
+                        self.end_words(),
+                        self.times()
+                    )
                 }
-                None => format!("{daemon}'s control daemon crashed{} and is not back yet", self.times()),
+                None => {
+                    format!(
+                        "{daemon}'s control daemon {}{} and is not back yet",
+                        self.end_words(),
+                        self.times()
+                    )
+                }
             },
             IncidentKind::DaemonWedged => match over {
                 Some(after) => format!("{daemon} stopped answering and recovered {after}"),
@@ -189,6 +199,11 @@ impl Incident {
     /// How long it took, once it is over; empty where it took no time that could be measured.
     fn over(&self) -> Option<String> {
         (!self.is_open()).then(|| self.time_to_recovery_ms().map(recovery_words).unwrap_or_default())
+    }
+
+    /// How a control daemon ended.
+    fn end_words(&self) -> &'static str {
+        if self.is_quit_by_others() { "was told to quit by another program" } else { "crashed" }
     }
 
     fn times(&self) -> String {

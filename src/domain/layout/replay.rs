@@ -105,6 +105,15 @@ impl Verdict {
 }
 
 impl Replay {
+    /// How many steps gave what is recorded, of how many.
+    pub fn identical_steps(&self) -> (usize, usize) {
+        // A step that takes a partition away has an ID, and none to compare it with.
+        let is_same =
+            |step: &&ExecutedStep| step.id.is_some() && (step.expected.is_none() || step.expected == step.id);
+        let same = self.steps.iter().filter(|step| !step.undo).filter(is_same).count();
+        (same, self.expected.as_ref().map_or(same, Vec::len))
+    }
+
     /// Which version of which layout.
     pub fn version_ref(&self) -> VersionRef {
         VersionRef { name: self.layout.clone(), version: self.version }

@@ -88,7 +88,11 @@ pub(super) async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    let not_ready = app.service.without_permit().not_ready(Some(&name)).await.map_err(full)?;
+    // To callers who need no token a daemon that there is not is one that is not ready.
+    let not_ready = match app.service.without_permit().not_ready(Some(&name)).await {
+        Err(ServiceError::NotFound { .. }) => vec![(name, Phase::Absent)],
+        not_ready => not_ready.map_err(full)?,
+    };
     Ok(readiness(
         not_ready,
         app.service.without_permit().is_read_only(),

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::daemon::{DaemonSpec, DesiredState};
 use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, changed_fields};
-use crate::domain::host_file::{HostChangeAction, HostFile, HostObjectKind};
+use crate::domain::host_file::{HostChangeAction, HostFile, HostObjectKind, StoredHost};
 use crate::domain::operation::{HostLayout, Operation, OperationRequest};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{Tenant, TenantSpec};
@@ -121,11 +121,26 @@ impl Writing {
         stored.filter(|name| self.compared.deletes(HostObjectKind::Tenant, name.as_str())).cloned().collect()
     }
 
-    /// What was compared and checked outside the transaction must still be so.
-    async fn refuse_changed_host(&self, db: Transaction<'_>, file: &HostFile) -> Result<(), ServiceError> {
+    /// What was compared and checked outside the transaction must still be so: the same changes of the same daemons and layouts. Tenants that the
+    /// file leaves alone may have come and gone.
+    async fn refuse_changed_host(
+        &mut self,
+        db: Transaction<'_>,
+        file: &HostFile,
+    ) -> Result<(), ServiceError> {
         let now = stored::load(db, Some(file)).await?;
-        if now == self.compared.stored {
+        let before = &self.compared.stored;
+        if now == *before {
             return Ok(());
+        }
+        let of_tenants =
+            StoredHost { tenants: before.tenants.clone(), draining: before.draining.clone(), ..now.clone() };
+        if of_tenants == *before {
+            let again = Compared::of(file, now, &self.compared.gpus, self.compared.file_options)?;
+            if again.changes == self.compared.changes {
+                self.compared = again;
+                return Ok(());
+            }
         }
         Err(ServiceError::Conflict(
             "the host was changed while the file was compared with it, and nothing was written: compare it again".to_owned(),

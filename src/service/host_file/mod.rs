@@ -41,7 +41,7 @@ pub struct AppliedHostFile {
     pub warnings: Vec<FieldError>,
     /// The operation; `None` after a dry run, and where nothing changes.
     pub operation: Option<Operation>,
-    /// The entity tag of what was compared with.
+    /// The entity tag of the changes: with it as `If-Match` the same are made, or none.
     pub tag: String,
 }
 
@@ -110,9 +110,11 @@ impl Service {
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
         let stored = stored::load(&mut *backend.parts.store.read().await?, Some(&file)).await?;
-        let tag = tag_of(&export(&stored, &gpus));
-        check_tag(&options, &tag)?;
+        let host = tag_of(&export(&stored, &gpus));
         let compared = Compared::of(&file, stored, &gpus, file_options)?;
+        // What was shown is what is written: other objects of the host may change as they like.
+        let tag = tag_of_changes(&compared.changes);
+        check_tag(&options, [&host, &tag])?;
         let warnings = faults::fields(compared.spec.warnings.clone());
         if compared.changes.is_empty() {
             return Ok(AppliedHostFile { changes: Vec::new(), warnings, operation: None, tag });
@@ -130,24 +132,32 @@ pub fn refused_file(errors: Vec<Invalid>) -> ServiceError {
 }
 
 /// Refuses a write whose entity tag is not the present one.
-fn check_tag(options: &WriteOptions, tag: &str) -> Result<(), ServiceError> {
+fn check_tag(options: &WriteOptions, tags: [&str; 2]) -> Result<(), ServiceError> {
     if options.must_be_new {
         return Err(ServiceError::PreconditionFailed(
             "a host is always there, and If-None-Match: * was given".into(),
         ));
     }
     let Some(wanted) = &options.if_match else { return Ok(()) };
-    if wanted == "*" || wanted.split(',').any(|one| one.trim() == tag) {
+    if wanted == "*" || wanted.split(',').any(|one| tags.contains(&one.trim())) {
         return Ok(());
     }
+    let tag = tags[1];
     Err(ServiceError::PreconditionFailed(format!(
-        "the host was changed since: If-Match is {wanted} and the entity tag is now {tag}; compare the file again and repeat"
+        "the host was changed since, so that the file would change something else: If-Match is {wanted} and the entity tag is now {tag}; \
+         compare the file again and repeat"
     )))
 }
 
 /// The entity tag of what a host has.
 fn tag_of(exported: &ExportedHost) -> String {
     let digest = Sha256::digest(text::write(exported, LayoutFormat::Json));
+    format!("\"{}\"", hex::encode(&digest[..8]))
+}
+
+/// The entity tag of what a file would change.
+fn tag_of_changes(changes: &[HostChange]) -> String {
+    let digest = Sha256::digest(serde_json::to_vec(changes).expect("changes are plain data"));
     format!("\"{}\"", hex::encode(&digest[..8]))
 }
 

@@ -92,7 +92,7 @@ fn gpu_is_reassigned_only_after_daemon_deletion() {
         assert_eq!(steps(&operation), ["note the desired state", "write desired state", "stop", "forget"]);
         assert!(!is_alive(pid));
         host.api().get(&format!("/api/v1/daemons/{name}")).problem(404, "not-found");
-        host.api().get(&format!("/readyz/daemons/{name}")).problem(404, "not-found");
+        assert_eq!(host.api().get(&format!("/readyz/daemons/{name}")).status, 503);
     }
     assert_eq!(host.api().put("/api/v1/daemons/both", &both).status, 201);
     host.await_ready();

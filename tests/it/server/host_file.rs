@@ -475,3 +475,34 @@ fn examples_fit_schema_and_host() {
         assert_eq!(changes(&host, &exported(&host), "&prune=true"), Vec::<String>::new(), "{example}");
     }
 }
+
+/// Slurm's and Kubernetes' tenants are written while a file of others is applied.
+#[test]
+fn file_is_applied_beside_writes_of_other_tenants() {
+    let host = InProcess::ready();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let tenants: String =
+        (0..60).map(|number| format!("  own{number}: {{daemon: gpu1, max_clients: ROUND}}\n")).collect();
+    let written = std::thread::scope(|scope| {
+        let churn = scope.spawn(|| {
+            let mut written = 0;
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let path = format!("/api/v1/tenants/churn{}", written % 5);
+                let spec = json!({"daemon": "gpu0", "max_clients": 1 + written % 3});
+                assert!(host.api().put(&path, &spec).status < 300);
+                written += 1;
+            }
+            written
+        });
+        for round in 1..=8 {
+            let file = format!("version: v1\ntenants:\n{}", tenants.replace("ROUND", &round.to_string()));
+            let path = host.dir().join("churn.yaml");
+            fs::write(&path, file).expect("written");
+            let applied = host.cli(&["apply", "-f", path.to_str().expect("text"), "--yes"]);
+            assert!(applied.status.success(), "round {round}: {}", crate::harness::stderr_of(&applied));
+        }
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        churn.join().expect("it wrote")
+    });
+    assert!(written > 20, "{written} writes beside it");
+}

@@ -51,7 +51,8 @@ pub(in crate::http::pages) async fn daemon_rows(
     gpus: &[GpuRow],
     page: &Page,
 ) -> Result<Vec<DaemonSummary>, Problem> {
-    let daemons = app.service.daemons(ctx, page).await?.items;
+    let mut daemons = app.service.daemons(ctx, page).await?.items;
+    daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
     let clients = app.service.clients(ctx, &ClientFilter::default(), false, page).await?.items;
     let row = |daemon: DaemonView| {
         let clients = clients.iter().filter(|client| client.daemon == daemon.name).count();
@@ -66,7 +67,8 @@ pub(in crate::http::pages) async fn daemon_names(
     ctx: &RequestContext,
 ) -> Result<Vec<DaemonName>, Problem> {
     let all = Page::first(MAX_LIMIT);
-    let daemons = app.service.daemons(ctx, &all).await?.items;
+    let mut daemons = app.service.daemons(ctx, &all).await?.items;
+    daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
     Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
 }
 
