@@ -3,6 +3,8 @@
 //! Kubernetes and Docker write `web-prod`, and MPS version 3 allows its named servers `web_prod` only. So both are accepted, and two
 //! names of which one is the other with `-` for `_` are not there at the same time: each has one name for a newer daemon.
 
+use std::fmt::Write as _;
+
 use super::InvalidValue;
 
 /// Longest name, in bytes.
@@ -130,7 +132,7 @@ impl DaemonName {
         while let Some(at) = rest.find(|one: char| one.is_ascii_digit()) {
             let digits = rest[at..].find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len() - at);
             let (before, number) = (&rest[..at], &rest[at..at + digits]);
-            key.push_str(&format!("{before}{number:0>20}"));
+            let _ = write!(key, "{before}{number:0>20}");
             rest = &rest[at + digits..];
         }
         key + rest

@@ -219,7 +219,11 @@ async fn once(tables: Tables, request: Request, next: Next) -> Response {
     }
     match *request.method() {
         Method::GET | Method::HEAD => {
-            conditional::reads(request, async |request| memo::read(tables.app, request, next).await).await
+            conditional::reads(request, async |request| {
+                let app = &tables.app;
+                memo::read(&app.service, &app.memo, request, next).await
+            })
+            .await
         }
         _ => repeats::once(State((tables.app, tables.repeats)), request, next).await,
     }

@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::AppState;
+use crate::service::Service;
 use crate::service::access::context::RequestContext;
 
 /// The collections whose lists and objects are kept.
@@ -81,11 +81,11 @@ impl ReadMemo {
 }
 
 /// Answers a read from memory where its answer is kept and holds.
-pub(super) async fn read(app: AppState, request: Request, next: Next) -> Response {
+pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, next: Next) -> Response {
     let Some(key) = key(&request) else { return next.run(request).await };
     // Before the read: what changes meanwhile makes the answer newer than its version, and never older.
-    let version = app.service.version();
-    if let Some(kept) = app.memo.get(&key)
+    let version = service.version();
+    if let Some(kept) = memo.get(&key)
         && kept.holds(version)
     {
         return kept.response();
@@ -104,7 +104,7 @@ pub(super) async fn read(app: AppState, request: Request, next: Next) -> Respons
     };
     let headers = parts.headers.clone();
     let is_read_again = AtomicBool::new(false);
-    app.memo.keep(key, KeptAnswer { version, at, is_read_again, headers, body: body.clone() });
+    memo.keep(key, KeptAnswer { version, at, is_read_again, headers, body: body.clone() });
     Response::from_parts(parts, Body::from(body))
 }
 

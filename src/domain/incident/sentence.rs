@@ -31,22 +31,7 @@ impl Incident {
                 Some(after) => format!("{daemon}'s server crashed and was replaced {after}"),
                 None => format!("{daemon}'s server crashed and is not replaced yet"),
             },
-            IncidentKind::DaemonDied => match over {
-                Some(after) => {
-                    format!(
-                        "{daemon}'s control daemon {}{} and was restarted {after}",
-                        self.end_words(),
-                        self.times()
-                    )
-                }
-                None => {
-                    format!(
-                        "{daemon}'s control daemon {}{} and is not back yet",
-                        self.end_words(),
-                        self.times()
-                    )
-                }
-            },
+            IncidentKind::DaemonDied => self.daemon_died(over),
             IncidentKind::DaemonWedged => match over {
                 Some(after) => format!("{daemon} stopped answering and recovered {after}"),
                 None => format!("{daemon} does not answer"),
@@ -199,6 +184,15 @@ impl Incident {
     /// How long it took, once it is over; empty where it took no time that could be measured.
     fn over(&self) -> Option<String> {
         (!self.is_open()).then(|| self.time_to_recovery_ms().map(recovery_words).unwrap_or_default())
+    }
+
+    /// How its control daemon ended, and whether it is back.
+    fn daemon_died(&self, over: Option<String>) -> String {
+        let (daemon, ended, times) = (&self.daemon, self.end_words(), self.times());
+        match over {
+            Some(after) => format!("{daemon}'s control daemon {ended}{times} and was restarted {after}"),
+            None => format!("{daemon}'s control daemon {ended}{times} and is not back yet"),
+        }
     }
 
     /// How a control daemon ended.

@@ -481,8 +481,11 @@ fn examples_fit_schema_and_host() {
 fn file_is_applied_beside_writes_of_other_tenants() {
     let host = InProcess::ready();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let tenants: String =
-        (0..60).map(|number| format!("  own{number}: {{daemon: gpu1, max_clients: ROUND}}\n")).collect();
+    let of = |number: i32| format!("  own{number}: {{daemon: gpu1, max_clients: ROUND}}");
+    let tenants = (0..60).map(of).collect::<Vec<_>>().join(
+        "
+",
+    );
     let written = std::thread::scope(|scope| {
         let churn = scope.spawn(|| {
             let mut written = 0;
