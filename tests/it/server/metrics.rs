@@ -109,6 +109,8 @@ fn metrics_follow_daemons_tenants_and_clients() {
     let client = host.run_client("demo");
     host.listed(client.pid());
     await_sample(&host, "tenant_clients{daemon=\"gpu0\",tenant=\"demo\"}", 1.0);
+    // What is committed is read up to some 200 ms later than clients are.
+    await_sample(&host, "tenant_clients_limit{daemon=\"gpu0\",tenant=\"batch\"}", 4.0);
     let metrics = Metrics::of(&host);
     for (sample, value) in [
         ("daemon_up{daemon=\"gpu0\"}", 1.0),

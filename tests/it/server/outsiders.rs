@@ -224,6 +224,12 @@ fn fatal_control_line_is_reported_after_recovery() {
     // the outsider does (supervisor/tests/daemon_death.rs has the rest).
     let host = InProcess::polled_hourly("");
     let daemon = host.daemon_pid("gpu0");
+    let sessions = || host.daemon("gpu0")["status"]["sessions"]["control_processes"].clone();
+    eventually("its start is over, and with it the manager's own sessions", || {
+        let before = sessions();
+        std::thread::sleep(Duration::from_millis(300));
+        (sessions() == before).then_some(())
+    });
     eventually("the daemon has died of the line", || {
         host.control_once("gpu0", &format!("{}\n", "x".repeat(4100)));
         // A caller that was turned away has killed nothing, and tries again.
