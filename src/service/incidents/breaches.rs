@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::event::{DomainEvent, MemoryBreach};
+use crate::domain::gpu::GpuProcess;
 use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
+use crate::gpu::Inventory;
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError};
 
@@ -60,21 +62,24 @@ impl Backend {
     ) -> Result<Vec<DomainEvent>, ServiceError> {
         let mut uses = self.memory_uses(sms).await?;
         let mut events = tracker.observe(&uses);
-        for gpu in tracker.suspected_on() {
-            tokio::time::sleep(AGAIN).await;
-            let on = gpu.clone();
-            let listed = self.query_inventory(move |inventory| inventory.processes(&on)).await?;
-            // What the driver does not report now decides nothing.
-            let Ok(listed) = listed else { continue };
-            uses.retain_mut(|one| {
-                let now = listed.iter().find(|process| process.pid == one.client.pid && one.gpu == gpu);
-                if let Some(used) = now.and_then(|process| process.used_memory) {
-                    one.used = used;
-                }
-                one.gpu != gpu || now.is_some()
-            });
-            events.extend(tracker.observe(&uses));
+        let suspected = tracker.suspected_on();
+        if suspected.is_empty() {
+            return Ok(events);
         }
+        tokio::time::sleep(AGAIN).await;
+        let on = suspected.clone();
+        let read = move |inventory: &dyn Inventory| -> Option<BTreeMap<GpuUuid, Vec<GpuProcess>>> {
+            on.into_iter().map(|gpu| inventory.processes(&gpu).ok().map(|listed| (gpu, listed))).collect()
+        };
+        // What the driver does not report now decides nothing.
+        let Some(listed) = self.query_inventory(read).await? else { return Ok(events) };
+        uses.retain_mut(|one| {
+            let Some(listed) = listed.get(&one.gpu) else { return true };
+            let now = listed.iter().find(|process| process.pid == one.client.pid);
+            one.used = now.and_then(|process| process.used_memory).unwrap_or(one.used);
+            now.is_some()
+        });
+        events.extend(tracker.observe(&uses));
         Ok(events)
     }
 
