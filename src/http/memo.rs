@@ -1,8 +1,8 @@
 //! Answers to reads of objects and lists, kept in memory for as long as what they show has not changed.
 //!
 //! An answer holds while nothing was committed and no daemon published anything since it was made; a read that begins after a write was
-//! answered shows that write. What changes without either, as the memory that the driver reports of a GPU, is read again after a moment,
-//! by one caller while the others are answered with what there is.
+//! answered shows that write. What changes without either, as the memory that the driver reports of a GPU or that a process has ended, is read
+//! again after a moment, by one caller while the others are answered with what there is.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +22,9 @@ use crate::service::access::context::RequestContext;
 const COLLECTIONS: [&str; 8] =
     ["tenants", "daemons", "gpus", "layouts", "incidents", "operations", "replays", "foreign-daemons"];
 /// For how long what is read beside commits and publications holds.
-const HOLDS: Duration = Duration::from_millis(100);
+const HOLDS: Duration = Duration::from_millis(25);
 /// For how long at most it is answered while one caller reads it again.
-const LASTS: Duration = Duration::from_secs(1);
+const LASTS: Duration = Duration::from_millis(250);
 /// Answers that are kept, and bytes of theirs.
 const MOST: usize = 512;
 const MOST_BYTES: usize = 8 << 20;

@@ -52,7 +52,8 @@ fn swapped_tenants_are_planned_and_not_ready() {
     assert_eq!(ready("web")["status"], true);
     run.kill().unwrap();
     run.wait().unwrap();
-    assert_eq!(ready("jobs")["status"], true, "{}", ready("jobs"));
+    // That a process has ended is seen a moment later.
+    eventually("jobs is ready", || (ready("jobs")["status"] == true).then_some(()));
     let jobs = host.api().get("/api/v1/tenants/jobs").ok();
     let held = &jobs["status"]["effective"]["threads"]["partitions"];
     assert_eq!((&held[0]["partition"], &held[0]["sms"]), (&json!("left"), &json!(56)), "{jobs}");
