@@ -51,7 +51,7 @@ def test_hidden_page_keeps_no_connection(browser, own_host):
     visit = Visitor(browser, own_host, True)
     page = visit.log_in()
     expect(page.locator("#connection")).to_have_text("live")
-    followers = lambda: page.evaluate("performance.getEntriesByType('resource').filter(one => one.name.endsWith('/live')).length")
+    followers = lambda: page.evaluate("performance.getEntriesByType('resource').filter(one => new URL(one.name).pathname === '/live').length")
     before = followers()
     hide = "hidden => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden}); " \
            "document.dispatchEvent(new Event('visibilitychange')); }"
