@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::path::{Operation, Paths};
 
 /// The extension that names the right which an operation requires.
-pub(super) const RIGHT: &str = "x-right";
+pub const RIGHT: &str = "x-right";
 /// The extension that says what `Idempotency-Key` does, where the handler does not read that header itself.
-pub(super) const KEY_POLICY: &str = "x-idempotency-key";
+pub const KEY_POLICY: &str = "x-idempotency-key";
 
 /// The right that an operation requires of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum RequiredRight {
+pub enum RequiredRight {
     /// None: it needs no token.
     Public,
     /// A valid token in the body.
@@ -24,8 +24,11 @@ pub(super) enum RequiredRight {
     OwnAccount,
     /// Any valid token: the answer lists what the caller may see.
     OwnItems,
+    /// To see the host.
     View,
+    /// To operate daemons and clients.
     Operate,
+    /// To change what the host is to be.
     Administer,
     /// To see the tenant in the path.
     ViewTenant,
@@ -43,18 +46,10 @@ pub(super) enum RequiredRight {
     ViewOperation,
 }
 
-impl RequiredRight {
-    /// Whether a caller with a valid token may be refused with 403. Otherwise there is always something to show, or what the caller
-    /// may not see does not exist for it (404).
-    pub(super) fn can_be_forbidden(self) -> bool {
-        matches!(self, Self::View | Self::Operate | Self::Administer | Self::UseTenant | Self::EndClient)
-    }
-}
-
 /// What an `Idempotency-Key` does to a POST whose handler does not read it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum KeyPolicy {
+pub enum KeyPolicy {
     /// The answer is stored after it was given: for operations of several steps, or those that can be done twice with the same effect.
     StoreAnswer,
     /// Nothing: the operation changes nothing, or its effect is the same when it is done twice.
@@ -92,6 +87,7 @@ pub(super) fn endpoints(operations: &Paths) -> impl Iterator<Item = Endpoint<'_>
         let operations = [
             (Method::GET, &item.get),
             (Method::PUT, &item.put),
+            (Method::PATCH, &item.patch),
             (Method::POST, &item.post),
             (Method::DELETE, &item.delete),
         ];

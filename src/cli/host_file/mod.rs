@@ -19,7 +19,6 @@ use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::ClientError;
 use crate::domain::count::counted;
 use crate::domain::host_file::HostChangeAction;
-use crate::http::api::host_schema::host_file_schema;
 use crate::http::api::host_spec::HostFileDiff;
 
 #[derive(Debug, Args)]
@@ -146,7 +145,7 @@ pub(super) fn apply(
 
 pub(super) fn export(ExportArgs { output, server, schema }: ExportArgs) -> Result<ExitCode, String> {
     if schema {
-        line!("{:#}", host_file_schema());
+        line!("{}", include_str!("../../../openapi/host-v1.schema.json").trim_end());
         return Ok(ExitCode::SUCCESS);
     }
     ask(async move {

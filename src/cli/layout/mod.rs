@@ -18,7 +18,6 @@ use super::server::{CallArgs, ServerArgs, ask};
 use super::values::whole_number;
 use super::wait::WaitArgs;
 use crate::domain::{DaemonName, LayoutName};
-use crate::http::api::layout_schema::layout_document_schema;
 
 /// Commands on layouts.
 #[derive(Debug, Subcommand)]
@@ -135,7 +134,7 @@ pub(super) enum LayoutCommand {
 pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
     match command {
         LayoutCommand::Schema => {
-            line!("{:#}", layout_document_schema());
+            line!("{}", include_str!("../../../openapi/layouts-v1.schema.json").trim_end());
             Ok(ExitCode::SUCCESS)
         }
         LayoutCommand::List { call } => ask(async move { verbs::list(&call).await }),

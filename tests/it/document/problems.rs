@@ -2,12 +2,10 @@
 //!
 //! They follow from what an operation takes and requires. Those that do not are named by the handler, as in `responses(NotFound)`.
 
+use mps_manager::http::endpoint::{KEY_POLICY, KeyPolicy, RIGHT, RequiredRight};
+use mps_manager::http::problem::TYPE_PREFIX;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
-
-use crate::http::endpoint::{KEY_POLICY, KeyPolicy, RIGHT, RequiredRight};
-use crate::http::problem::TYPE_PREFIX;
-use crate::http::repeats;
 
 const MEDIA_TYPE: &str = "application/problem+json";
 
@@ -85,6 +83,13 @@ pub(super) fn add(method: &str, path: &str, operation: &mut Value) {
     }
 }
 
+/// Whether a caller with a valid token may be refused with 403. Otherwise there is always something to show, or what the caller may not see
+/// does not exist for it (404).
+fn can_be_forbidden(right: RequiredRight) -> bool {
+    use RequiredRight::{Administer, EndClient, Operate, UseTenant, View};
+    matches!(right, View | Operate | Administer | UseTenant | EndClient)
+}
+
 /// What an operation takes and requires, as far as that decides which problems it can answer.
 struct OperationTraits<'o> {
     right: RequiredRight,
@@ -131,7 +136,7 @@ impl<'o> OperationTraits<'o> {
             names.push("CrossSite");
         } else if self.writes {
             names.push("ForbiddenOrCrossSite");
-        } else if self.right.can_be_forbidden() {
+        } else if can_be_forbidden(self.right) {
             names.push("Forbidden");
         }
         if self.path.contains('{') && !creates {
@@ -150,7 +155,7 @@ impl<'o> OperationTraits<'o> {
         }
         if self.key_policy == Some(KeyPolicy::Refuse) {
             names.push("InvalidRequestOrKeyRefused");
-        } else if self.takes(repeats::HEADER) && self.key_policy != Some(KeyPolicy::NoEffect) {
+        } else if self.takes("Idempotency-Key") && self.key_policy != Some(KeyPolicy::NoEffect) {
             names.push("InvalidRequestOrKeyReused");
         } else if self.writes || !self.parameters.is_empty() {
             // A write without parameters refuses a body that it would ignore.
@@ -163,7 +168,7 @@ impl<'o> OperationTraits<'o> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::problem::KINDS;
+    use mps_manager::http::problem::KINDS;
 
     #[test]
     fn problem_responses_hold_known_kinds() {

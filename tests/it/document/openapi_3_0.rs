@@ -11,7 +11,7 @@ const JSON: &str = "application/json";
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// The 3.0 form of a 3.1 document.
-pub(in crate::http) fn openapi_3_0(document: &Value) -> Value {
+pub fn openapi_3_0(document: &Value) -> Value {
     let mut document = document.clone();
     document["openapi"] = json!(VERSION);
     if let Some(license) = document.pointer_mut("/info/license").and_then(Value::as_object_mut)

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::document::unions;
-use crate::domain::layout::document::Document;
+use super::unions;
+use mps_manager::domain::layout::document::Document;
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(Document)))]

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::layout_schema::schema_of;
-use crate::domain::gpu::GpuRef;
-use crate::domain::host_file::HostFile;
+use mps_manager::domain::gpu::GpuRef;
+use mps_manager::domain::host_file::HostFile;
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(HostFile, GpuRef)))]

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Gives each variant of a tagged union its own schema, and adds the mapping of words to schemas.
-pub(in crate::http::api) fn name_variants(schemas: &mut Map<String, Value>) {
+pub(super) fn name_variants(schemas: &mut Map<String, Value>) {
     let names: Vec<String> = schemas.keys().cloned().collect();
     // Those first that others are made of.
     for extended in [false, true] {

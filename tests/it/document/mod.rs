@@ -1,27 +1,35 @@
-//! Completes the document that the handlers give with what follows from an operation's own parts, so that no handler repeats it.
+//! The API's document: made of what the handlers declare, and kept as the files in `openapi/`, which the server serves.
+//!
+//! What the handlers give is completed with what follows from an operation's own parts, so that no handler repeats it.
 //!
 //! The order matters: names first, since everything else refers to them; then each operation; then the schemas of answers; and at
 //! last what several operations share becomes a component.
 
 mod directions;
 mod headers;
+mod host_schema;
+mod layout_schema;
 mod names;
-pub(super) mod openapi_3_0;
+mod openapi_3_0;
 mod problems;
 mod shared;
-pub(super) mod unions;
+mod unions;
 mod walk;
 
-use serde_json::{Value, json};
+use mps_manager::http::api;
+use mps_manager::http::endpoint::KEY_POLICY;
+use serde_json::{Map, Value, json};
 
+pub use host_schema::host_file_schema;
+pub use layout_schema::layout_document_schema;
+pub use openapi_3_0::openapi_3_0;
 use walk::{for_each_operation, not_null};
 
-use crate::http::endpoint::KEY_POLICY;
-use crate::http::extract::Idempotency;
-
-/// Completes the document that the handlers give.
-pub(super) fn complete(document: &utoipa::openapi::OpenApi) -> Value {
-    let mut document = serde_json::to_value(document).expect("the document holds nothing that JSON cannot");
+/// The document, complete.
+pub fn document() -> Value {
+    let document = serde_json::to_value(api::declared());
+    let mut document = document.expect("the document holds nothing that JSON cannot");
+    let key = declared_parameter(&document, "Idempotency-Key");
     names::rename(&mut document);
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         unions::name_variants(schemas);
@@ -30,7 +38,7 @@ pub(super) fn complete(document: &utoipa::openapi::OpenApi) -> Value {
     document["servers"] = json!([{"url": "/", "description": "The manager that this document comes from"}]);
     for_each_operation(&mut document, |method, path, operation| {
         conditional(method, operation);
-        key(operation);
+        add_key(operation, &key);
         parameters(method, operation);
         problems::add(method, path, operation);
         headers::add(method, operation);
@@ -70,17 +78,22 @@ fn conditional(method: &str, operation: &mut Value) {
     });
 }
 
-/// `Idempotency-Key`, where the handler does not read it itself.
-fn key(operation: &mut Value) {
+/// A parameter as the handlers that read it declare it.
+fn declared_parameter(document: &Value, name: &str) -> Value {
+    let operations = document["paths"].as_object().expect("paths").values();
+    let operations = operations.filter_map(Value::as_object).flat_map(Map::values);
+    let mut parameters = operations.filter_map(|operation| operation["parameters"].as_array()).flatten();
+    parameters.find(|parameter| parameter["name"] == name).expect("a handler declares it").clone()
+}
+
+/// Adds `Idempotency-Key` where the handler does not read it itself.
+fn add_key(operation: &mut Value, key: &Value) {
     if matches!(operation[KEY_POLICY].as_str(), None | Some("refuse")) {
         return;
     }
-    for parameter in <Idempotency as utoipa::IntoParams>::into_params(|| None) {
-        let parameter = json!(parameter);
-        let same = |other: &Value| other["name"] == parameter["name"];
-        if !operation["parameters"].as_array().is_some_and(|all| all.iter().any(same)) {
-            add_parameter(operation, parameter);
-        }
+    let same = |other: &Value| other["name"] == key["name"];
+    if !operation["parameters"].as_array().is_some_and(|all| all.iter().any(same)) {
+        add_parameter(operation, key.clone());
     }
 }
 
@@ -130,4 +143,24 @@ fn tags() -> Value {
         "pattern": "^(\\*|(W/)?\"[!#-+.-~-]*\"( *, *(W/)?\"[!#-+.-~-]*\")*)$",
         "examples": ["\"3\""],
     })
+}
+
+/// A document whose operations hold their parameters and responses themselves, where it refers to components for them.
+pub fn expanded(mut document: Value) -> Value {
+    let components = document["components"].clone();
+    let resolve = |value: &mut Value| {
+        let reference = value["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/components"));
+        if let Some(pointer) = reference.map(str::to_owned) {
+            *value =
+                components.pointer(&pointer).unwrap_or_else(|| panic!("{pointer} is no component")).clone();
+        }
+    };
+    let paths = document["paths"].as_object_mut().expect("paths");
+    for operation in paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut) {
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        parameters.into_iter().flatten().for_each(resolve);
+        let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
+        responses.into_iter().flat_map(Map::values_mut).for_each(resolve);
+    }
+    document
 }
