@@ -12,6 +12,9 @@ macro_rules! words {
         }
 
         impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$word),+];
+
             /// The word, as it is on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self {

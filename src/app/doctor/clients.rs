@@ -218,7 +218,10 @@ fn remedy(daemon: &str, condition: &Condition) -> String {
         (ConditionType::Bypass | ConditionType::ServerFault, _) => {
             format!("mps-manager incident list --daemon {daemon}")
         }
-        (ConditionType::SettingsDrifted | ConditionType::PartitionsDrifted, _) => {
+        (ConditionType::SettingsDrifted, _) => {
+            format!("mps-manager daemon set {daemon} --drift-policy repair")
+        }
+        (ConditionType::PartitionsDrifted, _) => {
             format!("mps-manager events --daemon {daemon} --severity warning")
         }
         _ => format!("mps-manager daemon get {daemon}"),

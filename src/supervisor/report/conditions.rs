@@ -41,7 +41,8 @@ pub(crate) fn status(
     let pid = state.process.as_ref().map(|process| process.identity.pid);
     let layout = layout_status(state, desired);
     let mut conditions = conditions(state, desired, phase, log_directory, now);
-    conditions.extend(layout.iter().flat_map(|status| layout::conditions::conditions(status, now)));
+    conditions
+        .extend(layout.iter().flat_map(|status| layout::conditions::conditions(&desired.name, status, now)));
     DaemonStatus {
         phase,
         observed_generation: state.applied,
@@ -76,8 +77,11 @@ fn conditions(
             ConditionType::RestartRequired,
             true,
             ConditionReason::StartedOtherwise,
-            "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
-             or at once by a restart",
+            format!(
+                "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
+                 or at once by `mps-manager daemon restart {}`",
+                desired.name
+            ),
         ));
     }
     conditions.extend(cordoned(desired));
@@ -140,11 +144,15 @@ fn cordoned(desired: &Desired) -> Option<Condition> {
         Some(_) => (
             ConditionReason::Maintenance,
             "the host is in maintenance with a GPU of this daemon, so no new client is admitted: end it with \
-             `mps-manager maintenance end`",
+             `mps-manager maintenance end`"
+                .to_owned(),
         ),
         None if !desired.schedulable => (
             ConditionReason::Cordoned,
-            "it is cordoned, so `mps-manager run` admits no new client: uncordon it to take clients again",
+            format!(
+                "it is cordoned and admits no new client: take clients again with `mps-manager daemon uncordon {}`",
+                desired.name
+            ),
         ),
         None => return None,
     };
@@ -160,11 +168,13 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
     }
     let what: Vec<String> = drift.last.iter().map(ToString::to_string).collect();
     let done = match (drift.present, desired.drift_policy) {
-        (false, _) => "it was restored",
-        (true, DriftPolicy::Repair) => "it is being restored",
-        (true, DriftPolicy::Report) => {
-            "it stays, as the daemon's drift_policy says, until its spec or one of its tenants is written, or drift_policy is repair"
-        }
+        (false, _) => "it was restored".to_owned(),
+        (true, DriftPolicy::Repair) => "it is being restored".to_owned(),
+        (true, DriftPolicy::Report) => format!(
+            "it stays, as the daemon's drift_policy says, until its spec or one of its tenants is changed: \
+             `mps-manager daemon set {} --drift-policy repair` restores it",
+            desired.name
+        ),
     };
     let command = drift
         .command

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::harness::{Host, InProcess, Served, eventually, is_alive};
 
 /// The UUID of a GPU.
-fn uuid(host: &Served, index: usize) -> String {
+pub(super) fn uuid(host: &Served, index: usize) -> String {
     host.api().get("/api/v1/gpus").ok()["items"][index]["uuid"].as_str().unwrap().to_owned()
 }
 
 /// Takes a GPU out of the simulated host, or switches it to MIG mode.
-fn mark(host: &Served, uuid: &str, mark: &str) {
+pub(super) fn mark(host: &Served, uuid: &str, mark: &str) {
     fs::write(host.runtime("sim/gpus").join(uuid).join(mark), "").unwrap();
 }
 
@@ -43,7 +43,7 @@ fn gpu_that_reports_less_is_managed() {
         assert_eq!(facts.iter().filter(|fact| gpu[**fact].is_null()).count(), unreported, "{gpu}");
         assert!(gpu["present"] == true && gpu["memory_capacity"].is_null());
         // A limit holds, though it is compared with nothing.
-        let spec = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+        let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"});
         assert_eq!(host.api().tenant("limited", &spec).status, 201);
         assert_eq!(super::verification::verify(&host, "limited")["outcome"], "verified");
         let reserved = json!({"gpus": ["0"], "admission": "reserved"});
@@ -157,7 +157,7 @@ fn lost_gpu_blocks_only_its_daemon() {
 #[test]
 fn clients_of_a_lost_gpu_fail() {
     let host = InProcess::configured("fresh_timeout_s = 2");
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("left", &spec).status, 201);
     host.await_ready();
     let mut client = host.client("left");
@@ -173,7 +173,7 @@ fn clients_of_a_lost_gpu_fail() {
 fn daemon_with_missing_gpu_can_be_deleted() {
     let mut host = Host::ready();
     // Its share needs the GPU's SMs to be worked out.
-    let sms = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "1G"});
+    let sms = json!({"daemon": "gpu1", "uid": 0, "sms": 32, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("counted", &sms).status, 201);
     host.await_ready();
     let gone = uuid(&host, 1);
@@ -184,9 +184,10 @@ fn daemon_with_missing_gpu_can_be_deleted() {
     await_reason(&host, "gpu1", "GpuMissing");
     assert_eq!(host.api().get("/api/v1/tenants/counted").ok()["spec"]["sms"], 32);
 
-    let more = json!({"daemon": "gpu1", "sms": 64, "device_memory_limit": "2G", "gpus": [gone]});
+    let more = json!({"daemon": "gpu1", "uid": 0, "sms": 64, "device_memory_limit": "2G", "gpus": [gone]});
     assert_eq!(host.api().tenant("counted", &more).status, 200);
-    let refused = host.api().tenant("counted", &json!({"daemon": "gpu1", "device_memory_limit": "200G"}));
+    let refused =
+        host.api().tenant("counted", &json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "200G"}));
     refused.problem(409, "not-admitted");
     let spec = json!({"gpus": [gone], "schedulable": false});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
@@ -205,8 +206,11 @@ fn gpu_replacement_updates_daemon_and_tenants() {
     let (new, gone) = (uuid(&host, 0), uuid(&host, 1));
     let path = format!("/api/v1/gpus/{gone}/replace");
     for (name, spec) in [
-        ("named", json!({"daemon": "gpu1", "device_memory_limit": "3G", "sms": 32, "gpus": [gone]})),
-        ("unnamed", json!({"daemon": "gpu1", "device_memory_limit": "1G"})),
+        (
+            "named",
+            json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "3G", "sms": 32, "gpus": [gone]}),
+        ),
+        ("unnamed", json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"})),
     ] {
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
@@ -263,7 +267,7 @@ fn gpu_replacement_updates_daemon_and_tenants() {
 fn replacement_too_small_for_tenants_is_refused() {
     let mut host = Host::ready();
     let (gone, new) = (uuid(&host, 1), uuid(&host, 0));
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "100G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "100G"});
     assert_eq!(host.api().tenant("large", &spec).status, 201);
     for tenant in ["demo", "batch"] {
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
@@ -340,7 +344,7 @@ fn gpu_replacement_is_refused_during_other_work() {
 #[test]
 fn missing_gpus_never_seen_can_be_replaced() {
     let mut earlier = Host::ready();
-    let spec = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "3G", "max_clients": 2});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "sms": 32, "device_memory_limit": "3G", "max_clients": 2});
     assert_eq!(earlier.api().tenant("counted", &spec).status, 201);
     earlier.end_manager(Signal::TERM);
     earlier.execute_sql("DELETE FROM gpus; DELETE FROM incarnations");
@@ -360,7 +364,7 @@ fn missing_gpus_never_seen_can_be_replaced() {
     assert!(missing.iter().all(|gpu| gpu["name"].is_null() && gpu["memory_total"].is_null()), "{missing:?}");
     assert_eq!(host.api().get("/readyz").status, 503);
     // How many SMs it asks for cannot be a share of a GPU of which nothing is known: said, and not a fault of the manager.
-    let spec = json!({"daemon": "gpu1", "sms": 64, "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "sms": 64, "device_memory_limit": "1G"});
     let refused = host.api().tenant("counted", &spec);
     assert_eq!(refused.status, 409, "{}", refused.text);
     for gpu in missing {

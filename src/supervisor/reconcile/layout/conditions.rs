@@ -1,6 +1,7 @@
 //! What a daemon's conditions say of its layout.
 
 use super::LayoutReconciler;
+use crate::domain::DaemonName;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::record::PartitionDrift;
@@ -32,7 +33,7 @@ impl LayoutReconciler {
 }
 
 /// The conditions of the layout.
-pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
+pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(failure) = &layout.failure {
         conditions.push(Condition::new(
@@ -42,7 +43,7 @@ pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
             failure.message.clone(),
         ));
     }
-    conditions.extend(drifted(layout, now));
+    conditions.extend(drifted(daemon, layout, now));
     if !layout.degraded.is_empty() {
         let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
         conditions.push(Condition::new(
@@ -56,7 +57,7 @@ pub fn conditions(layout: &LayoutStatus, now: i64) -> Vec<Condition> {
 }
 
 /// That others changed partitions: while it is so, and for a while after.
-fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
+fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condition> {
     let seen = &layout.drift_seen;
     let say = |drift: &[PartitionDrift], done: &str| {
         let what: Vec<String> = drift.iter().map(ToString::to_string).collect();
@@ -67,7 +68,11 @@ fn drifted(layout: &LayoutStatus, now: i64) -> Option<Condition> {
         let done = match (&layout.not_repaired, layout.state) {
             (Some(why), _) => format!("it is not repaired: {why}"),
             (None, LayoutState::Drifted) => {
-                "it stays, as the layout's drift_policy says, until the layout is applied again".to_owned()
+                let name = layout.name.as_ref().map(ToString::to_string).unwrap_or_default();
+                format!(
+                    "it stays, as the layout's drift_policy says, until the layout is applied again (`mps-manager layout apply {name} \
+                     --daemon {daemon}`)"
+                )
             }
             (None, LayoutState::Failed) => "it is not repaired, since the layout has failed".to_owned(),
             (None, _) => "it is being restored".to_owned(),

@@ -96,11 +96,15 @@ fn desired(version: u32, chunks: &[u32]) -> Desired {
     Desired { layout: Some(DesiredLayout::of(&active, &layout, None, None, &[]).expect("it fits")), ..bare() }
 }
 
+fn daemon() -> DaemonName {
+    DaemonName::parse("gpu0").expect("a name")
+}
+
 /// A daemon in static mode without a layout.
 fn bare() -> Desired {
     let spec: DaemonSpec =
         serde_json::from_value(serde_json::json!({"gpus": [uuid()], "mode": "static"})).expect("a spec");
-    let name = DaemonName::parse("gpu0").expect("a name");
+    let name = daemon();
     crate::domain::plan::desired(&name, 1, &spec, &[], &[], 0, None).expect("a plan")
 }
 
@@ -428,7 +432,7 @@ fn degraded_partition_is_withheld_and_others_stay() {
     assert_eq!(handed_out, [true, false], "{status:?}");
     let why = status.partitions[1].withheld.as_ref().expect("a reason");
     assert!(why.contains("is recorded") && why.contains("recreate"), "{why}");
-    assert_eq!(conditions(&status, 0)[0].kind, ConditionType::PartitionsDegraded);
+    assert_eq!(conditions(&daemon(), &status, 0)[0].kind, ConditionType::PartitionsDegraded);
     assert!(progress(&reconciler, &target, &die).is_complete());
 }
 
@@ -500,7 +504,7 @@ fn repair_is_recorded_before_it_begins() {
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!((status.state, status.drift.len()), (LayoutState::Pending, 1));
     assert_eq!((status.drift_seen.count, status.drift_seen.last_at), (1, Some(5)));
-    let message = &conditions(&status, 6)[0];
+    let message = &conditions(&daemon(), &status, 6)[0];
     assert_eq!((message.kind.as_str(), message.status), ("PartitionsDrifted", true));
     assert!(
         message.message.contains("partition p1") && message.message.contains("being restored"),
@@ -532,7 +536,7 @@ fn repair_is_recorded_before_it_begins() {
     reconciler.polled(&target, Some(&next.list()), 9);
     let status = reconciler.status(&target, Some(&next.list())).expect("a status");
     assert_eq!((status.drift_seen.count, status.drift_seen.repairs), (1, 1));
-    assert!(conditions(&status, SHOWN_MS + 5).is_empty());
+    assert!(conditions(&daemon(), &status, SHOWN_MS + 5).is_empty());
 }
 
 #[test]

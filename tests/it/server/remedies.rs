@@ -1,0 +1,487 @@
+//! Remedies: what a condition, an incident, a check or a refusal says to do is done as it stands there, and is gone then.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use mps_manager::domain::condition::ConditionReason;
+use mps_manager::domain::incident::IncidentKind;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::gpus::{mark, uuid};
+use super::incidents::{incident, recovered};
+use super::layouts::{add, apply, in_static_mode, matches, write};
+use crate::harness::{Client, Host, Trap, eventually, is_root, stderr_of};
+
+/// How a command begins that a person can copy out of a sentence.
+const COMMANDS: [&str; 3] = ["mps-manager ", "kill ", "chown "];
+
+/// The commands that a text names, with what is filled in for words in capitals.
+fn commands(text: &str, fill: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = COMMANDS.iter().filter_map(|begin| rest.find(begin)).min() {
+        let (before, command) = rest.split_at(at);
+        let end = command.find(['`', ')', ';', ',', '"', '\n']).unwrap_or(command.len());
+        // In a sentence that goes on, only what is marked as a command is one.
+        if before.ends_with(['`', '(', ' ']) || before.is_empty() {
+            let words = command[..end].trim_end_matches('.').split_whitespace();
+            let filled = words.map(|word| {
+                fill.iter().find(|(name, _)| *name == word).map_or(word, |(_, value)| *value).to_owned()
+            });
+            found.push(filled.collect());
+        }
+        rest = &command[end..];
+    }
+    found
+}
+
+/// Carries out the first command of a text that begins with these words.
+fn carry_out(host: &Host, text: &str, begin: &str, fill: &[(&str, &str)]) {
+    let all = commands(text, fill);
+    let command = all.iter().find(|words| words.join(" ").starts_with(begin));
+    let command = command.unwrap_or_else(|| panic!("no {begin:?} in {all:?} of {text:?}"));
+    let (program, arguments) = command.split_first().expect("a program");
+    let mut words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = if program == "mps-manager" {
+        // Without a terminal a question is answered beforehand.
+        let asks = [
+            "maintenance end",
+            "daemon uncordon",
+            "tenant set",
+            "daemon set",
+            "host confirm",
+            "daemon start",
+        ];
+        if !asks.iter().any(|begin| words.join(" ").starts_with(begin)) {
+            words.push("--yes");
+        }
+        host.cli(&words)
+    } else {
+        Command::new(program).args(&words).output().expect("it runs")
+    };
+    assert!(
+        output.status.success(),
+        "{command:?} of {text:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        stderr_of(&output)
+    );
+}
+
+/// The message of a condition of a daemon that needs attention, once it is there.
+fn condition(host: &Host, daemon: &str, kind: &str) -> String {
+    eventually(&format!("{kind} of {daemon}"), || {
+        let condition = host.condition(daemon, kind)?;
+        let is_good = ["Ready", "Schedulable", "ComputeMode", "Layout"].contains(&kind);
+        (condition["status"] != json!(is_good)).then(|| condition["message"].as_str().unwrap().to_owned())
+    })
+}
+
+fn gone(host: &Host, daemon: &str, kind: &str) {
+    eventually(&format!("{kind} of {daemon} is gone"), || {
+        let is_good = ["Ready", "Schedulable", "ComputeMode", "Layout"].contains(&kind);
+        host.condition(daemon, kind)
+            .is_none_or(|condition| condition["status"] == json!(is_good))
+            .then_some(())
+    });
+}
+
+/// The remedy of a check of doctor about a daemon's condition.
+fn check(host: &Host) -> String {
+    let output = host.cli(&["doctor", "-o", "json"]);
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = all["checks"].as_array().unwrap();
+    let conditions = checks.iter().find(|check| check["id"] == "daemons").expect("the check");
+    conditions["remedy"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn cordoned_daemon_takes_clients_again() {
+    let host = Host::ready();
+    for from_doctor in [false, true] {
+        host.api().post("/api/v1/daemons/gpu1/cordon", &json!({})).ok();
+        let message = condition(&host, "gpu1", "Schedulable");
+        let text = if from_doctor { check(&host) } else { message };
+        carry_out(&host, &text, "mps-manager daemon uncordon", &[]);
+        gone(&host, "gpu1", "Schedulable");
+    }
+    // A refusal of a new process has it as well.
+    host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
+    let refused = host.run("demo", &["true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    carry_out(&host, &stderr_of(&refused), "mps-manager daemon uncordon", &[]);
+    assert!(host.run("demo", &["true"]).status.success());
+}
+
+#[test]
+fn maintenance_is_ended() {
+    let host = Host::ready();
+    let begun = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1"]}));
+    assert!(begun.status < 300, "{}", begun.text);
+    let message = condition(&host, "gpu1", "Schedulable");
+    carry_out(&host, &message, "mps-manager maintenance end", &[]);
+    gone(&host, "gpu1", "Schedulable");
+    host.await_ready();
+}
+
+#[test]
+fn stopped_daemon_is_started() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().post("/api/v1/daemons/gpu1/stop?grace_s=1", &json!({})));
+    carry_out(&host, &check(&host), "mps-manager daemon start gpu1", &[]);
+    host.await_phase("gpu1", "ready");
+}
+
+#[test]
+fn expired_tenant_gets_a_later_expiry() {
+    let host = Host::ready();
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "max_clients": 1});
+    assert_eq!(host.api().tenant("short", &spec).status, 201);
+    host.await_ready();
+    let _client = host.client("short");
+    let drained = host.api().delete("/api/v1/tenants/short?drain=true");
+    assert_eq!(drained.status, 204, "{}", drained.text);
+    let refused = stderr_of(&host.run("short", &["true"]));
+    carry_out(&host, &refused, "mps-manager tenant set", &[]);
+    eventually("it is drained no longer", || {
+        (host.api().get("/api/v1/tenants/short").ok()["status"]["draining"] != true).then_some(())
+    });
+}
+
+#[test]
+fn gpu_that_is_missing_is_replaced() {
+    let host = Host::ready();
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=1"));
+    let lost = uuid(&host, 0);
+    mark(&host, &lost, "lost");
+    let message = condition(&host, "gpu0", "Ready");
+    let open = incident(&host, "gpu_missing", |one| one["state"] == "open");
+    carry_out(&host, &message, "mps-manager gpu replace", &[("GPU", "1")]);
+    host.await_phase("gpu0", "ready");
+    let over = incident(&host, "gpu_missing", recovered);
+    assert_eq!(over["id"], open["id"]);
+}
+
+#[test]
+fn clients_that_hold_a_server_are_named_with_their_end() {
+    let host = Host::ready();
+    let at_work = host.client("demo");
+    let stopped = host.client("demo");
+    stopped.signal(Signal::STOP);
+    let mut faulting = host.client_command("demo", &["--spin", "600", "--fault-after", "0"]);
+    faulting.status().expect("it ends by its own fault");
+    let message = eventually("what holds the server is named", || {
+        let message = condition(&host, "gpu0", "ServerFault");
+        message.contains("kill -CONT").then_some(message)
+    });
+    let open = incident(&host, "gpu_fault", |one| one["state"] == "open");
+    carry_out(&host, &message, "kill -CONT", &[]);
+    drop(at_work);
+    gone(&host, "gpu0", "ServerFault");
+    assert_eq!(incident(&host, "gpu_fault", recovered)["id"], open["id"]);
+}
+
+#[test]
+fn directory_of_another_is_given_back() {
+    if !is_root() {
+        return;
+    }
+    let mut host = Host::new("");
+    let of_daemon = host.runtime("daemons/gpu1");
+    fs::create_dir_all(&of_daemon).unwrap();
+    std::os::unix::fs::chown(&of_daemon, Some(33), Some(33)).unwrap();
+    let refusal = host.refused(&[]);
+    carry_out(&host, &refusal, "chown", &[]);
+    host.serve();
+    host.await_phase("gpu1", "ready");
+}
+
+#[test]
+fn settings_that_others_changed_are_restored() {
+    let host = Host::ready();
+    let report = json!({"gpus": ["0"], "drift_policy": "report"});
+    host.api().put("/api/v1/daemons/gpu0?wait_s=30", &report).ok();
+    host.control("gpu0", "set_default_active_thread_percentage 30");
+    let message = condition(&host, "gpu0", "SettingsDrifted");
+    let open = incident(&host, "drift", |one| one["state"] == "open");
+    carry_out(&host, &message, "mps-manager daemon set gpu0", &[]);
+    gone(&host, "gpu0", "SettingsDrifted");
+    assert_ne!(host.control("gpu0", "get_default_active_thread_percentage"), "30.0");
+    let over = incident(&host, "drift", recovered);
+    assert_eq!(over["id"], open["id"]);
+}
+
+#[test]
+fn partitions_that_others_changed_are_restored() {
+    let host: Host = super::layouts::host();
+    in_static_mode(&host);
+    write(&host, "prod", &[add("web", 3), add("more", 2)]);
+    apply(&host, "prod", &json!({"drift_policy": "report"}));
+    assert!(matches(&host, "prod"));
+    let more = super::layouts::partitions(&host).pop().expect("two").1;
+    host.control("gpu1", &format!("sm_partition rm {}/{more}", uuid(&host, 1)));
+    let message = condition(&host, "gpu1", "PartitionsDrifted");
+    let open = incident(&host, "drift", |one| one["state"] == "open");
+    carry_out(&host, &message, "mps-manager layout apply prod", &[]);
+    gone(&host, "gpu1", "PartitionsDrifted");
+    assert!(matches(&host, "prod"));
+    let over = incident(&host, "drift", recovered);
+    assert_eq!(over["id"], open["id"]);
+}
+
+#[test]
+fn process_outside_mps_is_started_by_run() {
+    let host = Host::ready();
+    let mut command = host.client_command("demo", &["--spin", "600"]);
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
+    let outside = Client::start(command);
+    let open = incident(&host, "bypass", |one| one["state"] == "open");
+    let message = condition(&host, "gpu0", "Bypass");
+    assert!(message.contains("start them with `mps-manager run`"), "{message}");
+    outside.signal(Signal::KILL);
+    let inside = host.run_client("demo");
+    gone(&host, "gpu0", "Bypass");
+    assert_eq!(host.listed(inside.pid())["tenant"], "demo");
+    assert_eq!(incident(&host, "bypass", recovered)["id"], open["id"]);
+}
+
+#[test]
+fn daemon_that_needs_a_restart_is_restarted() {
+    let host = Host::ready();
+    let _client = host.client("demo");
+    let changed = json!({"gpus": ["0"], "multi_user": true});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &changed).status, 200);
+    let message = condition(&host, "gpu0", "RestartRequired");
+    carry_out(&host, &message, "mps-manager daemon restart gpu0", &[]);
+    gone(&host, "gpu0", "RestartRequired");
+    host.await_phase("gpu0", "ready");
+}
+
+#[test]
+fn database_of_another_machine_is_confirmed() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    host.execute_sql("UPDATE host SET machine_id = '00000000000000000000000000000001'");
+    host.serve();
+    let spec = json!({"daemon": "gpu0", "uid": 0});
+    let refused = host.api().tenant("web", &spec).problem(409, "read-only");
+    carry_out(&host, refused["detail"].as_str().unwrap(), "mps-manager host confirm", &[]);
+    assert_eq!(host.api().tenant("web", &spec).status, 201);
+}
+
+#[test]
+fn own_daemons_of_a_lost_database_are_taken_back() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::KILL);
+    fs::remove_dir_all(host.state("")).unwrap();
+    host.serve();
+    let status = String::from_utf8_lossy(&host.cli(&["status"]).stdout).into_owned();
+    carry_out(&host, &status, "mps-manager daemon adopt --all-ours", &[]);
+    host.await_phase("gpu0", "ready");
+    let status = String::from_utf8_lossy(&host.cli(&["status"]).stdout).into_owned();
+    assert!(!status.contains("adopt --all-ours"), "{status}");
+}
+
+#[test]
+fn crash_loop_ends_once_its_cause_is_mended() {
+    let trap = Trap::new();
+    let mut host = Host::new(&trap.config());
+    trap.install(&host);
+    host.serve();
+    host.await_ready();
+    trap.refuse_starts();
+    super::super::harness::signal(host.daemon_pid("gpu1"), Signal::KILL);
+    host.await_phase("gpu1", "crash_loop");
+    let open = incident(&host, "crash_loop", |one| one["state"] == "open");
+    let remedy = open["remedy"].as_str().unwrap();
+    carry_out(&host, remedy, "mps-manager daemon logs", &[("NAME", "gpu1")]);
+    trap.install(&host);
+    carry_out(&host, &check(&host), "mps-manager daemon start gpu1", &[]);
+    host.await_phase("gpu1", "ready");
+    assert_eq!(incident(&host, "crash_loop", recovered)["id"], open["id"]);
+}
+
+#[test]
+fn full_tenant_is_waited_for() {
+    let host = Host::ready();
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "max_clients": 1});
+    assert_eq!(host.api().tenant("one", &spec).status, 201);
+    host.await_ready();
+    let running = host.run_client("one");
+    let refused = stderr_of(&host.run("one", &["true"]));
+    assert!(refused.contains("mps-manager run --wait"), "{refused}");
+    let mut command = host.command(&["run", "--wait", "--tenant", "one", "--", "true"]);
+    let mut waiting = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut said = String::new();
+    BufReader::new(waiting.stderr.take().expect("piped")).read_line(&mut said).expect("a line");
+    assert!(said.contains("waiting: "), "{said}");
+    drop(running);
+    assert!(waiting.wait().expect("it ends").success());
+}
+
+/// Where the remedy of a reason is tried, or why none can be.
+enum Remedy {
+    /// Nothing is to be done: all is well, or the manager does it, or it passes.
+    None,
+    /// A test of this file or another carries it out.
+    Tried(&'static str),
+    /// It needs somebody who looks, decides or repairs.
+    Person(&'static str),
+}
+
+const HARDWARE: Remedy = Remedy::Person("a driver, a disk or a program of the host has to be repaired");
+const DECISION: Remedy = Remedy::Person("its owner has to decide what the tenants are to have");
+const OTHERS: Remedy = Remedy::Person("another program or its owner has to be asked");
+
+#[allow(clippy::enum_glob_use, reason = "every reason is named once")]
+fn remedy_of(reason: ConditionReason) -> Remedy {
+    use ConditionReason::*;
+    match reason {
+        Cordoned => Remedy::Tried("cordoned_daemon_takes_clients_again"),
+        Maintenance | StoppedForMaintenance => Remedy::Tried("maintenance_is_ended"),
+        StoppedBySpec => Remedy::Tried("stopped_daemon_is_started"),
+        Expired => Remedy::Tried("expired_tenant_gets_a_later_expiry"),
+        GpuMissing => Remedy::Tried("gpu_that_is_missing_is_replaced"),
+        ChangedByOthers | SettingsDrifted | SettingsDiffer => {
+            Remedy::Tried("settings_that_others_changed_are_restored")
+        }
+        ProcessOutsideMps => Remedy::Tried("process_outside_mps_is_started_by_run"),
+        RestartRequired | ShapeDiffers | StartedOtherwise => {
+            Remedy::Tried("daemon_that_needs_a_restart_is_restarted")
+        }
+        CrashLoop => Remedy::Tried("crash_loop_ends_once_its_cause_is_mended"),
+        ServerFault | AwaitingClientExit | Wedged => {
+            Remedy::Tried("clients_that_hold_a_server_are_named_with_their_end")
+        }
+        DirectoryUnusable | TenantDirectoryUnsafe => Remedy::Tried("directory_of_another_is_given_back"),
+        OtherUser | ServesAnotherUser => Remedy::Tried("stranger_is_only_reported_where_that_is_wanted"),
+        LayoutBlocked | PartitionIdDiffers | OtherIds | PartitionNotMade => {
+            Remedy::Tried("partitions_that_others_changed_are_restored")
+        }
+        ForeignDaemon
+        | GpuSharedWithForeignDaemon
+        | DoubtfulProcess
+        | Blocked
+        | OthersInterfere
+        | PartitionsInterfered
+        | SessionHeldOpen
+        | ComputeModeDiffers
+        | SocketRemoved
+        | SocketReplaced
+        | OtherDirectories => OTHERS,
+        CannotBeHeld
+        | ContextPaidFromLimit
+        | NeighbourWithoutLimit
+        | SeveralGpus
+        | FewestSmsOfMps
+        | MigEnabled
+        | StaticModeUnsupported
+        | MultiUserUnsupported
+        | NearLimit => DECISION,
+        DriverMissing
+        | ControlProgramFailed
+        | ComputeModeNotSet
+        | DiskFull
+        | FileRemoved
+        | FileReplaced
+        | FilesExhausted
+        | HeadUnreadable
+        | LinkNotPermitted
+        | LogDiskFull
+        | NoInventory
+        | NoRoom
+        | NoScope
+        | NotClosed
+        | OldDriver
+        | OtherFileSystem
+        | PageCorrupt
+        | ProgramsOfAnotherDriver
+        | RowsMissing
+        | ServerExits
+        | StoreUnavailable
+        | WriteFailed
+        | Unreadable
+        | DirectoryUnreachable
+        | DirectoryNotMade
+        | NoPlaceholder
+        | StopFailed
+        | PipeDirectoryLost
+        | ServerHangs => HARDWARE,
+        AppliedAndReadBack
+        | AwaitingReadBack
+        | BackOff
+        | DaemonNotReady
+        | DaemonUnreachable
+        | DiedInSession
+        | DiedOrDidNotStart
+        | GpuNotReleased
+        | Hung
+        | NoControlSocket
+        | NotPolled
+        | NotReadBack
+        | NotRunning
+        | OnlyObserved
+        | Over
+        | PartitionInUse
+        | PartitionNotProven
+        | PartitionNotSeen
+        | PartitionsBeingMade
+        | PartitionsBeingProven
+        | QuitByOthers
+        | Restored
+        | ServerStarting
+        | SetAndReadBack
+        | SocketNotHandedOut
+        | SocketNotLinked
+        | Starting
+        | Stopping
+        | Undetermined => Remedy::None,
+    }
+}
+
+fn remedy_of_incident(kind: IncidentKind) -> Remedy {
+    match kind {
+        IncidentKind::GpuFault | IncidentKind::DaemonWedged => {
+            Remedy::Tried("clients_that_hold_a_server_are_named_with_their_end")
+        }
+        IncidentKind::CrashLoop => Remedy::Tried("crash_loop_ends_once_its_cause_is_mended"),
+        IncidentKind::Drift => Remedy::Tried("settings_that_others_changed_are_restored"),
+        IncidentKind::LayoutDegraded => Remedy::Tried("partitions_that_others_changed_are_restored"),
+        IncidentKind::Bypass => Remedy::Tried("process_outside_mps_is_started_by_run"),
+        IncidentKind::ForeignUser => Remedy::Tried("stranger_is_only_reported_where_that_is_wanted"),
+        IncidentKind::ClientRefused => Remedy::Tried("full_tenant_is_waited_for"),
+        IncidentKind::GpuMissing => Remedy::Tried("gpu_that_is_missing_is_replaced"),
+        IncidentKind::ServerDied | IncidentKind::DaemonDied => {
+            Remedy::Person("whose work was lost has to start it again")
+        }
+        IncidentKind::NoServer => HARDWARE,
+        IncidentKind::LayoutIdsDiffer | IncidentKind::GpuShared | IncidentKind::SocketExposed => OTHERS,
+        IncidentKind::Breach | IncidentKind::UnknownOutcome => DECISION,
+    }
+}
+
+/// Every reason and every kind has its row, and each test that a row names is one.
+#[test]
+fn every_remedy_is_tried_or_needs_somebody() {
+    let source = [include_str!("remedies.rs"), include_str!("strangers.rs")].concat();
+    let reasons = ConditionReason::ALL.iter().map(|reason| (reason.to_string(), remedy_of(*reason)));
+    let kinds = IncidentKind::ALL.iter().map(|kind| (kind.as_str().to_owned(), remedy_of_incident(*kind)));
+    let (mut tried, mut by_people, mut none) = (BTreeSet::new(), 0, 0);
+    for (name, remedy) in reasons.chain(kinds) {
+        match remedy {
+            Remedy::None => none += 1,
+            Remedy::Person(why) => {
+                assert!(!why.is_empty(), "{name}");
+                by_people += 1;
+            }
+            Remedy::Tried(test) => {
+                assert!(source.contains(&format!("#[test]\nfn {test}()")), "{name}: there is no test {test}");
+                tried.insert(test);
+            }
+        }
+    }
+    println!("remedies: {} tests, {by_people} rows for people, {none} without any", tried.len());
+    assert!(tried.len() >= 11);
+}
