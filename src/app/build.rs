@@ -326,7 +326,7 @@ fn supervisor_context(
         extra_env: platform.extra_env.clone(),
         boot_id: host::boot_id().map_err(refused)?,
         check_interval: config.refresh_interval(),
-        publications: std::sync::atomic::AtomicU64::new(0),
+        publications: tokio::sync::watch::Sender::new(0),
         memory_readings: tokio::sync::watch::Sender::new(0),
         poll: Duration::from_secs(config.poll_interval_s.into()),
         deadline: Duration::from_secs(config.control_deadline_s.into()),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::output::{DIFFERS, OutputFormat, complain, line};
-use super::wait::{POLL, ProgressLine};
+use super::wait::{ProgressLine, waiting};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::daemon::{DaemonStatus, Phase};
@@ -88,23 +88,16 @@ async fn ready(
     until: Instant,
 ) -> Result<Result<(), String>, ClientError> {
     let _progress = ProgressLine::new(&format!("waiting for daemon {}", adopted.name));
-    loop {
-        let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", adopted.name)).await?;
-        let phase = daemon.status.as_ref().map_or(Phase::Unknown, |status| status.phase);
-        if phase == Phase::Ready {
-            return Ok(Ok(()));
-        }
-        if matches!(phase, Phase::Blocked | Phase::CrashLoop) || Instant::now() >= until {
-            let why = |status: DaemonStatus| {
-                crate::domain::condition::ready(&status.conditions).map(|ready| ready.message.clone())
-            };
-            return Ok(Err(daemon
-                .status
-                .and_then(why)
-                .unwrap_or_else(|| "it was not polled yet".to_owned())));
-        }
-        tokio::time::sleep(POLL).await;
-    }
+    let left = until.saturating_duration_since(Instant::now());
+    let daemon: DaemonView = client.get(&waiting(&format!("/api/v1/daemons/{}", adopted.name), left)).await?;
+    let phase = daemon.status.as_ref().map_or(Phase::Unknown, |status| status.phase);
+    let why = |status: DaemonStatus| {
+        crate::domain::condition::ready(&status.conditions).map(|ready| ready.message.clone())
+    };
+    Ok(match phase {
+        Phase::Ready => Ok(()),
+        _ => Err(daemon.status.and_then(why).unwrap_or_else(|| "it was not polled yet".to_owned())),
+    })
 }
 
 fn described(daemon: &LostDaemonView) -> String {

@@ -1,11 +1,14 @@
 //! `set`: reads a spec, changes the fields that were given, and writes it if nobody else did meanwhile.
 
+use std::time::Duration;
+
 use reqwest::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::fetch::GpuNames;
 use super::spec_changes::{described, differences};
+use super::wait::waiting;
 use crate::client::{Client, ClientError};
 use crate::domain::DeviceMemoryLimit;
 
@@ -115,7 +118,7 @@ impl SpecAnswer {
 /// How often a change is tried again that another one preceded.
 const TRIES: u32 = 5;
 
-/// Changes these fields of what is at this path, or creates it from `new`; exact fields replace it by `new` with them, after the question
+/// Changes these fields of what is at this path, or creates it from `new`, and waits so long for the effect; exact fields replace it by `new` with them, after the question
 /// whether it may lose what it has beside them.
 pub(super) async fn change(
     client: &Client,
@@ -123,6 +126,7 @@ pub(super) async fn change(
     fields: &SpecFields,
     new: impl AsyncFn() -> Result<Value, ClientError>,
     dry_run: bool,
+    wait: Duration,
     confirm: ConfirmArgs,
 ) -> Result<SpecAnswer, ClientError> {
     let mut tries = 0;
@@ -147,7 +151,7 @@ pub(super) async fn change(
                     .ask(&format!("{name} exists, and would lose what is not given: {lost}. Replace it?"))?;
             }
         }
-        let target = if dry_run { rehearsal } else { path.to_owned() };
+        let target = if dry_run { rehearsal } else { waiting(path, wait) };
         match client.put::<Value>(&target, tag.as_deref(), &spec).await {
             Ok(view) => {
                 let (made, changes) = match before {

@@ -1,6 +1,7 @@
 //! `mps-manager operation`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
@@ -12,9 +13,11 @@ use super::fetch::{all, filtered, newest, require_daemon};
 use super::output::{DIFFERS, DetailsTable, ListColumn, ListLayout, TableCell, age, complain};
 use super::server::{CallArgs, ask};
 use super::short_id::{ShortId, resolved};
+use super::values::time_ago;
 use super::wait::ended;
 use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
+use crate::domain::duration::parse_duration;
 use crate::domain::operation::{Operation, OperationState};
 
 const OPERATIONS: &str = "/api/v1/operations";
@@ -33,6 +36,9 @@ pub(super) enum OperationCommand {
         /// Only those in these states, for example pending,running
         #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = operation_states())]
         state: Vec<String>,
+        /// Only those requested in this time, for example 1h
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+        since: Option<Duration>,
         /// The most to list; 0 lists all
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -91,11 +97,12 @@ const LAYOUT: ListLayout<Operation> = ListLayout {
 pub(super) fn run(command: OperationCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
-            OperationCommand::List { daemon, state, limit, call } => {
+            OperationCommand::List { daemon, state, since, limit, call } => {
                 let client = call.client()?;
                 require_daemon(&client, daemon.as_ref()).await?;
                 let state = (!state.is_empty()).then(|| state.join(","));
-                let filters = [("daemon", daemon.map(String::from)), ("state", state)];
+                let since = since.map(time_ago);
+                let filters = [("daemon", daemon.map(String::from)), ("state", state), ("since", since)];
                 let path = filtered(OPERATIONS, &filters);
                 let operations = match limit {
                     0 => all(&client, &path).await?,

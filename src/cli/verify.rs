@@ -2,15 +2,17 @@
 
 use std::process::ExitCode;
 
+use serde_json::json;
+
 use super::fetch::whole;
 use super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, complain, line};
-use super::wait::{POLL, ProgressLine};
+use super::wait::ProgressLine;
 use crate::client::{Client, ClientError};
 use crate::domain::memory::Bytes;
 use crate::domain::tenant::EffectiveMemory;
 use crate::domain::verification::{
-    ComparisonVerdict, SettingComparison, Verification, VerificationOutcome, VerificationResult,
-    VerifiedSetting,
+    ComparisonVerdict, SettingComparison, SettingValue, Verification, VerificationOutcome,
+    VerificationResult, VerifiedSetting,
 };
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::host::GpuView;
@@ -23,20 +25,15 @@ pub(super) async fn run(
     output: OutputFormat,
 ) -> Result<ExitCode, ClientError> {
     let path = format!("/api/v1/tenants/{tenant}");
-    let started: Verification = client.post(&format!("{path}/verify"), &serde_json::json!({})).await?;
-    let since = started.running_since.unwrap_or(0);
     let progress = ProgressLine::new(&format!("running a CUDA client as tenant {tenant}"));
-    let (result, effective) = loop {
-        let view: TenantView = client.get(&path).await?;
-        let verification = view.status.verification.unwrap_or_default();
-        match verification.last {
-            Some(last) if last.requested_at >= since => break (last, view.status.effective),
-            _ if verification.running_since.is_none() => {
-                let lost = "the tenant was created again meanwhile, so the result is lost: verify again";
-                return Err(ClientError::Address(lost.to_owned()));
-            }
-            _ => tokio::time::sleep(POLL).await,
-        }
+    let mut verification: Verification = client.post(&format!("{path}/verify?wait_s=60"), &json!({})).await?;
+    while verification.running_since.is_some() {
+        verification = client.post(&format!("{path}/verify?wait_s=60"), &json!({})).await?;
+    }
+    let view: TenantView = client.get(&path).await?;
+    let (Some(result), effective) = (verification.last, view.status.effective) else {
+        let lost = "the tenant was created again meanwhile, so the result is lost: verify again";
+        return Err(ClientError::Address(lost.to_owned()));
     };
     drop(progress);
     if output == OutputFormat::Name {
@@ -94,29 +91,24 @@ const LAYOUT: ListLayout<VerifiedRow> = ListLayout {
 
 /// A comparison in words. What is free is less than the limit, since the client's context is paid from it: shown is the limit.
 fn row(one: &SettingComparison, gpus: &[GpuView], limits: &[EffectiveMemory]) -> VerifiedRow {
-    let name = |uuid: &str| {
-        let index = gpus.iter().find(|gpu| gpu.uuid.as_str() == uuid).and_then(|gpu| gpu.index);
-        index.map_or_else(|| uuid.to_owned(), |index| index.to_string())
+    let name = |uuid: &GpuUuid| {
+        let index = gpus.iter().find(|gpu| gpu.uuid == *uuid).and_then(|gpu| gpu.index);
+        index.map_or_else(|| uuid.to_string(), |index| index.to_string())
     };
-    let names = |list: &str| list.split(',').map(name).collect::<Vec<_>>().join(",");
-    let size = |text: &str| text.parse().map_or_else(|_| text.to_owned(), |bytes| Bytes(bytes).to_string());
-    let (expected, seen) = (one.expected.as_deref(), one.seen.as_deref());
-    let (configured, seen) = match one.setting {
-        VerifiedSetting::Gpus => (expected.map(names), seen.map(names)),
-        VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation => {
-            let limit = limits.iter().find(|limit| Some(&limit.gpu) == one.gpu.as_ref());
-            let configured = match limit.map(|limit| limit.bytes) {
-                Some(Some(bytes)) => Some(Bytes(bytes).to_string()),
-                Some(None) => Some("whole GPU".to_owned()),
-                None => expected.map(|text| format!("{} free", size(text))),
-            };
-            let is_free = one.setting == VerifiedSetting::DeviceMemoryLimit;
-            let seen = seen.map(size);
-            (configured, if is_free { seen.map(|seen| format!("{seen} free")) } else { seen })
-        }
-        _ => (expected.map(str::to_owned), seen.map(str::to_owned)),
-    };
-    let gpu = one.gpu.as_ref().map(|uuid| name(uuid.as_str()));
+    let words = |value: &SettingValue| value.words(one.setting, name);
+    let (mut configured, mut seen) = (one.expected.as_ref().map(words), one.seen.as_ref().map(words));
+    if matches!(one.setting, VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation) {
+        let limit = limits.iter().find(|limit| Some(&limit.gpu) == one.gpu.as_ref());
+        configured = match limit.map(|limit| limit.bytes) {
+            Some(Some(bytes)) => Some(Bytes(bytes).to_string()),
+            Some(None) => Some("whole GPU".to_owned()),
+            None => configured.map(|size| format!("{size} free")),
+        };
+    }
+    if one.setting == VerifiedSetting::DeviceMemoryLimit {
+        seen = seen.map(|size| format!("{size} free"));
+    }
+    let gpu = one.gpu.as_ref().map(name);
     VerifiedRow { setting: one.setting, configured, seen, verdict: one.verdict, gpu, uuid: one.gpu.clone() }
 }
 
@@ -140,8 +132,6 @@ fn print(result: &VerificationResult, rows: &[VerifiedRow], output: OutputFormat
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -149,7 +139,7 @@ mod tests {
         let uuid = "GPU-74d43ed3-7d54-4a7b-8a3d-4a3b5f0f1d11";
         let read = |setting: &str, expected: u64, seen: u64| -> SettingComparison {
             let one = json!({
-                "setting": setting, "gpu": uuid, "expected": expected.to_string(), "seen": seen.to_string(),
+                "setting": setting, "gpu": uuid, "expected": expected, "seen": seen,
                 "verdict": "holds", "reason": null, "remedy": null,
             });
             serde_json::from_value(one).expect("a comparison")

@@ -11,18 +11,19 @@ use uuid::Uuid;
 
 use super::output::{DIFFERS, OutputFormat, complain, line, remark};
 use crate::client::{Client, ClientError};
-use crate::domain::condition::{Condition, ConditionReason};
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::printable::printable;
 
-/// How often something that runs is polled.
-pub(super) const POLL: Duration = Duration::from_millis(100);
+/// How often a line of progress moves.
+const TICK: Duration = Duration::from_millis(100);
+/// How long an answer is waited for until a line of progress says what goes on now.
+const NEWS: Duration = Duration::from_secs(1);
+/// The longest that the manager waits with an answer.
+const LONGEST: Duration = Duration::from_secs(60);
 /// How often a manager that is gone is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long it may be gone, as for a restart.
 const AWAY: Duration = Duration::from_secs(30);
-/// How long something has to keep a thing from being ready until it is not waited for: a layout may just be read back.
-const SETTLING: Duration = Duration::from_secs(1);
 /// Exit code of a program that SIGINT ended, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
@@ -34,30 +35,10 @@ pub(super) struct WaitArgs {
     pub(super) no_wait: bool,
 }
 
-/// Since when something that waiting does not change has kept a daemon or tenant from being ready.
-#[derive(Default)]
-pub(super) struct Standstill(Option<Instant>);
-
-impl Standstill {
-    /// Whether it has lasted, now that this is its condition `Ready`.
-    pub(super) fn lasts(&mut self, ready: Option<&Condition>) -> bool {
-        let stays = ready.is_some_and(|ready| !ready.status && stays(ready.reason));
-        self.0 = if stays { self.0.or_else(|| Some(Instant::now())) } else { None };
-        self.0.is_some_and(|since| since.elapsed() >= SETTLING)
-    }
-}
-
-/// Whether waiting does not change what keeps something from being ready.
-fn stays(reason: ConditionReason) -> bool {
-    matches!(
-        reason,
-        ConditionReason::Cordoned
-            | ConditionReason::Maintenance
-            | ConditionReason::DirectoryUnreachable
-            | ConditionReason::PartitionInUse
-            | ConditionReason::PartitionNotProven
-            | ConditionReason::ServerExits
-    )
+/// A path whose answer the manager may wait with for so long, in whole seconds.
+pub(super) fn waiting(path: &str, longest: Duration) -> String {
+    let seconds = longest.min(LONGEST).as_secs();
+    if seconds == 0 { path.to_owned() } else { format!("{path}?wait_s={seconds}") }
 }
 
 /// A line on a terminal that says what is going on; nothing elsewhere.
@@ -68,7 +49,7 @@ impl ProgressLine {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
             let bar = ProgressBar::new_spinner().with_style(style.expect("a constant template"));
-            bar.enable_steady_tick(POLL);
+            bar.enable_steady_tick(TICK);
             bar
         });
         let progress = Self(bar);
@@ -194,7 +175,6 @@ async fn polled_to_its_end(
     progress: &ProgressLine,
 ) -> Result<Operation, ClientError> {
     while !operation.state.is_final() {
-        tokio::time::sleep(POLL).await;
         operation = read_again(client, operation.id, doing, progress).await?;
         let step = operation.steps.last().map(|step| match &step.outcome {
             Some(outcome) => format!("{doing}: {} ({outcome})", step.name),
@@ -212,7 +192,7 @@ async fn read_again(
     doing: &str,
     progress: &ProgressLine,
 ) -> Result<Operation, ClientError> {
-    let path = format!("/api/v1/operations/{id}");
+    let path = waiting(&format!("/api/v1/operations/{id}"), NEWS);
     let until = Instant::now() + AWAY;
     loop {
         match client.get(&path).await {
@@ -233,24 +213,6 @@ async fn read_again(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn only_what_stays_ends_the_wait() {
-        use crate::domain::condition::ConditionType;
-        for (reason, ends) in [
-            (ConditionReason::PartitionNotProven, true),
-            (ConditionReason::ServerExits, true),
-            (ConditionReason::AwaitingReadBack, false),
-            (ConditionReason::SocketNotHandedOut, false),
-        ] {
-            let not_ready = Condition::new(ConditionType::Ready, false, reason, String::new());
-            let mut standstill = Standstill::default();
-            assert!(!standstill.lasts(Some(&not_ready)), "{reason}: it may just be read back");
-            tokio::time::advance(SETTLING).await;
-            assert_eq!(standstill.lasts(Some(&not_ready)), ends, "{reason}");
-            assert!(!standstill.lasts(None), "{reason}");
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn lost_manager_leaves_the_operations_id() {

@@ -226,12 +226,14 @@ pub struct OperationFilter {
     pub daemon: Option<DaemonName>,
     /// Those in one of these states; in any, if none is named.
     pub states: Vec<OperationState>,
+    /// Those requested at this time or later.
+    pub since: Option<i64>,
 }
 
 impl OperationFilter {
     /// Those that are not over, of all daemons.
     pub fn unfinished() -> Self {
-        Self { daemon: None, states: vec![OperationState::Pending, OperationState::Running] }
+        Self { states: vec![OperationState::Pending, OperationState::Running], ..Self::default() }
     }
 
     /// Reads states with commas between.

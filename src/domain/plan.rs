@@ -241,8 +241,8 @@ mod tests {
     #[test]
     fn the_server_gets_the_largest_of_its_tenants() {
         let plan = plan(&[
-            r#"{"daemon":"gpu0","device_memory_limit":"4G","active_thread_percentage":25,"priority":"below_normal"}"#,
-            r#"{"daemon":"gpu0","device_memory_limit":"8G","active_thread_percentage":50}"#,
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G","active_thread_percentage":25,"priority":"below_normal"}"#,
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"8G","active_thread_percentage":50}"#,
         ]);
         assert_eq!(plan.memory_limits, vec![Some(MemoryLimit::parse("8G").expect("8G"))]);
         assert_eq!(plan.percentage.tenths(), 500);
@@ -262,7 +262,7 @@ mod tests {
         };
         assert_eq!(plan(&[]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);
-        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","priority":"normal"}"#)]), Priority::Normal);
+        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0", "uid": 0,"priority":"normal"}"#)]), Priority::Normal);
     }
 
     #[test]
@@ -276,11 +276,13 @@ mod tests {
             let plan = desired(&name, 1, &daemon, tenants, &[h200(0), h200(1)], 0, None).expect("plan");
             plan.memory_limits.iter().map(|limit| limit.map(MemoryLimit::mib)).collect::<Vec<_>>()
         };
-        let of = |limit: &str| spec(&format!(r#"{{"daemon":"gpu0","device_memory_limit":{limit}}}"#));
+        let of =
+            |limit: &str| spec(&format!(r#"{{"daemon":"gpu0", "uid": 0,"device_memory_limit":{limit}}}"#));
         let (first, second) = (of(&format!(r#"{{"{zero}":"1G","{one}":"4G"}}"#)), of(r#""2G""#));
         assert_eq!(limits(&[]), [None, Some(3072)]);
         assert_eq!(limits(&[first.clone(), second]), [Some(2048), Some(4096)]);
-        let on_one = spec(&format!(r#"{{"daemon":"gpu0","gpus":["{one}"],"device_memory_limit":"8G"}}"#));
+        let on_one =
+            spec(&format!(r#"{{"daemon":"gpu0", "uid": 0,"gpus":["{one}"],"device_memory_limit":"8G"}}"#));
         let renumbered = [first.clone(), on_one];
         assert_eq!(limits(&renumbered), [Some(8192), Some(4096)], "the second GPU is that tenant's first");
         let third = of(&format!(r#"{{"{one}":"1G"}}"#));
@@ -298,14 +300,14 @@ mod tests {
         let plain = spec(r#"{"daemon":"gpu0"}"#);
         assert_eq!(percentage(&vec![plain.clone(); 4]), 250);
         assert_eq!(percentage(&vec![plain.clone(); 5]), 200);
-        let own = spec(r#"{"daemon":"gpu0","active_thread_percentage":60}"#);
+        let own = spec(r#"{"daemon":"gpu0", "uid": 0,"active_thread_percentage":60}"#);
         assert_eq!(percentage(&[plain, own]), 600, "the largest of all");
         assert_eq!(percentage(&[]), 1000);
     }
 
     #[test]
     fn only_what_feeds_a_command_changes_settings() {
-        let before = plan(&[r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#]);
+        let before = plan(&[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#]);
         let cordoned = Desired { generation: 2, settings_since: 2, schedulable: false, ..before.clone() };
         assert!(cordoned.has_settings_of(&before));
         let draining = Desired {
@@ -323,7 +325,8 @@ mod tests {
 
     #[test]
     fn one_tenant_without_a_limit_lifts_the_servers() {
-        let plan = plan(&[r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, r#"{"daemon":"gpu0"}"#]);
+        let plan =
+            plan(&[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#, r#"{"daemon":"gpu0"}"#]);
         assert_eq!(plan.memory_limits, vec![None]);
         assert_eq!(plan.percentage, ThreadPercentage::FULL);
     }

@@ -178,8 +178,8 @@ mod tests {
     fn sms_and_memory_are_predicted_for_clients() {
         let prediction = of(
             "",
-            r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":32,"max_clients":2}"#,
-            &[r#"{"daemon":"gpu0","device_memory_limit":"10G","max_clients":3}"#],
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G","sms":32,"max_clients":2}"#,
+            &[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"10G","max_clients":3}"#],
         );
         let [gpu] = &prediction.gpus[..] else { panic!("the daemon has one GPU: {prediction:?}") };
         assert_eq!((gpu.sms, gpu.total_sms, gpu.is_measured), (Some(32), Some(132), true));
@@ -193,18 +193,19 @@ mod tests {
     fn refused_prediction_still_shows_known_values() {
         let reserved = r#","admission":"reserved""#;
         let prediction =
-            of(reserved, r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#, &[]);
+            of(reserved, r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"100G","max_clients":2}"#, &[]);
         assert_eq!(prediction.refusals[0].field, "device_memory_limit");
         assert_eq!((prediction.gpus[0].left(), prediction.gpus[0].sms), (None, Some(132)));
         assert!(prediction.gpus[0].over() > 0);
-        let odd = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G","sms":33}"#, &[]);
+        let odd = of("", r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G","sms":33}"#, &[]);
         assert_eq!((odd.refusals[0].field, odd.gpus[0].sms, odd.percentage), ("sms", None, None));
         assert_eq!(odd.gpus[0].own, Some(4 << 30));
     }
 
     #[test]
     fn a_partition_decides_in_static_mode() {
-        let prediction = of(r#","mode":"static""#, r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
+        let prediction =
+            of(r#","mode":"static""#, r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#, &[]);
         assert_eq!(
             (prediction.percentage, prediction.gpus[0].sms, prediction.gpus[0].usable),
             (None, None, None)
@@ -214,11 +215,11 @@ mod tests {
 
     #[test]
     fn a_limit_that_the_context_takes_leaves_nothing() {
-        let prediction = of("", r#"{"daemon":"gpu0","device_memory_limit":"256M"}"#, &[]);
+        let prediction = of("", r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"256M"}"#, &[]);
         assert_eq!(prediction.gpus[0].usable, Some(0));
         let why = prediction.gpus[0].below_context.as_deref().expect("it is reported");
         assert!(why.contains("none can start"), "{why}");
-        let enough = of("", r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#, &[]);
+        let enough = of("", r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#, &[]);
         assert_eq!(enough.gpus[0].below_context, None);
     }
 }

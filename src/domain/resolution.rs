@@ -201,11 +201,11 @@ mod tests {
 
     #[test]
     fn sms_become_a_percentage_that_gives_them() {
-        let resolved =
-            resolve(&spec(r#"{"daemon":"gpu0","sms":32}"#), &daemon(), None, &[h200(0)]).expect("possible");
+        let resolved = resolve(&spec(r#"{"daemon":"gpu0", "uid": 0,"sms":32}"#), &daemon(), None, &[h200(0)])
+            .expect("possible");
         assert_eq!(sms_for(resolved.percentage, 132), 32);
-        let error =
-            resolve(&spec(r#"{"daemon":"gpu0","sms":33}"#), &daemon(), None, &[h200(0)]).expect_err("odd");
+        let error = resolve(&spec(r#"{"daemon":"gpu0", "uid": 0,"sms":33}"#), &daemon(), None, &[h200(0)])
+            .expect_err("odd");
         assert!(error.to_string().contains("32 and 34"), "{error}");
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let (zero, one) = (h200(0).uuid, h200(1).uuid);
         let json = format!(r#"{{"gpus":["{zero}","{one}"],"defaults":{{"device_memory_limit":"8G"}}}}"#);
         let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
-        let own = spec(&format!(r#"{{"daemon":"gpu0","device_memory_limit":{{"{one}":"2G"}}}}"#));
+        let own = spec(&format!(r#"{{"daemon":"gpu0", "uid": 0,"device_memory_limit":{{"{one}":"2G"}}}}"#));
         let resolved = resolve(&own, &daemon, None, &[h200(0), h200(1)]).expect("possible");
         let mib: Vec<u64> = resolved.gpus.iter().map(|gpu| resolved.memory[gpu].mib()).collect();
         assert_eq!(mib, [8192, 2048], "the default where it names no limit");

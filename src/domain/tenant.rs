@@ -22,8 +22,7 @@ use crate::condition::Condition;
 pub struct TenantSpec<G = GpuUuid> {
     /// The daemon that serves it.
     pub daemon: DaemonName,
-    /// The user its processes run as.
-    #[serde(default)]
+    /// The user its processes run as. It has no default: one left out would be root.
     #[schema(maximum = 4_294_967_294_u32)]
     pub uid: u32,
     /// The GPUs of the daemon that it sees; left out or empty, all of them.
@@ -65,6 +64,34 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default, with = "crate::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<i64>,
+}
+
+/// Labels that a tenant has to have: each with a value, or with any.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct LabelSelector(BTreeMap<String, Option<String>>);
+
+impl LabelSelector {
+    /// Reads it from `team=ml,tier`.
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let one = |part: &str| {
+            let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
+            if key.is_empty() {
+                return Err(InvalidValue(format!(
+                    "{text:?} is no label selector: give KEY=VALUE, or KEY for any value, several with commas between"
+                )));
+            }
+            Ok((key.to_owned(), value.map(str::to_owned)))
+        };
+        text.split(',').map(one).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether labels are such.
+    pub fn fits(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|(key, wanted)| {
+            labels.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
+        })
+    }
 }
 
 /// What `CUDA_VISIBLE_DEVICES` of a tenant's processes holds.
@@ -426,12 +453,12 @@ mod tests {
     #[test]
     fn a_spec_that_contradicts_itself_names_the_field() {
         for (json, field) in [
-            (r#"{"daemon":"gpu0","sms":32,"active_thread_percentage":25}"#, "sms"),
-            (r#"{"daemon":"gpu0","max_clients":0}"#, "max_clients"),
+            (r#"{"daemon":"gpu0", "uid": 0,"sms":32,"active_thread_percentage":25}"#, "sms"),
+            (r#"{"daemon":"gpu0", "uid": 0,"max_clients":0}"#, "max_clients"),
             (r#"{"daemon":"gpu0","uid":4294967295}"#, "uid"),
-            (r#"{"daemon":"gpu0","labels":{"":"x"}}"#, "labels"),
+            (r#"{"daemon":"gpu0", "uid": 0,"labels":{"":"x"}}"#, "labels"),
             (
-                r#"{"daemon":"gpu0","gpus":["GPU-514466a0-8e68-f857-9f73-000000000000"],
+                r#"{"daemon":"gpu0", "uid": 0,"gpus":["GPU-514466a0-8e68-f857-9f73-000000000000"],
                     "device_memory_limit":{"GPU-514466a0-8e68-f857-9f73-000000000001":"1G"}}"#,
                 "device_memory_limit",
             ),
@@ -445,7 +472,7 @@ mod tests {
         let stays = spec(r#"{"daemon":"gpu0"}"#);
         assert!(stays.check_expiry(i64::MAX).is_ok() && !stays.has_expired(i64::MAX));
         assert!(!serde_json::to_string(&stays).expect("JSON").contains("expires_at"), "it says nothing");
-        let text = r#"{"daemon":"gpu0","expires_at":"2025-11-25T06:03:49.120+01:00"}"#;
+        let text = r#"{"daemon":"gpu0", "uid": 0,"expires_at":"2025-11-25T06:03:49.120+01:00"}"#;
         let (expires, at) = (spec(text), 1_764_047_029_120);
         assert_eq!(expires.expires_at, Some(at));
         // A clock that is set back makes it live on.
@@ -461,7 +488,7 @@ mod tests {
         let written = serde_json::to_value(&expires).expect("JSON");
         assert_eq!(written["expires_at"], "2025-11-25T05:03:49.120Z");
         for wrong in [r#""tomorrow""#, "1764047029120", r#""2025-11-25""#] {
-            let text = format!(r#"{{"daemon":"gpu0","expires_at":{wrong}}}"#);
+            let text = format!(r#"{{"daemon":"gpu0", "uid": 0,"expires_at":{wrong}}}"#);
             assert!(serde_json::from_str::<TenantSpec>(&text).is_err(), "{wrong}");
         }
     }

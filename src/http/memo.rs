@@ -117,7 +117,8 @@ fn key(request: &Request) -> Option<(String, String)> {
     let mut segments = path.strip_prefix("/api/v1/")?.split('/');
     let is_kept = segments.next().is_some_and(|collection| COLLECTIONS.contains(&collection))
         && segments.nth(1).is_none()
-        && !query.contains("fresh");
+        && !query.contains("fresh")
+        && !query.contains("wait_s");
     let what = request.uri().path_and_query()?.as_str().to_owned();
     (is_usual && is_kept).then(|| (ctx.actor.grant.to_string(), what))
 }

@@ -14,8 +14,15 @@ use crate::domain::condition::ready;
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::tenants::{EnvironmentView, TenantView};
 
-/// How often a tenant is read until it is ready.
+/// How often its environment is read until the tenant has a CDI device.
 const POLL: Duration = Duration::from_millis(2);
+/// The pause until a manager that refused or is away is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A path whose answer the manager waits with, for a second, until the tenant is ready; then it says what keeps it.
+fn waiting(name: &TenantName) -> String {
+    format!("{}?wait_s=1", tenant_path(name))
+}
+
 /// How long the manager may take to delete a tenant that did not become ready.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -91,7 +98,7 @@ async fn made_ready(
     let mut is_written = false;
     loop {
         let answer: Result<TenantView, ClientError> = if is_written {
-            context.client.get(&tenant_path(name)).await
+            context.client.get(&waiting(name)).await
         } else {
             write(context, requested, name).await
         };
@@ -106,10 +113,10 @@ async fn made_ready(
             // Another writer changed it in between, as its collection does.
             Err(error) if error.may_pass() || error.has_status(StatusCode::PRECONDITION_FAILED) => {
                 *why = error.to_string();
+                sleep(PAUSE).await;
             }
             Err(error) => return Err(error),
         }
-        sleep(POLL).await;
     }
 }
 
@@ -119,13 +126,13 @@ async fn write(
     requested: &RequestedPlaces<'_>,
     name: &TenantName,
 ) -> Result<TenantView, ClientError> {
-    let (client, path) = (&context.client, tenant_path(name));
+    let (client, path) = (&context.client, waiting(name));
     let spec = requested.tenant(&context.options, context.expiry());
     match client.put(&path, None, &spec).await {
         Err(error) if error.has_status(StatusCode::PRECONDITION_FAILED) => {}
         answer => return answer,
     }
-    let Some((tenant, tag)) = client.get_tagged::<TenantView>(&path).await? else {
+    let Some((tenant, tag)) = client.get_tagged::<TenantView>(&tenant_path(name)).await? else {
         return client.put(&path, None, &spec).await;
     };
     if DeviceClaim::of_labels(&tenant.spec.labels) != Some(requested.claim()) {

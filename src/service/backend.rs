@@ -1,15 +1,17 @@
 //! [`Service`], and what is behind it: nothing of it is reached without a [`Permit`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::access::context::Permit;
+use super::change_feed::ChangeFeed;
 use super::{ServiceError, access, host, limits, tenants};
 use crate::clock::Clock;
+use crate::domain::DaemonName;
+use crate::domain::daemon::Phase;
 use crate::domain::environment::cdi::CdiDirectory;
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostHealth;
@@ -126,7 +128,22 @@ impl Service {
     /// The last commit and the last publication of a daemon: what was read since holds until one of them changes.
     pub fn version(&self) -> (u64, u64) {
         let Parts { store, fleet, .. } = &self.backend.parts;
-        (store.last_commit(), fleet.context().publications.load(Ordering::SeqCst))
+        (store.last_commit(), *fleet.context().publications.borrow())
+    }
+
+    /// What is committed and published from now on, for so long.
+    pub(super) fn changes(&self, longest: Duration) -> ChangeFeed {
+        let Parts { store, fleet, .. } = &self.backend.parts;
+        ChangeFeed {
+            until: tokio::time::Instant::now() + longest,
+            commits: store.committed(),
+            publications: fleet.context().publications.subscribe(),
+        }
+    }
+
+    /// The phase of a daemon as it was seen last.
+    pub(super) fn phase(&self, daemon: &DaemonName) -> Option<Phase> {
+        Some(self.backend.parts.fleet.get(daemon)?.observed().status.phase)
     }
 
     /// The number of the last event.

@@ -5,6 +5,7 @@
 
 pub mod access;
 mod backend;
+mod change_feed;
 pub mod daemons;
 mod error;
 pub mod events;
@@ -16,6 +17,7 @@ pub mod layouts;
 pub mod limits;
 mod metrics;
 pub mod page;
+mod settled;
 pub mod tenants;
 
 pub use access::context::IdempotencyKey;

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, partition_leases, to_json};
-use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 
 struct TenantRow {
@@ -149,19 +149,27 @@ pub async fn page(
     db: &mut SqliteConnection,
     daemon: Option<&DaemonName>,
     text: Option<&str>,
+    labels: &LabelSelector,
     after: &str,
     limit: i64,
 ) -> Result<Vec<Tenant>, StoreError> {
-    let daemon = daemon.map(DaemonName::as_str);
+    let (daemon, labels) = (daemon.map(DaemonName::as_str), to_json(labels));
     sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
                   draining AS "draining: bool"
            FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
-           ORDER BY name LIMIT ?4"#,
+             AND NOT EXISTS (
+                 SELECT 1 FROM json_each(?4) AS wanted WHERE NOT EXISTS (
+                     SELECT 1 FROM json_each(spec, '$.labels') AS label
+                     WHERE label.key = wanted.key AND (wanted.value IS NULL OR label.value = wanted.value)
+                 )
+             )
+           ORDER BY name LIMIT ?5"#,
         after,
         daemon,
         text,
+        labels,
         limit
     )
     .fetch_all(db)

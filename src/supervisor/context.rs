@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -54,7 +53,7 @@ pub struct SupervisorContext {
     /// relied upon.
     pub check_interval: Duration,
     /// Counts what was published of daemons, and to them.
-    pub publications: AtomicU64,
+    pub publications: watch::Sender<u64>,
     /// Counts the readings of the GPUs' processes that showed another memory of a client, or another client.
     pub memory_readings: watch::Sender<u64>,
     /// Pause between two sessions with an idle daemon whose logs report every change.

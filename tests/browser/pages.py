@@ -16,11 +16,11 @@ def populate(host):
     clear(host, "gpu2")
     host.done(host.api("DELETE", "/daemons/gpu2"))
     host.api("PUT", f"/daemons/{DAEMON}", {"gpus": ["2"]})
-    host.api("PUT", f"/tenants/{LONG}", {"daemon": "gpu1", "device_memory_limit": "1G", "labels": LABELS})
-    host.api("PUT", f"/tenants/{LONG[:-1]}y", {"daemon": DAEMON, "device_memory_limit": "1G", "labels": LABELS})
+    host.api("PUT", f"/tenants/{LONG}", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G", "labels": LABELS})
+    host.api("PUT", f"/tenants/{LONG[:-1]}y", {"daemon": DAEMON, "uid": 0, "device_memory_limit": "1G", "labels": LABELS})
     # One name is a long word, which no table breaks.
     for name, limit in [("web", "8G"), ("batch", "16G"), ("notebooks", "1G")]:
-        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "device_memory_limit": limit, "labels": {"team": "search"}})
+        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "uid": 0, "device_memory_limit": limit, "labels": {"team": "search"}})
     steps = [
         {"add": {"gpu": 1, "partition": "web", "chunks": 7, "tenants": ["web"]}},
         {"add": {"gpu": 1, "partition": "batch", "chunks": 5, "tenants": ["batch"]}},
@@ -40,7 +40,7 @@ def populate(host):
     for tenant, mib in [("demo", "1024"), ("web", "2048"), ("web", "512")]:
         host.client(tenant, "--spin", "3600", "--alloc", mib)
         if tenant == "web" and len(host.clients) == 2:
-            host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4,
+            host.api("PUT", "/tenants/web", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "max_clients": 4,
                                              "labels": {"team": "search"}})
             eventually("gpu1 is ready", lambda: host.status_of("/readyz/daemons/gpu1") == 200)
     host.client(f"{LONG[:-1]}y", "--spin", "3600", "--alloc", "256")

@@ -33,7 +33,7 @@ def recovered(host, server):
 
 def busy(host):
     for tenant, daemon, limit, percentage in TENANTS:
-        host.api("PUT", f"/tenants/{tenant}", {"daemon": daemon, "device_memory_limit": limit, "active_thread_percentage": percentage})
+        host.api("PUT", f"/tenants/{tenant}", {"daemon": daemon, "uid": 0, "device_memory_limit": limit, "active_thread_percentage": percentage})
     for daemon in ["gpu0", "gpu1"]:
         eventually(f"{daemon} is ready", lambda: host.status_of(f"/readyz/daemons/{daemon}") == 200)
     work(host, ["gpu0", "gpu1"])

@@ -75,7 +75,7 @@ def bypass(host, show):
 def over_committed(host, show):
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "memory_overcommit": 2})
-    host.api("PUT", "/tenants/large", {"daemon": "gpu0", "device_memory_limit": "100G", "max_clients": 2})
+    host.api("PUT", "/tenants/large", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "100G", "max_clients": 2})
     show("over-committed-overview", "/")
     show("over-committed-gpu", "/gpus/0")
 
@@ -215,7 +215,7 @@ def many(host, show):
     """More tenants than a page of the list shows, some with long names."""
     for number in range(100):
         name = f"a_team_with_quite_a_long_name_{number}" if number % 7 == 0 else f"team_{number}"
-        host.api("PUT", f"/tenants/{name}", {"daemon": f"gpu{number % 2}", "device_memory_limit": "1G"})
+        host.api("PUT", f"/tenants/{name}", {"daemon": f"gpu{number % 2}", "uid": 0, "device_memory_limit": "1G"})
     for number in range(1, 13):
         name = f"team_{number}" if number % 7 else f"a_team_with_quite_a_long_name_{number}"
         host.client(name, "--spin", "3600", "--alloc", str(20 * number))

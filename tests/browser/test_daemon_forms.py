@@ -110,7 +110,7 @@ def test_foreign_daemon_is_adopted_and_released(own_host, visitor, scripted):
 def test_strategy_and_weight_give_shares(own_host, visitor):
     host = own_host
     for name in ["heavy", "light"]:
-        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1"})
+        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "uid": 0})
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu1/edit")
     page.get_by_label("Strategy").select_option("weighted")

@@ -98,8 +98,8 @@ def test_token_life_is_in_the_audit_log(host, visitor, scripted):
 
 
 def test_audit_shows_changed_fields(host, visitor):
-    host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "device_memory_limit": "3G"})
-    host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25})
+    host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "3G"})
+    host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25})
     visit = visitor(host)
     page = visit.log_in(to="/audit?target=tenants/demo")
     row = page.get_by_role("row").filter(has_text="PUT /api/v1/tenants/{name}").first

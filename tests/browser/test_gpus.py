@@ -98,7 +98,7 @@ def test_tenant_colour_matches_in_map_and_charts(own_host, visitor):
     # The partitions are not in the order of the tenants' names, in which the lines are.
     tenants = ["web", "notebooks", "batch"]
     for tenant in tenants:
-        host.api("PUT", f"/tenants/{tenant}", {"daemon": "gpu1", "device_memory_limit": "4G", "max_clients": 2})
+        host.api("PUT", f"/tenants/{tenant}", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G", "max_clients": 2})
     write(host, "prod", *(add(f"of_{tenant}", 4, tenant) for tenant in tenants))
     host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
     # Different numbers of clients and amounts of memory, so that no line hides another.

@@ -179,7 +179,7 @@ def test_outdated_plan_is_not_applied(static_host, visitor):
 
 def test_blocked_apply_names_client_and_remedy(static_host, visitor):
     host = static_host
-    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G"})
     write(host, "prod", add("web", 7, "web"), add("batch", 5))
     visit = visitor(host)
     page = visit.log_in()

@@ -75,7 +75,7 @@ def test_resource_named_new_has_its_page(own_host, visitor):
     clear(host, "gpu1")
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     host.api("PUT", "/daemons/new", {"gpus": ["1"]})
-    host.api("PUT", "/tenants/new", {"daemon": "new", "device_memory_limit": "1G"})
+    host.api("PUT", "/tenants/new", {"daemon": "new", "uid": 0, "device_memory_limit": "1G"})
     host.api("PUT", "/layouts/new", {"layout": {"steps": []}})
     page = visitor(host).log_in()
     for place, heading in [("daemons", "Daemon new"), ("tenants", "Tenant new"), ("layouts", "Layout new version 1")]:

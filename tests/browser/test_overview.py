@@ -59,7 +59,7 @@ def test_partitioned_gpu_is_marked(own_host, visitor):
     operation = host.api("DELETE", "/daemons/gpu1")
     host.done(operation)
     host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "mode": "static"})
-    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G"})
     steps = [
         {"add": {"gpu": 1, "partition": "web", "chunks": 7, "tenants": ["web"]}},
         {"add": {"gpu": 1, "partition": "spare", "chunks": 5}},

@@ -19,7 +19,7 @@ def host_of(profile):
     for tenant in host.api("GET", "/tenants")["items"]:
         host.api("DELETE", f"/tenants/{tenant['name']}")
     for name in PARTITIONS:
-        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu0", "device_memory_limit": "2G"})
+        host.api("PUT", f"/tenants/{name}", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"})
     eventually("gpu0 is ready", lambda: host.status_of("/readyz/daemons/gpu0") == 200)
     return host
 

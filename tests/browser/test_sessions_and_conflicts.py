@@ -108,7 +108,7 @@ def test_oversized_form_is_reported_lost(visitor):
 def test_page_of_deleted_resource_reports_it(own_host, visitor, scripted):
     if not scripted:
         return
-    own_host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G"})
+    own_host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G"})
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants/web")
     expect(page.locator("#connection")).to_have_text("live")
@@ -206,7 +206,7 @@ def test_second_termination_leads_to_the_ended_client(own_host, visitor):
 
 def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
     host = own_host
-    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G"})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G"})
     visit = visitor(host)
     page = visit.log_in(to="/tenants/web/edit")
     page.get_by_label("Memory limit").fill("6G")

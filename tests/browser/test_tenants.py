@@ -93,12 +93,12 @@ def test_prediction_is_beside_the_form(roomy, visitor):
 
 
 def open_an_outdated_form(page, host):
-    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "4G", "sms": 32})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "sms": 32})
     page.goto("/tenants/web/edit")
     expect(page.get_by_label("Memory limit")).to_have_value("4G")
     page.get_by_label("Memory limit").fill("6G")
     page.get_by_label("The daemon's strategy or default").check()
-    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "5G", "sms": 32, "max_clients": 2})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "5G", "sms": 32, "max_clients": 2})
     with page.expect_response("**/tenants/web/edit") as answer:
         page.get_by_role("button", name="Save").click()
     assert answer.value.status == 412
@@ -136,7 +136,7 @@ def test_outdated_form_is_discarded_for_stored_values(roomy, visitor):
 def test_third_change_makes_outdated_form_outdated_again(roomy, visitor):
     page = visitor(roomy).log_in()
     open_an_outdated_form(page, roomy)
-    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "device_memory_limit": "7G"})
+    roomy.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "7G"})
     page.get_by_role("button", name="Overwrite with my values").click()
     expect(page.get_by_role("table").first.locator("tbody tr")).to_have_text(["Memory limit6G7G"])
     assert roomy.api("GET", "/tenants/web")["spec"]["device_memory_limit"] == 7 << 30
@@ -285,7 +285,7 @@ def test_environment_is_copied_verbatim(host, visitor):
 def test_tenants_are_filtered_and_paged(own_host, visitor):
     own_host.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "memory_overcommit": 10})
     for number in range(56):
-        own_host.api("PUT", f"/tenants/crowd_{number:02}", {"daemon": "gpu1", "device_memory_limit": "16M"})
+        own_host.api("PUT", f"/tenants/crowd_{number:02}", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "16M"})
     visit = visitor(own_host)
     page = visit.log_in(to="/tenants")
     rows = page.get_by_role("row")
@@ -328,7 +328,7 @@ def test_idle_tenant_is_deleted(own_host, visitor):
 
 
 def test_tenant_token_sees_only_its_tenant(own_host, visitor):
-    own_host.api("PUT", "/tenants/other", {"daemon": "gpu0", "device_memory_limit": "1G"})
+    own_host.api("PUT", "/tenants/other", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"})
     mine = own_host.client("demo", "--spin", "600", "--alloc", "512")
     own_host.client("other", "--spin", "600", "--alloc", "128")
     token = own_host.token_for("tenant:demo", "worker")

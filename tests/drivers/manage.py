@@ -160,8 +160,8 @@ def every_setting(host, version):
     host.api("PUT", "/daemons/gpu0", {"gpus": ["0"], "users": [65534], "defaults": {"device_memory_limit": "16G"}})
     for tenant in [one["name"] for one in host.api("GET", "/tenants")["items"]]:
         host.api("DELETE", f"/tenants/{tenant}")
-    host.api("PUT", "/tenants/big", {"daemon": "gpu0", "device_memory_limit": "24G", "active_thread_percentage": 40, "priority": "below_normal"})
-    host.api("PUT", "/tenants/small", {"daemon": "gpu0", "device_memory_limit": "2G", "active_thread_percentage": 12.5, "priority": "below_normal"})
+    host.api("PUT", "/tenants/big", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "24G", "active_thread_percentage": 40, "priority": "below_normal"})
+    host.api("PUT", "/tenants/small", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G", "active_thread_percentage": 12.5, "priority": "below_normal"})
     wanted = (24 << 30, 40.0, "below_normal")
     eventually("the settings are read back", lambda: settings(host.daemon()["status"]["effective"]) == wanted)
     replies = [host.ask(f"get_default_{what}") for what in ["device_pinned_mem_limit 0", "active_thread_percentage", "client_priority"]]

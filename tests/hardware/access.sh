@@ -102,7 +102,7 @@ roles() {
     alpha=$(token_for alphas tenant:alpha)
     with_token "$viewer" GET /api/v1/daemons/gpu0
     check "a viewer's token reads the daemon" 200 "$STATUS"
-    with_token "$viewer" PUT /api/v1/tenants/gamma '{"daemon": "gpu0"}'
+    with_token "$viewer" PUT /api/v1/tenants/gamma '{"daemon": "gpu0", "uid": 0}'
     check "and makes no tenant" 403 "$STATUS"
     with_token "$alpha" GET /api/v1/tenants/alpha
     check "a tenant's token reads its tenant" 200 "$STATUS"
@@ -198,8 +198,8 @@ what_others_rely_on() {
     UNDER=(python3 "$here/unit.py" "$here/../../deploy/mps-manager.service")
     start_manager "$binary" --config "$WORK/access.toml"
     owned gpu0 '{"gpus": ["0"]}'
-    tenant alpha '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 16}'
-    tenant beta '{"daemon": "gpu0", "device_memory_limit": "4G", "max_clients": 1}'
+    tenant alpha '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 16}'
+    tenant beta '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "max_clients": 1}'
     wait_for 30 "the tenants are read back" is_ready gpu0
     hardened
     start_as_tenant constant alpha spin 300

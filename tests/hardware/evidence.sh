@@ -8,7 +8,7 @@ four_tenants() {
     start_manager "$binary"
     api PUT /api/v1/daemons/gpu0 '{"gpus": ["0"]}'
     for name in one two three four; do
-        api PUT "/api/v1/tenants/$name" "{\"daemon\": \"gpu0\", \"device_memory_limit\": \"$1\", \"max_clients\": 8}"
+        api PUT "/api/v1/tenants/$name" "{\"daemon\": \"gpu0\", \"uid\": 0, \"device_memory_limit\": \"$1\", \"max_clients\": 8}"
     done
     wait_for 60 "the daemon is ready" daemon_is_ready
 }

@@ -23,9 +23,9 @@ faults_on_two_gpus() {
     api PUT /api/v1/daemons/gpu0 '{"gpus": ["0", "1"]}'
     wait_for 60 "the daemon is ready" daemon_is_ready
     for name in culprit:0 near:0 far:1; do
-        api PUT "/api/v1/tenants/${name%:*}" "{\"daemon\": \"gpu0\", \"gpus\": [\"${name#*:}\"]}"
+        api PUT "/api/v1/tenants/${name%:*}" "{\"daemon\": \"gpu0\", \"uid\": 0, \"gpus\": [\"${name#*:}\"]}"
     done
-    api PUT /api/v1/tenants/both '{"daemon": "gpu0", "gpus": ["0", "1"]}'
+    api PUT /api/v1/tenants/both '{"daemon": "gpu0", "uid": 0, "gpus": ["0", "1"]}'
     wait_for 30 "all are read back" daemon_is_ready
 
     # A neighbour on the same GPU fails with it; a client on the other GPU goes on.

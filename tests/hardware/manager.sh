@@ -64,7 +64,7 @@ an_owned_daemon() {
     check "a daemon is created" 201 "$STATUS"
     ms=$(milliseconds_until 60 "the daemon is ready" daemon_is_ready)
     say "ready after $ms ms"
-    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
+    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
     check "a tenant at 4 GiB and 25 % is created" 201 "$STATUS"
     wait_for 30 "the tenant's limits are read back" daemon_is_ready
     api GET /api/v1/tenants/alpha
@@ -76,7 +76,7 @@ an_owned_daemon() {
     check "server.log confirms the limit" true \
         "$(daemon_field 'd["status"]["effective"]["servers"][0]["memory_limits"][0]["in_server_log"]')"
     sees_its_limits "at first"
-    api PUT /api/v1/tenants/beta '{"daemon": "gpu0", "device_memory_limit": "8G", "sms": 66, "priority": "below_normal", "max_clients": 2}'
+    api PUT /api/v1/tenants/beta '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "8G", "sms": 66, "priority": "below_normal", "max_clients": 2}'
     check "a second tenant, below normal priority" 201 "$STATUS"
     wait_for 30 "both are read back" daemon_is_ready
     api GET /api/v1/tenants/alpha
@@ -92,17 +92,17 @@ an_owned_daemon() {
 
 # From 1 GiB on the daemon's getter prints whole GiB, so a limit between two of them needs another proof.
 a_limit_between_two_gib() {
-    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 1}'
+    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 1}'
     wait_for 30 "a limit of 1536 MiB is read back" daemon_is_ready
     as_tenant between alpha info || true
     head -n 1 "$LOGS/between.out" >"$LOGS/between.json"
     check "under 1536 MiB its client has between 1 and 1.5 GiB free" true \
         "$(json "$LOGS/between.json" '1 << 30 < d["devices"][0]["memory_free"] < 1536 << 20')"
-    api PUT /api/v1/tenants/beta '{"daemon": "gpu0", "device_memory_limit": "8500M", "sms": 66, "priority": "below_normal", "max_clients": 2}'
+    api PUT /api/v1/tenants/beta '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "8500M", "sms": 66, "priority": "below_normal", "max_clients": 2}'
     wait_for 30 "a limit of 8500 MiB is read back" daemon_is_ready
     check "the server's limit is known to the byte, by its own word" '[8912896000, true, true]' \
         "$(daemon_field '[d["status"]["effective"]["servers"][0]["memory_limits"][0][k] for k in ("bytes", "exact", "in_server_log")]')"
-    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
+    api PUT /api/v1/tenants/alpha '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
     wait_for 30 "4 GiB are read back again" daemon_is_ready
 }
 

@@ -33,7 +33,7 @@ tenant_in_a_mount_namespace() {
     start_manager "$binary"
     api PUT /api/v1/daemons/gpu0 '{"gpus": ["0"]}'
     wait_for 60 "the daemon is ready" daemon_is_ready
-    api PUT /api/v1/tenants/boxed '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25}'
+    api PUT /api/v1/tenants/boxed '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25}'
     wait_for 30 "the tenant is read back" daemon_is_ready
     mapfile -t variables < <(clean "$binary" env boxed --runtime-dir "$RUNTIME" --format env-file)
     # An engine gives a container its GPU; here all of the host's are there.

@@ -70,8 +70,8 @@ a_daemon_a_gpu() {
     local first second
     owned gpu0 '{"gpus": ["0"]}'
     owned gpu1 '{"gpus": ["1"]}'
-    tenant left '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 12}'
-    tenant right '{"daemon": "gpu1", "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 12}'
+    tenant left '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 12}'
+    tenant right '{"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 12}'
     wait_for 30 "both tenants are read back" is_ready gpu0
     wait_for 30 "both tenants are read back" is_ready gpu1
     api GET /api/v1/gpus
@@ -84,7 +84,7 @@ a_daemon_a_gpu() {
     check "and less than 8 GiB of it" true "$(seen_by right '0 < d["devices"][0]["memory_free"] < 8 << 30')"
     check "with CUDA_VISIBLE_DEVICES=0 of its own it sees the same GPU under the same limit" "[\"$GPU1\", true]" \
         "$(seen_by right '[d["devices"][0]["uuid"], 0 < d["devices"][0]["memory_free"] < 8 << 30]' CUDA_VISIBLE_DEVICES=0)"
-    tenant numbers '{"daemon": "gpu1", "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 12, "visible_devices": "ordinal"}'
+    tenant numbers '{"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 12, "visible_devices": "ordinal"}'
     wait_for 30 "the third tenant is read back" is_ready gpu1
     check "a tenant that is told ordinals sees that GPU as its device 0, under its limit" "[1, \"$GPU1\", 66, true]" \
         "$(seen_by numbers '[len(d["devices"]), d["devices"][0]["uuid"], d["devices"][0]["sms"], 0 < d["devices"][0]["memory_free"] < 8 << 30]')"
@@ -217,8 +217,8 @@ one_daemon_for_both() {
     gone gpu1
     owned both '{"gpus": ["0", "1"]}'
     check "that limits can be escaped there is said" yes "$(condition_of both LimitsEscapable && echo yes || echo no)"
-    tenant wide '{"daemon": "both", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
-    tenant narrow '{"daemon": "both", "gpus": ["1"], "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 1}'
+    tenant wide '{"daemon": "both", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
+    tenant narrow '{"daemon": "both", "uid": 0, "gpus": ["1"], "device_memory_limit": "8G", "active_thread_percentage": 50, "max_clients": 1}'
     wait_for 30 "both tenants are read back" is_ready both
     check "a tenant of both GPUs sees both under its limit" "[[\"$GPU0\", true], [\"$GPU1\", true]]" \
         "$(seen_by wide '[[e["uuid"], 0 < e["memory_free"] < 4 << 30] for e in d["devices"]]')"
@@ -296,7 +296,7 @@ a_maintenance() {
     local client
     owned gpu0 '{"gpus": ["0"]}'
     owned gpu1 '{"gpus": ["1"]}'
-    tenant left '{"daemon": "gpu0", "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
+    tenant left '{"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25, "max_clients": 1}'
     wait_for 30 "the tenant is read back" is_ready gpu0
     start_as_tenant working left spin 120
     client=$CLIENT_PID

@@ -32,7 +32,7 @@ a_host_of_rounds() {
     for ((ordinal = 0; ordinal < gpus; ordinal++)); do
         api PUT "/api/v1/daemons/gpu$ordinal" "{\"gpus\": [\"$ordinal\"]}"
         api PUT "/api/v1/tenants/tenant$ordinal" \
-            "{\"daemon\": \"gpu$ordinal\", \"device_memory_limit\": \"2G\", \"active_thread_percentage\": 25, \"max_clients\": 40}"
+            "{\"daemon\": \"gpu$ordinal\", \"uid\": 0, \"device_memory_limit\": \"2G\", \"active_thread_percentage\": 25, \"max_clients\": 40}"
         check "a tenant on GPU $ordinal is created" 201 "$STATUS"
         wait_for 60 "its limits are read back" api_is "/api/v1/tenants/tenant$ordinal" \
             'd["status"]["conditions"][0]["status"] == True'

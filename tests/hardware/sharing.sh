@@ -15,7 +15,7 @@ ten_tenants_share() {
     api PUT /api/v1/daemons/gpu0 '{"gpus": ["0"]}'
     wait_for 60 "the daemon is ready" daemon_is_ready
     for tenant in $(seq "$TENANTS"); do
-        api PUT "/api/v1/tenants/plain-$tenant" '{"daemon": "gpu0"}'
+        api PUT "/api/v1/tenants/plain-$tenant" '{"daemon": "gpu0", "uid": 0}'
         [ "$STATUS" = 201 ] || refused=$((refused + 1))
     done
     check "$TENANTS tenants without limits on one GPU: refused" 0 "$refused"

@@ -1,7 +1,7 @@
 //! `mps-manager daemon set`.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
@@ -13,9 +13,9 @@ use super::super::confirm::ConfirmArgs;
 use super::super::output::{DIFFERS, complain, remark, word};
 use super::super::server::CallArgs;
 use super::super::values::{overcommit_ratio, thread_percentage, whole_number};
-use super::super::wait::{POLL, ProgressLine, Standstill, WaitArgs};
-use super::arguments::{DAEMONS, NamedDaemon, phase as phase_word};
-use crate::client::{Client, ClientError};
+use super::super::wait::{ProgressLine, WaitArgs};
+use super::arguments::{DAEMONS, NamedDaemon};
+use crate::client::ClientError;
 use crate::domain::condition::ready;
 use crate::domain::daemon::Phase;
 use crate::domain::duration::parse_seconds;
@@ -168,16 +168,18 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
         }
         Ok(json!({}))
     };
-    let answer = change(&client, &path, &args.fields(), new, args.dry_run, ConfirmArgs::NEVER).await?;
+    let progress = ProgressLine::new(&format!("applying the settings of daemon {name}"));
+    let wait = if args.wait.no_wait { Duration::ZERO } else { READY };
+    let answer = change(&client, &path, &args.fields(), new, args.dry_run, wait, ConfirmArgs::NEVER).await?;
+    drop(progress);
     let (sentence, made) = (format!("daemon {name} {}", answer.words(args.dry_run)), answer.made);
-    let written: DaemonView =
+    let daemon: DaemonView =
         serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
     let format = args.call.format();
     if args.dry_run || args.wait.no_wait {
-        format.announce(&sentence, name.as_str(), &written);
+        format.announce(&sentence, name.as_str(), &daemon);
         return Ok(ExitCode::SUCCESS);
     }
-    let daemon = reconciled(&client, &path, written).await?;
     let status = daemon.status.as_ref();
     let provisioning = status.and_then(|status| status.provisioning.as_ref());
     if let Some(provisioning) = provisioning.filter(|_| made != SpecChange::Unchanged) {
@@ -198,33 +200,5 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
             complain(&format!("daemon {name} is not ready: {}", why.unwrap_or_else(|| word(phase))));
             Ok(ExitCode::from(DIFFERS))
         }
-    }
-}
-
-/// The daemon once it is as its spec says, once something blocks it, or as it is when that takes too long.
-async fn reconciled(client: &Client, path: &str, written: DaemonView) -> Result<DaemonView, ClientError> {
-    let progress = ProgressLine::new(&format!("applying the settings of daemon {}", written.name));
-    let until = Instant::now() + READY;
-    let generation = written.generation;
-    let mut daemon = written;
-    let mut standstill = Standstill::default();
-    while !is_reconciled(&daemon, generation) && Instant::now() < until {
-        if standstill.lasts(daemon.status.as_ref().and_then(|status| ready(&status.conditions))) {
-            break;
-        }
-        tokio::time::sleep(POLL).await;
-        daemon = client.get(path).await?;
-        progress.say(&format!("daemon {}: {}", daemon.name, phase_word(&daemon)));
-    }
-    Ok(daemon)
-}
-
-fn is_reconciled(daemon: &DaemonView, generation: i64) -> bool {
-    let Some(status) = &daemon.status else { return false };
-    match status.phase {
-        Phase::Ready => status.observed_generation >= generation,
-        Phase::Stopped => word(daemon.spec.desired_state) == "stopped",
-        Phase::Observed | Phase::Absent | Phase::Blocked | Phase::CrashLoop => true,
-        _ => false,
     }
 }

@@ -10,13 +10,18 @@ use super::super::change::{SpecAnswer, change};
 use super::super::confirm::ConfirmArgs;
 use super::super::output::{DIFFERS, complain};
 use super::super::server::CallArgs;
-use super::super::wait::{POLL, ProgressLine};
+use super::super::wait::{ProgressLine, waiting};
 use super::fields::TenantFieldArgs;
 use super::set::TENANTS;
 use crate::client::{Client, ClientError};
 use crate::domain::condition::ready;
 use crate::domain::duration::parse_duration;
 use crate::service::tenants::TenantView;
+
+/// The pause until a manager that is away is asked again, or a tenant that something keeps from being ready.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long an answer may take beside what the manager waits.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// A tenant with exactly these fields, and how long that may take.
 #[derive(Debug, Args)]
@@ -59,7 +64,7 @@ fn is_ready(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_some_and(|ready| ready.status)
 }
 
-/// The tenant with its fields, and nothing that it had before. A manager that is away is waited for.
+/// The tenant with its fields, and nothing that it had before, once it is ready or the time is over. A manager that is away is waited for.
 async fn written(
     client: &Client,
     args: &TenantEnsureArgs,
@@ -69,22 +74,27 @@ async fn written(
     let fields = args.tenant.exactly();
     let mut refused = None;
     loop {
-        let request =
-            change(client, path, &fields, async || args.tenant.new_spec(client).await, false, args.confirm);
-        match timeout_at(until, request).await {
-            Ok(Err(error)) if error.may_pass() && Instant::now() + POLL < until => refused = Some(error),
+        let new = async || args.tenant.new_spec(client).await;
+        let request = change(client, path, &fields, new, false, left(until), args.confirm);
+        match timeout_at(until + ANSWER, request).await {
+            Ok(Err(error)) if error.may_pass() && Instant::now() + PAUSE < until => refused = Some(error),
             Ok(answer) => return answer,
             Err(_) => return Err(refused.unwrap_or_else(|| unanswered(args.timeout))),
         }
-        sleep(POLL).await;
+        sleep(PAUSE).await;
     }
+}
+
+/// The time that is left for the manager to wait in.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 fn unanswered(timeout: Duration) -> ClientError {
     ClientError::Address(format!("the manager did not answer within {} s", timeout.as_secs_f64()))
 }
 
-/// The tenant once it is ready, or as it is when the time is over.
+/// The tenant once it is ready, or as it is when the time is over: also what stays may pass until then.
 async fn ready_by(
     client: &Client,
     path: &str,
@@ -92,14 +102,14 @@ async fn ready_by(
     until: Instant,
 ) -> Result<TenantView, ClientError> {
     let (mut tenant, mut away) = (written, None);
-    while !is_ready(&tenant) && Instant::now() + POLL < until {
-        sleep(POLL).await;
-        match timeout_at(until, client.get(path)).await {
+    while !is_ready(&tenant) && Instant::now() + PAUSE < until {
+        match timeout_at(until + ANSWER, client.get(&waiting(path, left(until)))).await {
             Ok(Ok(now)) => (tenant, away) = (now, None),
             Ok(Err(error)) if error.may_pass() => away = Some(error),
             Ok(Err(error)) => return Err(error),
             Err(_) => {}
         }
+        sleep(PAUSE).await;
     }
     match away {
         Some(error) => Err(error),

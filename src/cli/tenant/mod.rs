@@ -33,11 +33,15 @@ pub(super) enum TenantCommand {
     /// List tenants
     #[command(after_help = "Examples:
   mps-manager tenant list
-  mps-manager tenant list --daemon gpu0 -o name")]
+  mps-manager tenant list --daemon gpu0 -o name
+  mps-manager tenant list -l team=ml")]
     List {
         /// Only those of this daemon
         #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
         daemon: Option<DaemonName>,
+        /// Only those with these labels, for example team=ml,tier
+        #[arg(short = 'l', long, value_name = "KEY[=VALUE]")]
+        labels: Option<String>,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -186,7 +190,7 @@ pub(super) fn clients_of(tenant: &TenantView) -> String {
 pub(super) fn run(command: TenantCommand) -> Result<ExitCode, String> {
     ask(async move {
         match command {
-            TenantCommand::List { daemon, call } => list(&call, daemon.as_ref()).await,
+            TenantCommand::List { daemon, labels, call } => list(&call, daemon.as_ref(), labels).await,
             TenantCommand::Get { name, call } => get(&call, &name).await,
             TenantCommand::Set(args) => set::set(&args).await,
             TenantCommand::Ensure(args) => ensure::ensure(&args).await,
@@ -195,10 +199,14 @@ pub(super) fn run(command: TenantCommand) -> Result<ExitCode, String> {
     })
 }
 
-async fn list(call: &CallArgs, daemon: Option<&DaemonName>) -> Result<ExitCode, ClientError> {
+async fn list(
+    call: &CallArgs,
+    daemon: Option<&DaemonName>,
+    labels: Option<String>,
+) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
     require_daemon(&client, daemon).await?;
-    let path = filtered(TENANTS, &[("daemon", daemon.map(ToString::to_string))]);
+    let path = filtered(TENANTS, &[("daemon", daemon.map(ToString::to_string)), ("labels", labels)]);
     let tenants: Vec<TenantView> = all(&client, &path).await?;
     LAYOUT.print(&tenants, call.format());
     if matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) && has_mark(&tenants) {

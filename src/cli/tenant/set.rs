@@ -1,7 +1,7 @@
 //! `mps-manager tenant set`.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,13 +11,12 @@ use super::super::confirm::ConfirmArgs;
 use super::super::fetch::GpuNames;
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
-use super::super::wait::{POLL, ProgressLine, Standstill, WaitArgs};
+use super::super::wait::{ProgressLine, WaitArgs};
 use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::condition::ready;
 use crate::domain::count::enumerated;
-use crate::domain::daemon::Phase;
 use crate::domain::tenant::TenantEffective;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
@@ -101,19 +100,21 @@ pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
         fields.set(&["labels"], Some(labels));
     }
     let new = async || args.tenant.new_spec(&client).await;
-    let answer = change(&client, &path, &fields, new, args.dry_run, ConfirmArgs::NEVER).await?;
+    let progress = ProgressLine::new(&format!("applying the settings of tenant {}", args.tenant.name));
+    let wait = if args.wait.no_wait { Duration::ZERO } else { IN_FORCE };
+    let answer = change(&client, &path, &fields, new, args.dry_run, wait, ConfirmArgs::NEVER).await?;
+    drop(progress);
     let (name, format) = (args.tenant.name.as_str(), args.call.format());
     let made = answer.made;
-    let (sentence, written) = announced(&client, args, answer).await?;
-    let provisioning = written.status.provisioning.as_ref().filter(|_| made != SpecChange::Unchanged);
-    if let Some(words) = provisioning.and_then(|provisioning| provisioning.share_of(&written.name)) {
+    let (sentence, tenant) = announced(&client, args, answer).await?;
+    let provisioning = tenant.status.provisioning.as_ref().filter(|_| made != SpecChange::Unchanged);
+    if let Some(words) = provisioning.and_then(|provisioning| provisioning.share_of(&tenant.name)) {
         remark(&words);
     }
     if args.dry_run || args.wait.no_wait {
-        format.announce(&sentence, name, &written);
+        format.announce(&sentence, name, &tenant);
         return Ok(ExitCode::SUCCESS);
     }
-    let tenant = in_force(&client, &path, written).await?;
     if let Some(words) = tenant.status.effective.as_ref().and_then(TenantEffective::other_limits) {
         remark(&format!("{words}."));
     }
@@ -163,30 +164,4 @@ async fn announced(
         });
     }
     Ok((parts.join("; "), written))
-}
-
-/// The tenant once its settings are in force, or as it is when something keeps it from being ready or that takes too long.
-async fn in_force(client: &Client, path: &str, written: TenantView) -> Result<TenantView, ClientError> {
-    let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
-    let is_down = daemon.status.is_none_or(|status| {
-        matches!(status.phase, Phase::Stopped | Phase::Blocked | Phase::CrashLoop | Phase::Absent)
-    });
-    if is_down {
-        return client.get(path).await;
-    }
-    let progress = ProgressLine::new(&format!("applying the settings of tenant {}", written.name));
-    let until = Instant::now() + IN_FORCE;
-    let mut tenant = written;
-    let mut standstill = Standstill::default();
-    loop {
-        let has_arrived = tenant.status.observed_generation >= tenant.generation;
-        let state = ready(&tenant.status.conditions).filter(|_| has_arrived);
-        let is_ready = state.is_some_and(|ready| ready.status);
-        if is_ready || standstill.lasts(state) || Instant::now() >= until {
-            drop(progress);
-            return Ok(tenant);
-        }
-        tokio::time::sleep(POLL).await;
-        tenant = client.get(path).await?;
-    }
 }

@@ -351,21 +351,22 @@ mod tests {
     fn open_daemon_takes_tenants_without_limits() {
         let plain = [r#"{"daemon":"gpu0"}"#; 60];
         assert_eq!(check(&daemon(""), &plain), Ok(()));
-        let large = r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":40}"#;
+        let large = r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"100G","max_clients":40}"#;
         assert_eq!(check(&daemon(""), &[large, large]), Ok(()));
-        let beyond = r#"{"daemon":"gpu0","device_memory_limit":"200G"}"#;
+        let beyond = r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"200G"}"#;
         assert_eq!(check(&daemon(""), &[beyond]).expect_err("139.8 GiB").field, "device_memory_limit");
     }
 
     #[test]
     fn reserved_tenants_state_what_they_use() {
-        let error = check(&reserved(""), &[r#"{"daemon":"gpu0","max_clients":2}"#]).expect_err("no limit");
+        let error =
+            check(&reserved(""), &[r#"{"daemon":"gpu0", "uid": 0,"max_clients":2}"#]).expect_err("no limit");
         assert_eq!(error.field, "device_memory_limit");
         assert!(error.detail.contains("tenant t0 states no device_memory_limit"), "{}", error.detail);
-        let error = check(&reserved(""), &[r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#]);
+        let error = check(&reserved(""), &[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#]);
         assert_eq!(error.expect_err("no number").field, "max_clients");
         let default = reserved(r#","defaults":{"device_memory_limit":"4G"}"#);
-        assert_eq!(check(&default, &[r#"{"daemon":"gpu0","max_clients":2}"#]), Ok(()));
+        assert_eq!(check(&default, &[r#"{"daemon":"gpu0", "uid": 0,"max_clients":2}"#]), Ok(()));
     }
 
     #[test]
@@ -373,8 +374,8 @@ mod tests {
         let error = check(
             &reserved(""),
             &[
-                r#"{"daemon":"gpu0","device_memory_limit":"40G","max_clients":3}"#,
-                r#"{"daemon":"gpu0","device_memory_limit":"30G","max_clients":1}"#,
+                r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"40G","max_clients":3}"#,
+                r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"30G","max_clients":1}"#,
             ],
         )
         .expect_err("150 GiB on 139.8");
@@ -386,10 +387,10 @@ mod tests {
 
     #[test]
     fn overcommit_widens_the_budget() {
-        let tenants = [r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":2}"#];
+        let tenants = [r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"100G","max_clients":2}"#];
         assert!(check(&reserved(""), &tenants).is_err());
         assert_eq!(check(&reserved(r#","memory_overcommit":1.5"#), &tenants), Ok(()));
-        let many = [r#"{"daemon":"gpu0","device_memory_limit":"100G","max_clients":40}"#];
+        let many = [r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"100G","max_clients":40}"#];
         assert_eq!(check(&reserved(r#","memory_overcommit":1000.25"#), &many), Ok(()));
     }
 
@@ -422,7 +423,7 @@ mod tests {
 
     #[test]
     fn reserved_clients_stay_within_the_ceiling() {
-        let tenant = r#"{"daemon":"gpu0","device_memory_limit":"1G","max_clients":25}"#;
+        let tenant = r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"1G","max_clients":25}"#;
         let error = check(&reserved(""), &[tenant, tenant]).expect_err("50 clients");
         assert_eq!(error.field, "max_clients");
         assert!(error.detail.contains("25 + t1 25 = 50"), "{}", error.detail);
@@ -435,7 +436,9 @@ mod tests {
         let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
         let check = |limits: [&str; 2]| {
             let tenant = |limit: &str| {
-                spec(&format!(r#"{{"daemon":"gpu0","max_clients":1,"device_memory_limit":{limit}}}"#))
+                spec(&format!(
+                    r#"{{"daemon":"gpu0", "uid": 0,"max_clients":1,"device_memory_limit":{limit}}}"#
+                ))
             };
             let name = |text: &str| TenantName::parse(text).expect("name");
             let tenants = [(name("a"), tenant(limits[0])), (name("b"), tenant(limits[1]))];
@@ -458,7 +461,8 @@ mod tests {
 
     #[test]
     fn limit_of_another_daemons_gpu_is_refused() {
-        let tenant = format!(r#"{{"daemon":"gpu0","device_memory_limit":{{"{}":"1G"}}}}"#, h200(1).uuid);
+        let tenant =
+            format!(r#"{{"daemon":"gpu0", "uid": 0,"device_memory_limit":{{"{}":"1G"}}}}"#, h200(1).uuid);
         let error = check(&daemon(""), &[&tenant]).expect_err("not offered");
         assert_eq!(error.field, "device_memory_limit");
         assert!(error.detail.contains(&format!("choose among GPU 0 ({})", h200(0).uuid)), "{}", error.detail);
@@ -468,7 +472,7 @@ mod tests {
     fn ordinals_number_one_gpu() {
         let ordinal = (
             TenantName::parse("t0").expect("name"),
-            spec(r#"{"daemon":"gpu0","visible_devices":"ordinal"}"#),
+            spec(r#"{"daemon":"gpu0", "uid": 0,"visible_devices":"ordinal"}"#),
         );
         let tenants = std::slice::from_ref(&ordinal);
         assert_eq!(admit("gpu0", &daemon(""), tenants, &[h200(0), h200(1)], 48), Ok(()));
@@ -481,7 +485,7 @@ mod tests {
     #[test]
     fn own_shares_leave_something_to_divide() {
         let uniform = daemon(r#","provisioning":{"strategy":"uniform"}"#);
-        let own = r#"{"daemon":"gpu0","active_thread_percentage":25,"max_clients":4}"#;
+        let own = r#"{"daemon":"gpu0", "uid": 0,"active_thread_percentage":25,"max_clients":4}"#;
         let plain = r#"{"daemon":"gpu0"}"#;
         assert_eq!(check(&uniform, &[own, own]), Ok(()), "nobody is given a share");
         let error = check(&uniform, &[plain, own]).expect_err("nothing is left");
@@ -492,7 +496,7 @@ mod tests {
 
     #[test]
     fn refusal_shortens_long_tenant_lists() {
-        let tenants = vec![r#"{"daemon":"gpu0","device_memory_limit":"1G","max_clients":1}"#; 60];
+        let tenants = vec![r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"1G","max_clients":1}"#; 60];
         let error = check(&reserved(""), &tenants).expect_err("60 clients");
         assert!(error.detail.contains("t10 1 + 48 others + t59 1 = 60"), "{}", error.detail);
     }
@@ -500,9 +504,9 @@ mod tests {
     #[test]
     fn static_daemon_refuses_thread_shares() {
         let tenants = [
-            r#"{"daemon":"gpu0","device_memory_limit":"1G","active_thread_percentage":25}"#,
-            r#"{"daemon":"gpu0","device_memory_limit":"1G"}"#,
-            r#"{"daemon":"gpu0","device_memory_limit":"1G","sms":32}"#,
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"1G","active_thread_percentage":25}"#,
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"1G"}"#,
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"1G","sms":32}"#,
         ];
         let partitioned = daemon(r#","mode":"static""#);
         let error = check(&partitioned, &tenants).expect_err("two of them have");

@@ -90,9 +90,10 @@ pub(super) fn daemon_fields(spec: &DaemonSpec, gpus: &[Gpu]) -> Map<String, Valu
 
 /// What a tenant's spec says beyond the defaults.
 pub(super) fn tenant_fields(spec: &TenantSpec, gpus: &[Gpu]) -> Map<String, Value> {
-    let plain: TenantSpec = serde_json::from_value(serde_json::json!({ "daemon": spec.daemon }))
-        .expect("a tenant needs no more than its daemon");
-    fields(spec, &plain, &["daemon"], gpus)
+    let plain: TenantSpec =
+        serde_json::from_value(serde_json::json!({ "daemon": spec.daemon, "uid": spec.uid }))
+            .expect("a tenant needs no more");
+    fields(spec, &plain, &["daemon", "uid"], gpus)
 }
 
 /// The fields in which a spec differs from a plain one, and those that every spec has.

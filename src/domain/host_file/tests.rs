@@ -19,7 +19,7 @@ daemons:
   gpu0: {gpus: [0]}
   gpu1: {gpus: ['1'], mode: static}
 tenants:
-  web: {daemon: gpu0, device_memory_limit: 4G}
+  web: {daemon: gpu0, uid: 0, device_memory_limit: 4G}
 bindings:
   gpu1: {layout: halves, gpu_map: {0: 1}}
 ";
@@ -179,7 +179,7 @@ fn changes_are_listed_field_by_field() {
 #[test]
 fn tenants_that_expire_are_in_no_file() {
     let expires =
-        FILE.replace("web: {daemon: gpu0", "web: {daemon: gpu0, expires_at: '2099-01-01T00:00:00Z'");
+        FILE.replace("web: {daemon: gpu0", "web: {daemon: gpu0, uid: 0, expires_at: '2099-01-01T00:00:00Z'");
     let errors = text::read(&expires, LayoutFormat::Yaml).expect_err("a file says what stays");
     assert_eq!(errors[0].pointer, "/tenants/web/expires_at");
     assert!(errors[0].to_string().contains("mps-manager tenant ensure web --ttl 48h"), "{}", errors[0]);
@@ -241,7 +241,7 @@ fn held_gpu_and_pruned_names_are_refused() {
     resolve(&read(text), &stored, &gpus(), true).expect("a good file");
     let text = "version: v1\ndaemons: {gpu0: {gpus: [1]}, gpu1: {gpus: [0], mode: static}}";
     resolve(&read(text), &stored, &gpus(), false).expect("a good file");
-    let text = "version: v1\ntenants: {web: {daemon: gpu0}}";
+    let text = "version: v1\ntenants: {web: {daemon: gpu0, uid: 0}}";
     assert!(refused(text, true).contains("/tenants/web/daemon: daemon gpu0 is not in the file"));
     let text = "version: v1\ndaemons: {gpu1: {gpus: [1], mode: static}}\nbindings: {gpu1: {layout: halves, gpu_map: {0: 1}}}";
     assert!(refused(text, true).contains("/bindings/gpu1/layout: layout halves is not in the file"));
@@ -275,7 +275,7 @@ fn empty_section_counts_as_absent() {
 
 #[test]
 fn tenants_fault_is_at_the_tenant() {
-    let text = "version: v1\ndaemons: {gpu0: {gpus: [0]}}\ntenants:\n  x: {daemon: gpu0, device_memory_limit: {0: 1G, 1: 2G}}";
+    let text = "version: v1\ndaemons: {gpu0: {gpus: [0]}}\ntenants:\n  x: {daemon: gpu0, uid: 0, device_memory_limit: {0: 1G, 1: 2G}}";
     let errors = resolve(&read(text), &StoredHost::default(), &gpus(), false).expect_err("refused").errors;
     assert_eq!(errors[0].pointer, "/tenants/x/device_memory_limit");
     assert!(errors[0].to_string().contains("limits GPU 1 (GPU-"), "{}", errors[0]);

@@ -1,6 +1,6 @@
 //! Setting by setting: what was configured beside what the client saw.
 
-use super::{ComparisonVerdict, SettingComparison, VerifiedSetting as Setting};
+use super::{ComparisonVerdict, SettingComparison, SettingValue, VerifiedSetting as Setting};
 use crate::memory::{Bytes, MIB};
 use crate::resolution::context_bytes;
 use crate::{GpuUuid, Priority};
@@ -73,17 +73,17 @@ pub fn compare(expected: &Expectation, seen: &ClientSight) -> Vec<SettingCompari
             compared.extend(gpu.limit.map(|limit| allocation(gpu, limit, seen)));
         }
     }
-    let word = expected.priority.as_str().to_owned();
     let why = "no client can see its priority: it is a hint to the GPU";
-    compared.push(of(Setting::Priority, None, Some(word), None).not_seen(why));
+    let priority = SettingValue::Priority(expected.priority);
+    compared.push(of(Setting::Priority, None, Some(priority), None).not_seen(why));
     compared
 }
 
 fn of(
     setting: Setting,
     gpu: Option<&GpuUuid>,
-    expected: Option<String>,
-    seen: Option<String>,
+    expected: Option<SettingValue>,
+    seen: Option<SettingValue>,
 ) -> SettingComparison {
     SettingComparison {
         setting,
@@ -111,8 +111,7 @@ const RESTART: &str = "Check the daemon's page for settings that others changed.
                        tenant asks the host's operator for it.";
 
 fn mps(seen: &ClientSight) -> SettingComparison {
-    let word = |mps: bool| if mps { "yes" } else { "no" }.to_owned();
-    let compared = of(Setting::Mps, None, Some(word(true)), seen.mps.map(word));
+    let compared = of(Setting::Mps, None, Some(SettingValue::Flag(true)), seen.mps.map(SettingValue::Flag));
     match seen.mps {
         Some(true) => compared,
         None => compared.not_seen("the driver does not report whether a process is a client of MPS"),
@@ -124,12 +123,12 @@ fn mps(seen: &ClientSight) -> SettingComparison {
 }
 
 fn gpus(expected: &Expectation, seen: &ClientSight) -> SettingComparison {
-    let list = |uuids: &mut Vec<&str>| {
+    let list = |mut uuids: Vec<GpuUuid>| {
         uuids.sort_unstable();
-        uuids.join(",")
+        SettingValue::Gpus(uuids)
     };
-    let wanted = list(&mut expected.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect());
-    let got = list(&mut seen.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect());
+    let wanted = list(expected.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
+    let got = list(seen.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
     let same = wanted == got;
     let compared = of(Setting::Gpus, None, Some(wanted), Some(got));
     match &seen.failure {
@@ -146,8 +145,8 @@ fn gpus(expected: &Expectation, seen: &ClientSight) -> SettingComparison {
 }
 
 fn sms(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
-    let text = |sms: u32| sms.to_string();
-    let compared = of(Setting::Sms, Some(&expected.uuid), expected.sms.map(text), Some(text(seen.sms)));
+    let number = |sms: u32| SettingValue::Number(sms.into());
+    let compared = of(Setting::Sms, Some(&expected.uuid), expected.sms.map(number), Some(number(seen.sms)));
     let Some(wanted) = expected.sms else {
         return compared.not_seen("it is not known how many SMs it should see here");
     };
@@ -185,8 +184,8 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
     let left = |of: u64| of.saturating_sub(context);
     let wanted = expected.limit.or(expected.free).map(left);
     let of_setting = |wanted: Option<u64>| {
-        let text = |bytes: u64| bytes.to_string();
-        of(Setting::DeviceMemoryLimit, Some(&expected.uuid), wanted.map(text), Some(text(seen.free)))
+        let (wanted, free) = (wanted.map(SettingValue::Number), SettingValue::Number(seen.free));
+        of(Setting::DeviceMemoryLimit, Some(&expected.uuid), wanted, Some(free))
     };
     let compared = of_setting(wanted);
     if let Some(limit) = expected.limit
@@ -230,9 +229,8 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
 fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComparison {
     let (context, most_context) = contexts(expected, seen);
     let most = limit.saturating_sub(context);
-    let text = |bytes: u64| bytes.to_string();
-    let compared =
-        of(Setting::LargestAllocation, Some(&expected.uuid), Some(text(most)), seen.largest.map(text));
+    let (wanted, largest) = (SettingValue::Number(most), seen.largest.map(SettingValue::Number));
+    let compared = of(Setting::LargestAllocation, Some(&expected.uuid), Some(wanted), largest);
     match seen.largest {
         None => compared.not_seen(
             "none was tried: all processes that the tenant may have are there, the GPU has no more free than others may need, or the driver \

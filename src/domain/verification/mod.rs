@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::client::ClientId;
-use super::{DaemonName, GpuUuid};
+use super::memory::Bytes;
+use super::{DaemonName, GpuUuid, Priority};
 
 pub use comparing::{ClientSight, Expectation, ExpectedGpu, SeenGpu, TOLERANCE, compare};
 
@@ -179,9 +180,9 @@ impl BlockerCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VerifiedSetting {
-    /// Whether it is a client of MPS at all: `yes` or `no`.
+    /// Whether it is a client of MPS at all.
     Mps,
-    /// The GPUs, as UUIDs with commas between them.
+    /// The GPUs, by UUID.
     Gpus,
     /// The SMs.
     Sms,
@@ -207,6 +208,33 @@ impl VerifiedSetting {
     }
 }
 
+/// A value of a setting, of the kind that the setting says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum SettingValue {
+    /// Whether it is so.
+    Flag(bool),
+    /// SMs, or bytes.
+    Number(u64),
+    /// GPUs in the order of their UUIDs.
+    Gpus(Vec<GpuUuid>),
+    /// A priority.
+    Priority(Priority),
+}
+
+impl SettingValue {
+    /// In words: with memory in units, and GPUs as their reader calls them.
+    pub fn words(&self, setting: VerifiedSetting, called: impl Fn(&GpuUuid) -> String) -> String {
+        match self {
+            Self::Flag(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
+            Self::Number(sms) if setting == VerifiedSetting::Sms => sms.to_string(),
+            Self::Number(bytes) => Bytes(*bytes).to_string(),
+            Self::Gpus(gpus) => gpus.iter().map(called).collect::<Vec<_>>().join(", "),
+            Self::Priority(priority) => priority.as_str().replace('_', " "),
+        }
+    }
+}
+
 /// A setting as it was configured beside what the client saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SettingComparison {
@@ -214,10 +242,10 @@ pub struct SettingComparison {
     pub setting: VerifiedSetting,
     /// The GPU, for a setting of each.
     pub gpu: Option<GpuUuid>,
-    /// What should be seen, written as the setting says; `null` where that is not known.
-    pub expected: Option<String>,
+    /// What should be seen; `null` where that is not known.
+    pub expected: Option<SettingValue>,
     /// What the client saw; `null` where it saw nothing of it.
-    pub seen: Option<String>,
+    pub seen: Option<SettingValue>,
     /// Whether that fits.
     pub verdict: ComparisonVerdict,
     /// Why it does not fit, or could not be seen.

@@ -1,5 +1,7 @@
 //! Control daemons.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -10,7 +12,11 @@ use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{Ref, Required};
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
-use super::{FreshQuery, GraceQuery, List, PageQuery, WriteQuery, accepted, checked_grace, written};
+use super::patch::{MergePatch, PatchWrites};
+use super::{
+    EffectQuery, GraceQuery, List, PageQuery, ReadQuery, WriteQuery, accepted, checked_grace, checked_wait,
+    written,
+};
 use crate::domain::DaemonName;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
@@ -21,6 +27,7 @@ use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::Written;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
@@ -40,15 +47,16 @@ pub(super) async fn list(
 /// Get a daemon
 #[utoipa::path(get, path = "/api/v1/daemons/{name}", operation_id = "get_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::View))),
-    params(("name" = DaemonName, Path, description = "The name of the daemon."), FreshQuery),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), ReadQuery),
     responses((status = 200, description = "The daemon.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<DaemonName>,
-    Query(query): Query<FreshQuery>,
+    Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
-    let daemon = app.service.daemon(&ctx, &name, query.fresh).await?;
+    let wait = checked_wait(&app, query.wait_s)?;
+    let daemon = app.service.settled_daemon(&ctx, &name, query.fresh, wait).await?;
     shown(daemon.revision, &daemon)
 }
 
@@ -56,7 +64,7 @@ pub(super) async fn get(
 #[utoipa::path(put, path = "/api/v1/daemons/{name}", operation_id = "put_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     params(
-        ("name" = DaemonName, Path, description = "The name of the daemon."), WriteQuery,
+        ("name" = DaemonName, Path, description = "The name of the daemon."), EffectQuery,
         IfMatch, IfNoneMatch,
     ),
     request_body = DaemonSpec<GpuRef>,
@@ -68,12 +76,57 @@ pub(super) async fn put(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<DaemonName>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<EffectQuery>,
     conditions: Conditions,
     Json(spec): Json<DaemonSpec<GpuRef>>,
 ) -> Result<Response, Problem> {
+    let wait = checked_wait(&app, query.wait_s)?;
     let done = app.service.put_daemon(&ctx, name, spec, conditions.options(query.dry_run)).await?;
+    answered(&app, &ctx, done, &query, wait).await
+}
+
+/// The daemon that was written, once it is as its spec says where that is waited for.
+async fn answered(
+    app: &AppState,
+    ctx: &RequestContext,
+    mut done: Written<DaemonView>,
+    query: &EffectQuery,
+    wait: Duration,
+) -> Result<Response, Problem> {
+    if !query.dry_run && !wait.is_zero() {
+        let settled = app.service.settled_daemon(ctx, &done.value.name, false, wait).await?;
+        done.value = DaemonView { removed: done.value.removed, ..settled };
+    }
     Ok(written(&done, done.value.revision, query.dry_run))
+}
+
+/// Change a daemon
+///
+/// A JSON merge patch (RFC 7396) of its `spec`: what it names is replaced, `null` gives a field its default, and the rest stays. Without
+/// `If-Match` it is tried again when another write came in between.
+#[utoipa::path(patch, path = "/api/v1/daemons/{name}", operation_id = "patch_daemon", tag = "daemons",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), EffectQuery, IfMatch),
+    request_body(content = MergePatch, content_type = "application/merge-patch+json"),
+    responses((status = 200, description = "Changed, or a dry run.", body = DaemonView, headers(("ETag" = String)))))]
+pub(super) async fn patch(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(name): Path<DaemonName>,
+    Query(query): Query<EffectQuery>,
+    conditions: Conditions,
+    Json(patch): Json<MergePatch>,
+) -> Result<Response, Problem> {
+    let wait = checked_wait(&app, query.wait_s)?;
+    let mut writes = PatchWrites::under(conditions.options(query.dry_run));
+    loop {
+        let now = app.service.daemon(&ctx, &name, false).await?;
+        let spec = patch.onto(&now.spec)?;
+        let done = app.service.put_daemon(&ctx, name.clone(), spec, writes.of(now.revision)).await;
+        if let Some(done) = writes.ended(done)? {
+            return answered(&app, &ctx, done, &query, wait).await;
+        }
+    }
 }
 
 /// An action on a daemon: who asks for it, of which daemon, and under which conditions.

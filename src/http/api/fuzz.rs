@@ -82,8 +82,8 @@ fn body<T: DeserializeOwned + Serialize + PartialEq + Debug>(samples: &[&str]) {
 fn tenants() {
     body::<TenantSpec<GpuRef>>(&[
         r#"{"daemon":"gpu0","uid":1000,"gpus":["0"],"device_memory_limit":"4G","max_clients":2,"active_thread_percentage":33.3,"priority":"below_normal","labels":{"team":"a"}}"#,
-        r#"{"daemon":"gpu0","sms":66}"#,
-        r#"{"daemon":"gpu0","device_memory_limit":{"0":"1G","1":2147483648},"weight":3}"#,
+        r#"{"daemon":"gpu0", "uid": 0,"sms":66}"#,
+        r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":{"0":"1G","1":2147483648},"weight":3}"#,
     ]);
 }
 

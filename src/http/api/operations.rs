@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use super::{List, WriteQuery, accepted};
+use super::{List, WaitQuery, WriteQuery, accepted, checked_wait};
 use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::AppState;
@@ -30,6 +30,10 @@ pub(super) struct OperationQuery {
         pattern = "^(pending|running|succeeded|failed|cancelled)(,(pending|running|succeeded|failed|cancelled))*$"
     )]
     state: Option<String>,
+    /// Only those requested at this time or later.
+    #[serde(default, with = "crate::domain::rfc3339::option")]
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<i64>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
     /// The most items to return, 1 to 1000; 100 by default.
@@ -49,21 +53,23 @@ pub(super) async fn list(
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let states = query.state.as_deref().map(OperationFilter::parse_states).transpose();
     let states = states.map_err(|error| ServiceError::field("/state", error))?.unwrap_or_default();
-    let filter = OperationFilter { daemon: query.daemon, states };
+    let filter = OperationFilter { daemon: query.daemon, states, since: query.since };
     Ok(axum::Json(app.service.operations(&ctx, &filter, &page).await?.into()))
 }
 
 /// Get an operation
 #[utoipa::path(get, path = "/api/v1/operations/{id}", operation_id = "get_operation", tag = "operations",
     extensions(("x-right" = json!(RequiredRight::ViewOperation))),
-    params(("id" = Uuid, Path, description = "The ID of the operation.")),
+    params(("id" = Uuid, Path, description = "The ID of the operation."), WaitQuery),
     responses((status = 200, description = "The operation with its journal.", body = Operation)))]
 pub(super) async fn get(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(id): Path<Uuid>,
+    Query(query): Query<WaitQuery>,
 ) -> Result<axum::Json<Operation>, Problem> {
-    Ok(axum::Json(app.service.operation(&ctx, id).await?))
+    let wait = checked_wait(&app, query.wait_s)?;
+    Ok(axum::Json(app.service.settled_operation(&ctx, id, wait).await?))
 }
 
 /// Cancel an operation

@@ -1,8 +1,11 @@
 //! Query parameters that several resources take.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::http::AppState;
 use crate::service::ServiceError;
 use crate::service::page::Page;
 
@@ -42,6 +45,55 @@ pub(super) struct WriteQuery {
     /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     pub(super) dry_run: bool,
+}
+
+/// Whether to poll now, and how long to wait.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReadQuery {
+    /// Answer from a poll that begins after this request; requests at the same time share one.
+    #[serde(default)]
+    pub(super) fresh: bool,
+    /// Seconds to wait until it is as its spec says, unless something that waiting does not change prevents that; after them the
+    /// answer is as it is then. By default none.
+    #[serde(default)]
+    #[param(maximum = 60)]
+    pub(super) wait_s: u32,
+}
+
+/// Whether a write is a dry run, and how long to wait for its effect.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EffectQuery {
+    /// Check the request and answer as if it were done, but change nothing.
+    #[serde(default)]
+    pub(super) dry_run: bool,
+    /// Seconds to wait for the effect: until a spec is in force, unless something that waiting does not change prevents that, or until a
+    /// verification has ended; after them the answer is as it is then. By default none.
+    #[serde(default)]
+    #[param(maximum = 60)]
+    pub(super) wait_s: u32,
+}
+
+/// How long to wait.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WaitQuery {
+    /// Seconds to wait until it has ended; after them the answer is as it is then. By default none.
+    #[serde(default)]
+    #[param(maximum = 60)]
+    pub(super) wait_s: u32,
+}
+
+/// How long a request waits that may wait so many seconds: it is answered before its own time is over.
+pub(super) fn checked_wait(app: &AppState, wait_s: u32) -> Result<Duration, ServiceError> {
+    if wait_s > 60 {
+        return Err(ServiceError::field("/wait_s", format!("wait_s is {wait_s}: give at most 60 seconds")));
+    }
+    Ok(Duration::from_secs(wait_s.min(app.limits.request_timeout_s.saturating_sub(1)).into()))
 }
 
 /// Whether a stop is a dry run, and how long clients have.

@@ -1,13 +1,14 @@
 //! Responses that several resources give.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::operation::Operation;
+use crate::http::conditional::shown;
+use crate::service::Written;
 use crate::service::page::Paged;
-use crate::service::{Written, etag};
 
 /// One page of a list.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -24,22 +25,16 @@ impl<T> From<Paged<T>> for List<T> {
     }
 }
 
-/// A resource that was written, with its entity tag.
-pub(super) fn tagged<T: Serialize>(status: StatusCode, revision: i64, value: &T) -> Response {
-    let mut response = (status, axum::Json(value)).into_response();
-    if let Ok(tag) = HeaderValue::from_str(&etag(revision)) {
-        response.headers_mut().insert(header::ETAG, tag);
-    }
-    response
-}
-
 /// A resource that was written, with its entity tag; without one after a dry run, since the next write gets that tag.
 pub(super) fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
     if dry_run {
         return (StatusCode::OK, axum::Json(&written.value)).into_response();
     }
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    tagged(status, revision, &written.value)
+    match shown(revision, &written.value) {
+        Ok(answer) => (status, answer).into_response(),
+        Err(problem) => problem.into_response(),
+    }
 }
 
 /// An operation that was accepted, and where it can be followed.

@@ -1,5 +1,7 @@
 //! Tenants.
 
+use std::time::Duration;
+
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -7,10 +9,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable};
-use super::{FreshQuery, List, PageQuery, WriteQuery, written};
+use super::patch::{MergePatch, PatchWrites};
+use super::{EffectQuery, List, PageQuery, ReadQuery, WriteQuery, checked_wait, written};
 use crate::domain::client::ClientId;
 use crate::domain::gpu::GpuRef;
-use crate::domain::tenant::TenantSpec;
+use crate::domain::tenant::{LabelSelector, TenantSpec};
 use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, TenantName, environment};
 use crate::http::auth::Peer;
@@ -24,6 +27,7 @@ use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::leases::{HeldLease, LeaseRequest, LeaseView};
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
+use crate::service::{ServiceError, Written};
 
 /// Which tenants.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -32,6 +36,9 @@ use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 pub(super) struct TenantQuery {
     /// Only those of this daemon.
     daemon: Option<DaemonName>,
+    /// Only those with these labels: `KEY=VALUE`, or `KEY` for any value, several with commas between.
+    #[param(example = "team=ml,tier")]
+    labels: Option<String>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
     /// The most items to return, 1 to 1000; 100 by default.
@@ -49,22 +56,25 @@ pub(super) async fn list(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<List<TenantView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
-    let filter = TenantFilter { daemon: query.daemon, text: None };
+    let labels = query.labels.as_deref().map(LabelSelector::parse).transpose();
+    let labels = labels.map_err(|error| ServiceError::field("/labels", error.to_string()))?;
+    let filter = TenantFilter { daemon: query.daemon, text: None, labels: labels.unwrap_or_default() };
     Ok(axum::Json(app.service.tenants(&ctx, &filter, &page).await?.into()))
 }
 
 /// Get a tenant
 #[utoipa::path(get, path = "/api/v1/tenants/{name}", operation_id = "get_tenant", tag = "tenants",
     extensions(("x-right" = json!(RequiredRight::ViewTenant))),
-    params(("name" = TenantName, Path, description = "The name of the tenant."), FreshQuery),
+    params(("name" = TenantName, Path, description = "The name of the tenant."), ReadQuery),
     responses((status = 200, description = "The tenant.", body = TenantView, headers(("ETag" = String)))))]
 pub(super) async fn get(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<TenantName>,
-    Query(query): Query<FreshQuery>,
+    Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
-    let tenant = app.service.tenant(&ctx, &name, query.fresh).await?;
+    let wait = checked_wait(&app, query.wait_s)?;
+    let tenant = app.service.settled_tenant(&ctx, &name, query.fresh, wait).await?;
     shown(tenant.generation, &tenant)
 }
 
@@ -84,12 +94,57 @@ pub(super) async fn put(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<TenantName>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<EffectQuery>,
     conditions: Conditions,
     Json(spec): Json<TenantSpec<GpuRef>>,
 ) -> Result<Response, Problem> {
+    let wait = checked_wait(&app, query.wait_s)?;
     let done = app.service.put_tenant(&ctx, name, spec, conditions.options(query.dry_run)).await?;
+    answered(&app, &ctx, done, &query, wait).await
+}
+
+/// The tenant that was written, once its settings are in force where that is waited for.
+async fn answered(
+    app: &AppState,
+    ctx: &RequestContext,
+    mut done: Written<TenantView>,
+    query: &EffectQuery,
+    wait: Duration,
+) -> Result<Response, Problem> {
+    if !query.dry_run && !wait.is_zero() {
+        let settled = app.service.settled_tenant(ctx, &done.value.name, false, wait).await?;
+        done.value = TenantView { removed: done.value.removed, ..settled };
+    }
     Ok(written(&done, done.value.generation, query.dry_run))
+}
+
+/// Change a tenant
+///
+/// A JSON merge patch (RFC 7396) of its `spec`: what it names is replaced, `null` gives a field its default, and the rest stays. Without
+/// `If-Match` it is tried again when another write came in between.
+#[utoipa::path(patch, path = "/api/v1/tenants/{name}", operation_id = "patch_tenant", tag = "tenants",
+    extensions(("x-right" = json!(RequiredRight::Administer))),
+    params(("name" = TenantName, Path, description = "The name of the tenant."), EffectQuery, IfMatch),
+    request_body(content = MergePatch, content_type = "application/merge-patch+json"),
+    responses((status = 200, description = "Changed, or a dry run.", body = TenantView, headers(("ETag" = String)))))]
+pub(super) async fn patch(
+    State(app): State<AppState>,
+    ctx: RequestContext,
+    Path(name): Path<TenantName>,
+    Query(query): Query<EffectQuery>,
+    conditions: Conditions,
+    Json(patch): Json<MergePatch>,
+) -> Result<Response, Problem> {
+    let wait = checked_wait(&app, query.wait_s)?;
+    let mut writes = PatchWrites::under(conditions.options(query.dry_run));
+    loop {
+        let now = app.service.tenant(&ctx, &name, false).await?;
+        let spec = patch.onto(&now.spec)?;
+        let done = app.service.put_tenant(&ctx, name.clone(), spec, writes.of(now.generation)).await;
+        if let Some(done) = writes.ended(done)? {
+            return answered(&app, &ctx, done, &query, wait).await;
+        }
+    }
 }
 
 /// Whether a deletion is a dry run or a drain, and what becomes of the tenant's directory.
@@ -183,31 +238,36 @@ pub(super) async fn clients(
 /// Verify a tenant's settings with a CUDA client
 ///
 /// A CUDA process runs in the tenant's environment, as its user, for about a second, and counts as a client of the tenant meanwhile. Read
-/// the tenant until `running_since` in its `status.verification` is `null`: then that holds what the process saw of each setting. A
-/// verification that is running already is shared.
+/// the tenant until `running_since` in its `status.verification` is `null`, or wait for that with `wait_s`: then `last` holds what the
+/// process saw of each setting. A verification that is running already is shared.
 #[utoipa::path(post, path = "/api/v1/tenants/{name}/verify", operation_id = "verify_tenant", tag = "tenants",
     extensions(("x-right" = json!(RequiredRight::UseTenant))),
     params(
-        ("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."), EffectQuery,
         IfMatch, Idempotency,
     ),
     responses(
-        (status = 200, description = "A dry run: the verification as it would be.", body = Verification),
-        (status = 202, description = "The verification has started.", body = Verification)
+        (status = 200, description = "It has ended, or a dry run: the verification as it would be.", body = Verification),
+        (status = 202, description = "The verification is running.", body = Verification)
     ))]
 pub(super) async fn verify(
     State(app): State<AppState>,
     ctx: RequestContext,
     Path(name): Path<TenantName>,
-    Query(query): Query<WriteQuery>,
+    Query(query): Query<EffectQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
+    let wait = checked_wait(&app, query.wait_s)?;
     let ctx = idempotency.add_to(ctx, &"verify")?;
     let location = format!("/api/v1/tenants/{name}");
-    let verification = app.service.verify_tenant(&ctx, name, conditions.options(query.dry_run)).await?;
-    if query.dry_run {
+    let options = conditions.options(query.dry_run);
+    let mut verification = app.service.verify_tenant(&ctx, name.clone(), options).await?;
+    if !query.dry_run && !wait.is_zero() {
+        verification = app.service.settled_verification(&ctx, &name, wait).await?;
+    }
+    if query.dry_run || verification.running_since.is_none() {
         return Ok(axum::Json(verification).into_response());
     }
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], axum::Json(verification)).into_response())

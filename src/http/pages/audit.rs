@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn only_changed_fields_are_shown() {
         let changed = changes(
-            Some(r#"{"daemon":"gpu0","sms":32,"labels":{}}"#),
-            Some(r#"{"daemon":"gpu0","labels":{"a":"b"}}"#),
+            Some(r#"{"daemon":"gpu0", "uid": 0,"sms":32,"labels":{}}"#),
+            Some(r#"{"daemon":"gpu0", "uid": 0,"labels":{"a":"b"}}"#),
         );
         let change = |field: &str, before: Option<&str>, after: Option<&str>| FieldChange {
             field: field.into(),

@@ -400,7 +400,7 @@ mod tests {
                      &labels=team%3Dsearch%0D%0A%0D%0Aowner%3Da%3Db&other=ignored";
         let spec = read(typed).expect("a tenant");
         let sent: TenantSpec<GpuRef> = serde_json::from_value(serde_json::json!({
-            "daemon": "gpu0", "device_memory_limit": "4G", "max_clients": 2, "gpus": ["0", "1"],
+            "daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "max_clients": 2, "gpus": ["0", "1"],
             "labels": {"team": "search", "owner": "a=b"},
         }))
         .expect("the same");
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn form_of_a_spec_reads_as_that_spec() {
         let json = serde_json::json!({
-            "daemon": "gpu0", "device_memory_limit": "1536M", "max_clients": 2, "active_thread_percentage": 12.5,
+            "daemon": "gpu0", "uid": 0, "device_memory_limit": "1536M", "max_clients": 2, "active_thread_percentage": 12.5,
             "gpus": ["0", "1"], "labels": {"owner": "a=b", "team": "search"},
         });
         let spec: TenantSpec<GpuRef> = serde_json::from_value(json).expect("a spec");

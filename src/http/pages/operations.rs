@@ -317,6 +317,7 @@ async fn found(
     let filter = OperationFilter {
         daemon: query.parsed("daemon", DaemonName::parse)?,
         states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
+        since: None,
     };
     app.service.operations(ctx, &filter, &query.page()?).await
 }

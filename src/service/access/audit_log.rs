@@ -11,6 +11,7 @@ use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, GrantedLease, NewEvent, changed_fields};
 use crate::domain::layout::Version;
 use crate::domain::rfc3339;
+use crate::domain::tenant::LabelSelector;
 use crate::service::access::context::Permit;
 use crate::service::{Backend, ServiceError};
 use crate::store::audit::AuditResult;
@@ -101,7 +102,8 @@ async fn specs(
         Target::Other(_) if !any_spec => {}
         Target::Other(_) => {
             daemons = store::daemons::all(&mut *db).await?;
-            tenants = store::tenants::page(&mut *db, None, None, "", i64::MAX).await?;
+            tenants =
+                store::tenants::page(&mut *db, None, None, &LabelSelector::default(), "", i64::MAX).await?;
         }
     }
     let mut specs = BTreeMap::new();
@@ -304,7 +306,8 @@ mod tests {
 
     #[test]
     fn deletion_names_expiry_only_as_its_reason() {
-        let spec = serde_json::json!({ "daemon": "gpu0", "expires_at": "2025-11-25T05:03:49.120Z" });
+        let spec =
+            serde_json::json!({ "daemon": "gpu0", "uid": 0, "expires_at": "2025-11-25T05:03:49.120Z" });
         let expired_at = |action: &str| {
             let attempt = attempt_of("tenants/web", action);
             match change_event(&attempt, EventCause::Manager, Some(&spec), None).expect("an event").event {

@@ -30,7 +30,7 @@ use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::plan::Desired;
 use crate::domain::resolution::{Resolved, effective};
-use crate::domain::tenant::{Tenant, TenantEffective, TenantSpec, TenantStatus};
+use crate::domain::tenant::{LabelSelector, Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
 use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, TenantName, neighbours};
@@ -103,17 +103,20 @@ pub struct TenantFilter {
     pub daemon: Option<DaemonName>,
     /// Those with this text in their names.
     pub text: Option<String>,
+    /// Those with these labels.
+    pub labels: LabelSelector,
 }
 
 impl TenantFilter {
     /// The tenants of a daemon.
     pub fn of(daemon: &DaemonName) -> Self {
-        Self { daemon: Some(daemon.clone()), text: None }
+        Self { daemon: Some(daemon.clone()), ..Self::default() }
     }
 
     fn fits(&self, tenant: &Tenant) -> bool {
         self.daemon.as_ref().is_none_or(|daemon| tenant.spec.daemon == *daemon)
             && self.text.as_ref().is_none_or(|text| tenant.name.as_str().contains(text.as_str()))
+            && self.labels.fits(&tenant.spec.labels)
     }
 }
 
@@ -209,8 +212,9 @@ impl Service {
         let mut reader = backend.parts.store.read().await?;
         let tenants = match ctx.actor.scope() {
             None => {
-                let (daemon, text) = (filter.daemon.as_ref(), filter.text.as_deref());
-                store::tenants::page(&mut reader, daemon, text, &page.after, page.rows()).await?
+                let TenantFilter { daemon, text, labels } = filter;
+                let (daemon, text) = (daemon.as_ref(), text.as_deref());
+                store::tenants::page(&mut reader, daemon, text, labels, &page.after, page.rows()).await?
             }
             Some(own) => {
                 let listed =

@@ -150,13 +150,14 @@ pub async fn page(
              AND (?4 IS NULL OR EXISTS (
                  SELECT 1 FROM operation_daemons WHERE operation = operations.id AND daemon = ?4
              ))
-             AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5)))
+             AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5))) AND (?6 IS NULL OR created_at >= ?6)
            ORDER BY id DESC LIMIT ?2"#,
         before,
         limit,
         tenant,
         daemon,
-        states
+        states,
+        filter.since
     )
     .fetch_all(&mut *db)
     .await?;

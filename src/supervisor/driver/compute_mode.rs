@@ -379,7 +379,7 @@ pub(crate) mod tests {
             inventory,
             boot_id: "boot".into(),
             check_interval: TIMEOUT,
-            publications: std::sync::atomic::AtomicU64::new(0),
+            publications: tokio::sync::watch::Sender::new(0),
             memory_readings: tokio::sync::watch::Sender::new(0),
             poll: TIMEOUT,
             deadline: TIMEOUT,

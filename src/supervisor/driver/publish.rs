@@ -1,6 +1,5 @@
 //! What a driver publishes of its daemon, and the events of what has changed in that.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Driver, layout};
@@ -83,7 +82,7 @@ impl Driver {
             }
             (observed.blocker, observed.tried) = (blocker, tried);
         });
-        self.context.publications.fetch_add(1, Ordering::SeqCst);
+        self.context.publications.send_modify(|publications| *publications += 1);
         if is_new {
             self.context.memory_readings.send_modify(|readings| *readings += 1);
         }

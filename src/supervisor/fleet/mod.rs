@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -48,7 +48,7 @@ struct Published<'c>(&'c SupervisorContext);
 
 impl Drop for Published<'_> {
     fn drop(&mut self) {
-        self.0.publications.fetch_add(1, Ordering::SeqCst);
+        self.0.publications.send_modify(|publications| *publications += 1);
     }
 }
 

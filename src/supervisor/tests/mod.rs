@@ -118,7 +118,7 @@ impl ScriptedHost {
                 &world,
             ),
             check_interval: CHECK_INTERVAL,
-            publications: std::sync::atomic::AtomicU64::new(0),
+            publications: tokio::sync::watch::Sender::new(0),
             memory_readings: tokio::sync::watch::Sender::new(0),
             poll: POLL_INTERVAL,
             deadline: DEADLINE,

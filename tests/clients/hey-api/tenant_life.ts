@@ -33,7 +33,7 @@ async function eventually<T>(what: string, ask: () => Promise<T | undefined>): P
 client.setConfig({ baseUrl: setting("HOST_A_URL"), auth: () => setting("HOST_A_TOKEN") });
 
 const path = { name: "web" };
-const body: TenantSpec = { daemon: "gpu0", device_memory_limit: "4G", max_clients: 2, active_thread_percentage: 25 };
+const body: TenantSpec = { daemon: "gpu0", uid: 0, device_memory_limit: "4G", max_clients: 2, active_thread_percentage: 25 };
 
 const made = await putTenant({ path, body, headers: { "If-None-Match": "*" } });
 assert.equal(made.response?.status, 201, JSON.stringify(made.error));

@@ -310,7 +310,7 @@ fn requests_named_in_messages_exist() {
         for (place, _) in text.match_indices(" /api/v1/") {
             let method =
                 text[..place].rsplit(|letter: char| !letter.is_ascii_uppercase()).next().unwrap_or("");
-            if !["GET", "PUT", "POST", "DELETE"].contains(&method) {
+            if !["GET", "PUT", "PATCH", "POST", "DELETE"].contains(&method) {
                 continue;
             }
             let rest = text[place + 1..]

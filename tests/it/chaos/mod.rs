@@ -175,7 +175,7 @@ impl Scene {
         foreign::adopt(&host, ADOPTED_GPU);
         for (name, daemon) in [("steady1", "gpu1"), ("steady2", "gpu2")] {
             let spec = json!({
-                "daemon": daemon, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 3,
+                "daemon": daemon, "uid": 0, "device_memory_limit": "1536M", "active_thread_percentage": 25, "max_clients": 3,
             });
             assert_eq!(host.api().tenant(name, &spec).status, 201);
         }

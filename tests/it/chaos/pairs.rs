@@ -25,7 +25,7 @@ fn daemon_heals_when_a_connecting_client_dies() {
     eprintln!("{rounds} rounds, seed {seed}");
     let mut rng = Rng::with_seed(seed);
     let host = Host::ready();
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": "1G", "max_clients": 8});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "max_clients": 8});
     assert_eq!(host.api().tenant("pairs", &spec).status, 201);
     host.await_ready();
     let mut working: Option<Client> = None;

@@ -57,7 +57,7 @@ fn gpus(host: &Host) -> Vec<GpuUuid> {
 #[test]
 fn a_tenants_share_is_seen_from_its_place() {
     let host = Host::ready();
-    let spec = json!({"daemon": "gpu1", "sms": 56, "device_memory_limit": "3G", "max_clients": 2});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "sms": 56, "device_memory_limit": "3G", "max_clients": 2});
     assert_eq!(host.api().tenant("probed", &spec).status, 201);
     host.await_ready();
     let mut request = request(&host, "probed");

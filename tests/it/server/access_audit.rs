@@ -127,7 +127,7 @@ fn refused_logins_are_counted_in_one_row() {
 #[test]
 fn tenant_sees_own_tokens_deletion_revokes_them() {
     let host = InProcess::stopped();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     let (web, demo) =
         (made(&host, &json!({"name": "t", "grant": "tenant:web"})), create(&host, "u", "tenant:demo"));
@@ -199,7 +199,7 @@ fn open_stream_keeps_its_session_alive() {
     };
     let mut stream = open();
     // Whatever happens meanwhile, the page does nothing but watch.
-    host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "1G"})).ok();
+    host.api().tenant("web", &json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"})).ok();
     let watched_at = unix_ms(&stream.next()["at"]);
     assert_eq!(host.end_manager(Signal::TERM), Some(0));
     let used: i64 =

@@ -51,10 +51,10 @@ fn row(right: &str) -> [&'static str; 6] {
 
 #[test]
 fn access_table_is_generated_from_declared_rights() {
-    let document = mps_manager::http::api::document();
+    let document = crate::document::document();
     let mut rows = String::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
-        for method in ["get", "put", "post", "delete"] {
+        for method in ["get", "put", "patch", "post", "delete"] {
             let Some(operation) = item.get(method) else { continue };
             let cells = row(operation["x-right"].as_str().expect("a right")).join(" | ");
             writeln!(rows, "| `{} {path}` | {cells} |", method.to_uppercase()).expect("a string takes it");
@@ -166,7 +166,7 @@ impl World {
             "put_layout" => json!({"layout": layout}),
             "plan_layout" | "assert_layout" | "apply_layout" => target,
             "create_replay" => json!({"daemon": "gpu1", "layout": "prod"}),
-            "put_tenant" => json!({"daemon": "gpu0", "device_memory_limit": "1G"}),
+            "put_tenant" => json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"}),
             "create_lease" => json!({}),
             "acknowledge_incident" => json!({"note": "seen"}),
             "create_token" => json!({"name": "new", "grant": "viewer"}),

@@ -130,7 +130,9 @@ fn filled(world: &World, page: &str) -> Once {
             )
         }
         "/tenants/{name}/delete" => {
-            host.api().tenant("leaves", &json!({"daemon": "gpu0", "device_memory_limit": "64M"})).ok();
+            host.api()
+                .tenant("leaves", &json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "64M"}))
+                .ok();
             path = page.replace("{name}", "leaves");
             String::new()
         }

@@ -15,7 +15,7 @@ use crate::harness::{Answer, EventStream, Host, InProcess, Served, eventually};
 #[test]
 fn recreated_tenant_sees_nothing_of_its_predecessor() {
     let host = InProcess::ready();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     let former = host.api().with_token(Some(&create(&host, "former", "tenant:web")));
     let mut client = host.client("web");

@@ -9,11 +9,11 @@ use crate::harness::InProcess;
 fn open_daemon_takes_tenants_without_limits() {
     let host = InProcess::stopped();
     for name in ["t1", "t2", "t3"] {
-        let written = host.api().tenant(name, &json!({"daemon": "gpu1"}));
+        let written = host.api().tenant(name, &json!({"daemon": "gpu1", "uid": 0}));
         assert_eq!(written.status, 201, "{}", written.text);
         assert_eq!(written.json()["spec"].get("max_clients"), None);
     }
-    let large = json!({"daemon": "gpu1", "device_memory_limit": "100 GiB", "max_clients": 40});
+    let large = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "100 GiB", "max_clients": 40});
     assert_eq!(host.api().tenant("large", &large).status, 201);
     let gpu = host.api().get("/api/v1/gpus/1").ok();
     assert_eq!((&gpu["memory_limits"], &gpu["tenants_without_limit"]), (&json!(4000_u64 << 30), &json!(3)));
@@ -74,9 +74,9 @@ fn reserved(extra: &Value) -> Value {
 fn reserved_memory_is_refused_with_the_sum() {
     let host = InProcess::stopped();
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &reserved(&json!({}))).status, 200);
-    let half = json!({"daemon": "gpu1", "device_memory_limit": "30G", "max_clients": 3});
+    let half = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "30G", "max_clients": 3});
     assert_eq!(host.api().tenant("first", &half).status, 201);
-    let too_much = json!({"daemon": "gpu1", "device_memory_limit": "50G", "max_clients": 1});
+    let too_much = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "50G", "max_clients": 1});
     let problem = host.api().tenant("second", &too_much).problem(409, "not-admitted");
     let detail = problem["detail"].as_str().unwrap();
     for part in ["first 30 GiB × 3", "second 50 GiB × 1", "140 GiB", "139.8 GiB", "memory_overcommit"] {
@@ -84,8 +84,8 @@ fn reserved_memory_is_refused_with_the_sum() {
     }
     assert_eq!(problem["errors"][0]["pointer"], "/device_memory_limit");
     for (spec, field) in [
-        (json!({"daemon": "gpu1", "max_clients": 1}), "device_memory_limit"),
-        (json!({"daemon": "gpu1", "device_memory_limit": "1G"}), "max_clients"),
+        (json!({"daemon": "gpu1", "uid": 0, "max_clients": 1}), "device_memory_limit"),
+        (json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"}), "max_clients"),
     ] {
         let problem = host.api().tenant("second", &spec).problem(409, "not-admitted");
         assert_eq!(problem["errors"][0]["pointer"], format!("/{field}"), "{problem}");
@@ -104,7 +104,7 @@ fn reserved_memory_is_refused_with_the_sum() {
 #[test]
 fn open_daemon_with_plain_tenants_becomes_not_reserved() {
     let host = InProcess::stopped();
-    assert_eq!(host.api().tenant("plain", &json!({"daemon": "gpu1"})).status, 201);
+    assert_eq!(host.api().tenant("plain", &json!({"daemon": "gpu1", "uid": 0})).status, 201);
     let problem = host.api().put("/api/v1/daemons/gpu1", &reserved(&json!({}))).problem(409, "conflict");
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("tenant plain states no device_memory_limit"), "{detail}");
@@ -115,7 +115,7 @@ fn open_daemon_with_plain_tenants_becomes_not_reserved() {
 fn reserved_clients_stay_within_the_ceiling() {
     let host = InProcess::stopped();
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &reserved(&json!({}))).status, 200);
-    let forty = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 40});
+    let forty = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G", "max_clients": 40});
     assert_eq!(host.api().tenant("first", &forty).status, 201);
     let problem = host.api().tenant("second", &forty).problem(409, "not-admitted");
     let detail = problem["detail"].as_str().unwrap();
@@ -142,7 +142,7 @@ fn single_user_daemon_refuses_second_user() {
 fn a_tenant_that_moves_takes_its_share_along() {
     let host = InProcess::ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "8G");
-    let moved = json!({"daemon": "gpu1", "device_memory_limit": "8G", "sms": 66});
+    let moved = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "sms": 66});
     assert_eq!(host.api().tenant("batch", &moved).status, 200);
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "4G");

@@ -134,10 +134,10 @@ fn log_out_everywhere_is_audited_without_sessions() {
 #[test]
 fn dry_run_entity_tag_is_never_reused() {
     let host = InProcess::stopped();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     let web = "/api/v1/tenants/web";
     host.api().tenant("web", &spec).ok();
-    let other = json!({"daemon": "gpu1", "device_memory_limit": "2G"});
+    let other = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "2G"});
     let gpu1 = host.daemon("gpu1")["spec"].clone();
     let layout = json!({"layout": {"steps": [add("half", 2)]}});
     for (method, path, body) in [

@@ -30,7 +30,7 @@ fn a_refused_caller_changes_nothing() {
     let host = InProcess::stopped();
     let stranger = host.api().with_token(None);
     stranger.delete("/api/v1/tenants/demo").problem(401, "unauthorized");
-    stranger.tenant("new", &serde_json::json!({"daemon": "gpu1"})).problem(401, "unauthorized");
+    stranger.tenant("new", &serde_json::json!({"daemon": "gpu1", "uid": 0})).problem(401, "unauthorized");
     assert_eq!(host.api().get("/api/v1/tenants/demo").status, 200);
     host.api().get("/api/v1/tenants/new").problem(404, "not-found");
 }

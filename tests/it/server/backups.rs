@@ -94,7 +94,7 @@ fn backup_holds_every_answered_write() {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                let label = json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"number": number.to_string()}});
+                let label = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "labels": {"number": number.to_string()}});
                 assert!(host.api().put("/api/v1/tenants/busy", &label).status < 300);
                 written.store(number, Ordering::SeqCst);
             }
@@ -149,7 +149,10 @@ fn full_disk_leaves_no_backup() {
     let message = host.refuses("backup", &small.join("backup.db"));
     assert!(message.contains("is full") && message.contains("nothing is left"), "{message}");
     assert_eq!(files(&small), Vec::<String>::new());
-    assert!(host.api().tenant("new", &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status < 300);
+    assert!(
+        host.api().tenant("new", &json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"})).status
+            < 300
+    );
 }
 
 #[test]
@@ -387,7 +390,7 @@ fn restore_keeps_revoked_tokens_revoked() {
     let (kept, revoked, forgotten) =
         (token(&host, "kept"), token(&host, "revoked"), token(&host, "forgotten"));
     let browser = super::sessions::cookie(&host, &kept.1);
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     for name in ["again", "same"] {
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
@@ -458,8 +461,8 @@ fn tag(host: &Served, path: &str) -> String {
 #[test]
 fn restore_reuses_no_entity_tag() {
     let mut host = Host::ready();
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": "1G"});
-    let other = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"});
+    let other = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"});
     let web = "/api/v1/tenants/web";
     let put = |host: &Host, stale: &str| {
         host.api().send(reqwest::Method::PUT, web, &[("if-match", stale)], Some(other.to_string()))
@@ -505,7 +508,7 @@ fn restore_announces_lost_events() {
     let read = newest(&host);
     for name in ["one", "two", "three"] {
         assert_eq!(
-            host.api().tenant(name, &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status,
+            host.api().tenant(name, &json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"})).status,
             201
         );
     }

@@ -100,7 +100,8 @@ fn invalid_field_value_is_refused_by_pointer() {
     }
     wrong(with("uid", "4294967295"), "/uid");
     // A whole number is one however it is written.
-    let whole = r#"{"daemon": "gpu0", "device_memory_limit": "512Mi", "max_clients": 2.0}"#.to_owned();
+    let whole =
+        r#"{"daemon": "gpu0", "uid": 0, "device_memory_limit": "512Mi", "max_clients": 2.0}"#.to_owned();
     let path = "/api/v1/tenants/whole?dry_run=true";
     assert_eq!(host.api().send(Method::PUT, path, &[], Some(whole)).ok()["spec"]["max_clients"], 2);
     wrong(with("labels", "{\"a\": 1}"), "/labels/a");
@@ -109,7 +110,8 @@ fn invalid_field_value_is_refused_by_pointer() {
     wrong(with("labels", &json!({"a": "x".repeat(254)}).to_string()), "/labels");
     wrong(with("gpus", "[0]"), "/gpus/0");
     // Characters count, and not the bytes that they take.
-    let wide = json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"name": "ü".repeat(128)}});
+    let wide =
+        json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "labels": {"name": "ü".repeat(128)}});
     assert_eq!(host.api().tenant("wide", &wide).status, 201);
 
     // A key that is no number where numbers are keys.
@@ -125,7 +127,7 @@ fn wrong_enum_values_name_the_accepted_ones() {
     let cases = [
         (
             "/api/v1/tenants/web",
-            json!({"daemon": "gpu0", "priority": 1}),
+            json!({"daemon": "gpu0", "uid": 0, "priority": 1}),
             "/priority",
             "\"normal\" or \"below_normal\"",
         ),
@@ -163,11 +165,11 @@ fn wrong_enum_values_name_the_accepted_ones() {
         ),
         (
             "/api/v1/tenants/web",
-            json!({"daemon": "gpu0", "device_memory_limit": {}}),
+            json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": {}}),
             "/device_memory_limit",
             "no GPU is named: name one",
         ),
-        ("/api/v1/tenants/web", json!({"daemon": 7}), "/daemon", "a text"),
+        ("/api/v1/tenants/web", json!({"daemon": 7, "uid": 0}), "/daemon", "a text"),
     ];
     for (path, body, pointer, accepted) in cases {
         let answer = host.api().send(Method::PUT, path, &[], Some(body.to_string()));
@@ -364,7 +366,7 @@ fn full_disk_is_not_an_internal_error() {
         (ready.status == 503).then(|| assert_eq!(ready.json()["conditions"], json!(["StateDiskFull"])))
     });
     let (mut refused, mut named) = (0, 0);
-    let spec = |turn: usize| json!({"daemon": "gpu0", "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
+    let spec = |turn: usize| json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "labels": {"turn": turn.to_string()}});
     for turn in 0..50 {
         let answer = host.api().tenant("web", &spec(turn));
         if answer.status >= 300 {

@@ -102,7 +102,8 @@ fn gpu_is_reassigned_only_after_daemon_deletion() {
     let escapable = &daemon["status"]["conditions"][1];
     assert_eq!((&escapable["type"], &escapable["status"]), (&json!("LimitsEscapable"), &json!(true)));
 
-    let wide = json!({"daemon": "both", "device_memory_limit": "4G", "active_thread_percentage": 25});
+    let wide =
+        json!({"daemon": "both", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25});
     assert_eq!(host.api().tenant("wide", &wide).status, 201);
     host.await_ready();
     let seen = host.client("wide").seen.clone();
@@ -110,7 +111,7 @@ fn gpu_is_reassigned_only_after_daemon_deletion() {
         assert_eq!(seen["devices"][device]["sms"], 32);
         assert!(seen["devices"][device]["memory_free"].as_u64().unwrap() < 4 << 30);
     }
-    let second = json!({"daemon": "both", "gpus": ["1"], "device_memory_limit": "2G"});
+    let second = json!({"daemon": "both", "uid": 0, "gpus": ["1"], "device_memory_limit": "2G"});
     assert_eq!(host.api().tenant("second", &second).status, 201);
     host.await_ready();
     let tenant = host.api().get("/api/v1/tenants/second").ok();

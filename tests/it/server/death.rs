@@ -95,7 +95,8 @@ fn daemons_survive_graceful_manager_shutdown() {
 #[test]
 fn answered_change_survives_a_killed_manager() {
     let mut host = Host::ready();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "3G", "active_thread_percentage": 50});
+    let spec =
+        json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "3G", "active_thread_percentage": 50});
     // Answered is written: whatever the driver had done of it by then.
     assert_eq!(host.api().tenant("late", &spec).status, 201);
     host.end_manager(Signal::KILL);

@@ -129,7 +129,7 @@ fn drain_ends_commands_in_adopted_pipe_directory() {
     let foreign = host.foreign_in(elsewhere.path(), "1");
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
-    assert_eq!(host.api().tenant("guest", &json!({"daemon": "theirs"})).status, 201);
+    assert_eq!(host.api().tenant("guest", &json!({"daemon": "theirs", "uid": 0})).status, 201);
     host.await_ready();
     let mut process = host.run_command("guest", &["sleep", "600"]).spawn().unwrap();
     eventually("it has its lease", || {

@@ -43,7 +43,7 @@ fn external_change_is_repaired_and_still_shown() {
 #[test]
 fn a_limit_changed_inside_its_gibibyte_is_drift() {
     let host = InProcess::polled_hourly("");
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "1025M"});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1025M"});
     host.api().put("/api/v1/tenants/alone", &tenant).ok();
     host.await_ready();
     let ours = "Cmd:set_default_device_pinned_mem_limit 0 1025M";

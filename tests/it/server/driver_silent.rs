@@ -91,7 +91,7 @@ fn reads_work_while_the_driver_hangs() {
         assert!(problem["detail"].as_str().unwrap().starts_with(WORDS), "{problem}");
     }
     // Daemons are changed as before.
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": "1G", "max_clients": 1});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "max_clients": 1});
     assert_eq!(host.api().tenant("new", &spec).status, 201);
     host.await_ready();
     assert!(began.elapsed() < IN_TIME, "{:?}", began.elapsed());

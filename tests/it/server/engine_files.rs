@@ -77,7 +77,7 @@ fn host_with_cdi(directory: &Path) -> InProcess {
 fn files_follow_tenant_and_its_limit() {
     let host = InProcess::ready();
     await_devices(&host, &["batch", "demo"]);
-    let limited = |limit: &str| json!({"daemon": "gpu0", "device_memory_limit": limit});
+    let limited = |limit: &str| json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": limit});
     assert_eq!(host.api().tenant("web", &limited("2G")).status, 201);
     for (limit, mib) in [("2G", "=2048M"), ("3G", "=3072M")] {
         host.api().tenant("web", &limited(limit)).ok();
@@ -114,7 +114,7 @@ fn files_follow_tenant_and_its_limit() {
 #[test]
 fn specification_is_valid() {
     let host = of_two_gpus(false);
-    host.api().tenant("both", &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).ok();
+    host.api().tenant("both", &json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"})).ok();
     await_devices(&host, &["both", "both-gpu0", "both-gpu1"]);
     let schema = include_str!("../../fixtures/cdi/schema.json");
     let schema: Value = serde_json::from_str(schema).expect("JSON");
@@ -146,7 +146,7 @@ fn specification_is_valid() {
 fn each_gpu_has_a_device() {
     let host = of_two_gpus(false);
     let (zero, one) = (uuid(&host, 0), uuid(&host, 1));
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": {"0": "1G", "1": "2G"}});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": {"0": "1G", "1": "2G"}});
     assert_eq!(host.api().tenant("both", &spec).status, 201);
     await_devices(&host, &["both", "both-gpu0", "both-gpu1"]);
     let all = variables(&host, "both").expect("a device");
@@ -159,7 +159,7 @@ fn each_gpu_has_a_device() {
     let devices = seen["devices"].as_array().expect("devices");
     assert!(devices.len() == 1 && devices[0]["memory_free"].as_u64() < Some(2 << 30), "{seen}");
     // A tenant of that name has the device of that name.
-    let own = json!({"daemon": "gpu0", "device_memory_limit": "1G"});
+    let own = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("both-gpu1", &own).status, 201);
     await_devices(&host, &["both", "both-gpu0", "both-gpu1", "both-gpu1-gpu0", "both-gpu1-gpu1"]);
     assert_eq!(variables(&host, "both-gpu1").expect("a device")["MPS_MANAGER_TENANT"], "both-gpu1");
@@ -169,7 +169,7 @@ fn each_gpu_has_a_device() {
 fn closed_tenant_is_withdrawn() {
     let host = InProcess::ready();
     assert_eq!(
-        host.api().tenant("other", &json!({"daemon": "gpu1", "device_memory_limit": "1G"})).status,
+        host.api().tenant("other", &json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"})).status,
         201
     );
     await_devices(&host, &["batch", "demo", "other"]);

@@ -328,7 +328,7 @@ fn wrong_expiries_are_refused() {
         (json!("tomorrow"), "RFC 3339"),
         (json!(4_070_908_800_000_u64), ""),
     ] {
-        let answer = host.api().tenant("web", &json!({"daemon": "gpu1", "expires_at": expires_at}));
+        let answer = host.api().tenant("web", &json!({"daemon": "gpu1", "uid": 0, "expires_at": expires_at}));
         let problem = answer.problem(422, "invalid-request");
         let error = &problem["errors"][0];
         assert_eq!(error["pointer"], "/expires_at", "{problem}");
@@ -338,7 +338,7 @@ fn wrong_expiries_are_refused() {
     // A tenant that lives keeps its expiry.
     assert_eq!(
         host.api()
-            .tenant("web", &json!({"daemon": "gpu1", "expires_at": "2099-01-01T01:00:00+01:00"}))
+            .tenant("web", &json!({"daemon": "gpu1", "uid": 0, "expires_at": "2099-01-01T01:00:00+01:00"}))
             .status,
         201
     );

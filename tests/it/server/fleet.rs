@@ -14,7 +14,7 @@ version: v1
 daemons:
   gpu0: {gpus: [0]}
 tenants:
-  web: {daemon: gpu0, device_memory_limit: 4G}
+  web: {daemon: gpu0, uid: 0, device_memory_limit: 4G}
 ";
 
 fn runtime(host: &Served) -> String {

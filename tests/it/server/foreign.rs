@@ -126,7 +126,8 @@ fn adoption_changes_nothing_and_survives_managers() {
     eventually("the drift is undone", || {
         (foreign.control("get_default_active_thread_percentage") == "40.0").then_some(())
     });
-    let tenant = json!({"daemon": "theirs", "device_memory_limit": "1536M", "active_thread_percentage": 40});
+    let tenant =
+        json!({"daemon": "theirs", "uid": 0, "device_memory_limit": "1536M", "active_thread_percentage": 40});
     assert_eq!(host.api().tenant("new", &tenant).status, 201);
     host.await_ready();
     let variables = &host.api().get("/api/v1/tenants/new/environment").ok()["variables"];
@@ -196,7 +197,7 @@ fn an_observed_daemon_is_shown_and_never_touched() {
     let refused = host.api().delete("/api/v1/daemons/theirs?grace_s=0").problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("release it"), "{refused}");
     host.api().post(&format!("/api/v1/clients/{id}/terminate"), &json!({})).problem(409, "conflict");
-    let tenant = json!({"daemon": "theirs", "device_memory_limit": "1G"});
+    let tenant = json!({"daemon": "theirs", "uid": 0, "device_memory_limit": "1G"});
     let refused = host.api().tenant("new", &tenant).problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("only observed"), "{refused}");
     assert_eq!(host.run("new", &["true"]).status.code(), Some(2), "there is no such tenant");
@@ -341,7 +342,7 @@ fn adopted_daemon_leaves_unsafe_directory_on_restart() {
     assert_eq!(daemon["status"]["pipe_directory"], own.to_str().unwrap());
     assert_eq!(condition(&daemon, "MovesAtRestart"), None, "it has moved");
     assert_eq!(host.control("theirs", "get_default_active_thread_percentage"), "40.0");
-    let tenant = json!({"daemon": "theirs", "device_memory_limit": "1G"});
+    let tenant = json!({"daemon": "theirs", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("new", &tenant).status, 201);
     host.await_ready();
     let output = host.run("new", &["sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"]);

@@ -195,7 +195,7 @@ fn failed_deletion_leaves_daemon_unchanged() {
     assert_eq!(host.adopt("theirs", &foreign, "managed").status, 201);
     host.await_ready();
     let deleting = host.api().delete("/api/v1/daemons/theirs?grace_s=5");
-    let tenant = json!({"daemon": "theirs", "device_memory_limit": "1G"});
+    let tenant = json!({"daemon": "theirs", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("late", &tenant).status, 201);
     let operation = host.api().outcome(&deleting);
     assert_eq!(operation["state"], "failed", "{operation}");

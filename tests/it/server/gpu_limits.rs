@@ -33,12 +33,12 @@ fn limits(tenant: &Value) -> Vec<(Value, Value)> {
 fn each_gpu_has_its_own_limit() {
     let host = of_two_gpus(false);
     let (zero, one) = (uuid(&host, 0), uuid(&host, 1));
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": {"0": "1G", &one: "2G"}});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": {"0": "1G", &one: "2G"}});
     let written = host.api().tenant("both", &spec);
     assert_eq!(written.status, 201, "{}", written.text);
     let answered = json!({&zero: 1_u64 << 30, &one: 2_u64 << 30});
     assert_eq!(written.json()["spec"]["device_memory_limit"], answered);
-    let second = json!({"daemon": "gpu0", "gpus": ["1"], "device_memory_limit": "1=4G"});
+    let second = json!({"daemon": "gpu0", "uid": 0, "gpus": ["1"], "device_memory_limit": "1=4G"});
     let second = host.api().tenant("second", &second);
     assert_eq!(second.json()["spec"]["device_memory_limit"], json!({&one: 4_u64 << 30}), "{}", second.text);
     host.await_ready();
@@ -97,10 +97,10 @@ fn limit_of_one_gpu_leaves_the_other_open() {
         "{}",
         written.text
     );
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": {"0": "1G"}});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": {"0": "1G"}});
     assert_eq!(host.api().tenant("first", &spec).status, 201);
     // It has no limit on GPU 0, and the default on GPU 1.
-    let plain = host.api().tenant("plain", &json!({"daemon": "gpu0"}));
+    let plain = host.api().tenant("plain", &json!({"daemon": "gpu0", "uid": 0}));
     assert_eq!((plain.status, &plain.json()["status"]["weakens"]), (201, &json!(["first"])));
     host.await_ready();
     let read = |name: &str| host.api().get(&format!("/api/v1/tenants/{name}?fresh=true")).ok();
@@ -130,7 +130,8 @@ fn limit_of_one_gpu_leaves_the_other_open() {
 fn unknown_gpus_in_limits_are_refused() {
     let host = of_two_gpus(true);
     let api = host.api();
-    let spec = |limit: Value| json!({"daemon": "gpu0", "gpus": ["0"], "device_memory_limit": limit});
+    let spec =
+        |limit: Value| json!({"daemon": "gpu0", "uid": 0, "gpus": ["0"], "device_memory_limit": limit});
     for (limit, word) in [
         (json!({"7": "1G"}), "there is no GPU 7: the GPUs of this host are 0 GPU-"),
         (json!({"1": "1G"}), "GPU 1 has a limit, and the tenant does not see it: add it to gpus"),
@@ -153,7 +154,7 @@ fn refuses_gpus_of_others(host: &Served) {
     let zero = uuid(host, 0);
     let narrow = json!({"gpus": ["0"], "desired_state": "stopped"});
     assert_eq!(host.api().put("/api/v1/daemons/gpu0", &narrow).status, 200);
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": {"1": "1G"}});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": {"1": "1G"}});
     let problem = host.api().tenant("web", &spec).problem(409, "not-admitted");
     assert_eq!(problem["errors"][0]["pointer"], "/device_memory_limit");
     assert!(

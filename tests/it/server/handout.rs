@@ -122,7 +122,7 @@ fn deleted_tenant_stays_closed_while_held() {
     assert!(!is_linked(&host, &old) && old.join("control").exists(), "a placeholder, when it is answered");
     assert_eq!(Client::start(late).seen["error"], REFUSED);
     assert_eq!(
-        host.api().tenant("demo", &json!({"daemon": "gpu0", "device_memory_limit": "1G"})).status,
+        host.api().tenant("demo", &json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"})).status,
         201
     );
     host.await_ready();

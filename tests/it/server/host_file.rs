@@ -7,7 +7,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::log_pages::page;
-use super::openapi::kept;
+use super::openapi::kept_and_printed;
+use crate::document::host_file_schema;
 use crate::harness::{Answer, InProcess, Served, eventually};
 
 const SPEC: &str = "/api/v1/host/spec";
@@ -63,8 +64,8 @@ daemons:
   gpu0: {gpus: [0], multi_user: true}
   gpu1: {gpus: [1], mode: static}
 tenants:
-  web: {daemon: gpu1, device_memory_limit: 4G}
-  jobs: {daemon: gpu0, device_memory_limit: 1G, priority: below_normal}
+  web: {daemon: gpu1, uid: 0, device_memory_limit: 4G}
+  jobs: {daemon: gpu0, uid: 0, device_memory_limit: 1G, priority: below_normal}
 bindings:
   gpu1: {layout: prod, gpu_map: {0: 1}}
 ";
@@ -151,7 +152,7 @@ fn impossible_part_refuses_the_whole() {
     // Invalid on this host: every fault is listed.
     let text = FILE
         .replace("gpus: [1], mode", "gpus: [0], mode")
-        .replace("daemon: gpu0, dev", "daemon: nowhere, dev");
+        .replace("daemon: gpu0, uid", "daemon: nowhere, uid");
     let problem = refused(&text, "").problem(422, "invalid-request");
     assert_eq!(pointers(&problem), ["/daemons/gpu1/gpus", "/tenants/jobs/daemon", "/bindings/gpu1/gpu_map"]);
     // Refused by admission, in the transaction.
@@ -159,8 +160,8 @@ fn impossible_part_refuses_the_whole() {
 version: v1
 daemons: {gpu0: {gpus: [0], admission: reserved}, gpu1: {gpus: [1]}}
 tenants:
-  a: {daemon: gpu0, device_memory_limit: 100G, max_clients: 2}
-  b: {daemon: gpu1, sms: 7}
+  a: {daemon: gpu0, uid: 0, device_memory_limit: 100G, max_clients: 2}
+  b: {daemon: gpu1, uid: 0, sms: 7}
 ";
     let problem = refused(text, "?prune=true").problem(409, "host-file-refused");
     assert_eq!(pointers(&problem), ["/daemons/gpu0", "/daemons/gpu1"], "{problem}");
@@ -225,7 +226,7 @@ fn pruned_daemon_and_its_layout_go() {
     let host = InProcess::ready();
     host.api().succeeds(&put(&host, FILE, "?prune=true"));
     let pid = host.daemon_pid("gpu1");
-    let less = "version: v1\ndaemons: {gpu0: {gpus: [0], multi_user: true}}\ntenants: {jobs: {daemon: gpu0}}";
+    let less = "version: v1\ndaemons: {gpu0: {gpus: [0], multi_user: true}}\ntenants: {jobs: {daemon: gpu0, uid: 0}}";
     assert_eq!(
         changes(&host, less, "&prune=true"),
         [
@@ -348,7 +349,7 @@ fn chunks_are_counted_before_a_restart() {
 #[test]
 fn repeated_name_in_json_is_refused() {
     let host = InProcess::stopped();
-    let text = r#"{"version": "v1", "tenants": {"x": {"daemon": "gpu0"}, "x": {"daemon": "gpu1"}}}"#;
+    let text = r#"{"version": "v1", "tenants": {"x": {"daemon": "gpu0", "uid": 0}, "x": {"daemon": "gpu1", "uid": 0}}}"#;
     let path = format!("{SPEC}?dry_run=true");
     let answer = host.api().send_text(Method::PUT, &path, "application/json", text.to_owned());
     assert_eq!(pointers(&answer.problem(422, "invalid-request")), ["/tenants/x"]);
@@ -401,7 +402,7 @@ fn commands_compare_apply_and_export() {
     assert!(text.contains("(at /daemons/gpu1/gpus)"), "{text}");
     // Several faults are counted first, by the command and by the server.
     let elsewhere =
-        FILE.replace("gpus: [1]", "gpus: [7]").replace("daemon: gpu0, dev", "daemon: nowhere, dev");
+        FILE.replace("gpus: [1]", "gpus: [7]").replace("daemon: gpu0, uid", "daemon: nowhere, uid");
     let (code, text) = run(&host, "apply", &file(&host, &elsewhere), &[]);
     assert!(code == Some(2) && text.contains(": 2 faults\n  /daemons/gpu1/gpus: "), "{code:?} {text}");
     let layout = "layout: {name: prod, version: 1}";
@@ -444,9 +445,8 @@ fn refused_trial_removes_its_directories() {
 
 #[test]
 fn examples_fit_schema_and_host() {
-    let schema = String::from_utf8(InProcess::new("").cli(&["export", "--schema"]).stdout).expect("text");
-    kept("openapi/host-v1.schema.json", &schema);
-    let schema: Value = serde_json::from_str(&schema).expect("JSON");
+    let schema = host_file_schema();
+    kept_and_printed("openapi/host-v1.schema.json", &schema, &["export", "--schema"]);
     let validator = jsonschema::draft202012::new(&schema).expect("a valid schema");
     let read = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML");
     for bad in [
@@ -481,7 +481,7 @@ fn examples_fit_schema_and_host() {
 fn file_is_applied_beside_writes_of_other_tenants() {
     let host = InProcess::ready();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let of = |number: i32| format!("  own{number}: {{daemon: gpu1, max_clients: ROUND}}");
+    let of = |number: i32| format!("  own{number}: {{daemon: gpu1, uid: 0, max_clients: ROUND}}");
     let tenants = (0..60).map(of).collect::<Vec<_>>().join(
         "
 ",
@@ -491,7 +491,7 @@ fn file_is_applied_beside_writes_of_other_tenants() {
             let mut written = 0;
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
                 let path = format!("/api/v1/tenants/churn{}", written % 5);
-                let spec = json!({"daemon": "gpu0", "max_clients": 1 + written % 3});
+                let spec = json!({"daemon": "gpu0", "uid": 0, "max_clients": 1 + written % 3});
                 assert!(host.api().put(&path, &spec).status < 300);
                 written += 1;
             }

@@ -23,8 +23,8 @@ daemons:
   gpu0: {gpus: [0]}
   gpu1: {gpus: [1], mode: static}
 tenants:
-  web: {daemon: gpu1, device_memory_limit: 4G}
-  old: {daemon: gpu0, device_memory_limit: 1G}
+  web: {daemon: gpu1, uid: 0, device_memory_limit: 4G}
+  old: {daemon: gpu0, uid: 0, device_memory_limit: 1G}
 bindings:
   gpu1: {layout: one, gpu_map: {0: 1}}
 ",
@@ -40,7 +40,7 @@ daemons:
   other: {gpus: [0], defaults: {active_thread_percentage: 50}}
   gpu1: {gpus: [1], mode: static}
 tenants:
-  web: {daemon: gpu1, device_memory_limit: 8G}
+  web: {daemon: gpu1, uid: 0, device_memory_limit: 8G}
   new: {daemon: other, device_memory_limit: 2G}
 bindings:
   gpu1: {layout: two, gpu_map: {0: 1}}

@@ -23,7 +23,9 @@ fn large() -> String {
         bindings.push(format!("  gpu{gpu}: {{layout: layout{gpu}, gpu_map: {{0: {gpu}}}}}"));
         for tenant in 0..25 {
             let size = 1 + tenant % 4;
-            tenants.push(format!("  t{gpu}-{tenant}: {{daemon: gpu{gpu}, device_memory_limit: {size}G}}"));
+            tenants.push(format!(
+                "  t{gpu}-{tenant}: {{daemon: gpu{gpu}, uid: 0, device_memory_limit: {size}G}}"
+            ));
         }
     }
     let [layouts, daemons, tenants, bindings] =

@@ -70,7 +70,7 @@ impl Struck {
         assert_eq!(put.status, 201, "{}", put.text);
         for (name, gpus) in TENANTS {
             let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-            let spec = json!({"daemon": "pair", "gpus": gpus, "device_memory_limit": "1G", "max_clients": 8});
+            let spec = json!({"daemon": "pair", "uid": 0, "gpus": gpus, "device_memory_limit": "1G", "max_clients": 8});
             let written = host.api().tenant(name, &spec);
             assert_eq!(written.status, 201, "{}", written.text);
         }

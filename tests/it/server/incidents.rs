@@ -257,7 +257,7 @@ fn tenant_sees_its_incident_without_others() {
     assert_eq!(events[0]["details"]["tenants"], json!([]), "{events}");
     // A tenant that takes the name later has nothing to do with it.
     assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);
-    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu0"})).status, 201);
+    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu0", "uid": 0})).status, 201);
     let next = host.api().with_token(Some(&create(&host, "e", "tenant:demo")));
     assert_eq!(next.get("/api/v1/incidents").ok()["items"], json!([]));
 }
@@ -272,7 +272,7 @@ fn recreated_tenant_shows_no_earlier_incident() {
     let shows_it = || page(&host, "/tenants/demo").contains("control daemon crashed");
     assert!(shows_it());
     assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);
-    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu1"})).status, 201);
+    assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu1", "uid": 0})).status, 201);
     assert!(!shows_it());
 }
 

@@ -17,7 +17,7 @@ use crate::harness::{
 #[test]
 fn half_seeded_host_is_completed_once() {
     let mut host = Host::ready();
-    let changed = json!({"daemon": "gpu0", "device_memory_limit": "3G"});
+    let changed = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "3G"});
     assert_eq!(host.api().tenant("demo", &changed).status, 200);
     assert_eq!(host.api().delete("/api/v1/tenants/batch").status, 204);
     host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
@@ -84,7 +84,7 @@ fn partial_token_file_is_replaced() {
 
 /// Control daemon and manager die while a server hangs, and the next manager sees that off.
 fn seen_off(host: &mut Host, daemon: &str) {
-    let spec = json!({"daemon": daemon, "device_memory_limit": "1G"});
+    let spec = json!({"daemon": daemon, "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("dies", &spec).status, 201);
     host.await_ready();
     let (control, hung) = (host.daemon_pid(daemon), host.hang_server(daemon, "dies"));
@@ -146,7 +146,7 @@ fn half_started_daemon_is_adopted_once_up() {
     let daemon = host.daemon("gpu1");
     assert_eq!((&daemon["status"]["deaths"], &daemon["status"]["incarnation"]), (&json!(0), &json!(1)));
     assert_ne!(host.daemon_pid("gpu1"), before);
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("works", &spec).status, 201);
     host.await_ready();
     let client = Client::start(host.client_command("works", &["--spin", "600"]));
@@ -185,7 +185,7 @@ fn lock_held_by_dying_child_is_awaited() {
 fn lease_follows_tenant_changed_while_waiting() {
     let host = Host::ready();
     for name in ["goes", "moves"] {
-        let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+        let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
     host.await_ready();
@@ -205,7 +205,7 @@ fn lease_follows_tenant_changed_while_waiting() {
         });
     }
     assert_eq!(host.api().delete("/api/v1/tenants/goes").status, 204);
-    let moved = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+    let moved = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"});
     assert_eq!(host.api().tenant("moves", &moved).status, 200);
     signal(daemon, Signal::CONT);
     let [gone, moved] = asking.map(|run| run.wait_with_output().unwrap());

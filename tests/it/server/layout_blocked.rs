@@ -52,7 +52,7 @@ fn is_closed(host: &Served, when: &str) {
 #[test]
 fn failed_apply_leaves_a_blocked_daemon_blocked() {
     let mut host: Host = host();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G", "max_clients": 2});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G", "max_clients": 2});
     assert_eq!(host.api().tenant("tt", &spec).status, 201);
     // More chunks than there are GPCs, since the first of each are the same on every die.
     let mut bound = add("b", 7);

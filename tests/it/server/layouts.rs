@@ -100,7 +100,7 @@ fn layout_versions_name_their_author() {
         host.api().put("/api/v1/layouts/prod", &body)
     };
     let first = put(7);
-    assert_eq!((first.status, first.header("etag")), (201, Some("\"1\"")));
+    assert_eq!((first.status, first.revision()), (201, "\"1\"".to_owned()));
     let newest = &first.json()["newest"];
     assert_eq!((&newest["author"], &newest["note"]), (&json!("admin token"), &json!("for the web")));
     assert_eq!(put(7).ok()["newest"], *newest, "the same again is no new version");
@@ -160,7 +160,7 @@ fn apply_is_refused_when_plan_changed() {
     assert!(matches(&host, "prod"));
 
     // Who comes and goes meanwhile changes nothing of what is done.
-    host.api().tenant("web", &json!({"daemon": "gpu1", "device_memory_limit": "1G"})).ok();
+    host.api().tenant("web", &json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"})).ok();
     let bound = json!({"add": {"gpu": 0, "partition": "web", "chunks": 7, "tenants": ["web"]}});
     write(&host, "prod", &[bound.clone(), add("more", 2)]);
     apply(&host, "prod", &json!({}));
@@ -180,7 +180,7 @@ fn apply_is_refused_when_plan_changed() {
 fn a_layout_is_planned_applied_and_compared() {
     let host: InProcess = host();
     let gpu = uuid(&host, 1);
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     let mut web = add("web", 7);
     web["add"]["tenants"] = json!(["parts", "later"]);
@@ -275,7 +275,7 @@ fn refused_plan_changes_nothing() {
     assert_eq!(post(&host, "turned", "plan", &json!({})).ok()["needs_recreate"], true);
 
     // A client holds a partition that would have to go.
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();
     let client = host.stranger("gpu1", &format!("{}/{}", uuid(&host, 1), before.0[1].1));

@@ -82,7 +82,7 @@ fn daemons_of_lost_database_are_taken_back() {
     host.serve();
     host.await_ready();
     assert_eq!(["gpu0", "gpu1"].map(|daemon| processes(&host, daemon)), before);
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": "4G", "max_clients": 2});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "max_clients": 2});
     assert_eq!(host.api().tenant("demo", &spec).status, 201);
     host.await_ready();
     assert!(client.is_running());

@@ -37,7 +37,7 @@ fn killed_server_event_names_all_its_clients() {
     let kills = setting("MPS_MANAGER_KILLS").unwrap_or(2);
     let host = Host::ready();
     for (name, clients) in [("left", 20), ("right", 20)] {
-        let spec = json!({"daemon": "gpu0", "device_memory_limit": "1G", "max_clients": clients});
+        let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G", "max_clients": clients});
         let written = host.api().tenant(name, &spec);
         assert_eq!(written.status, 201, "{}", written.text);
     }
@@ -95,7 +95,8 @@ fn fault_incident_follows_the_mps_log() {
     for (name, gpus) in
         [("t_a", json!(["0"])), ("t_b", json!(["0", "1"])), ("t_c", json!(["1"])), ("t_d", json!(["2"]))]
     {
-        let spec = json!({"daemon": "trio", "gpus": gpus, "device_memory_limit": "1G", "max_clients": 1});
+        let spec =
+            json!({"daemon": "trio", "uid": 0, "gpus": gpus, "device_memory_limit": "1G", "max_clients": 1});
         let written = host.api().tenant(name, &spec);
         assert_eq!(written.status, 201, "{}", written.text);
     }

@@ -26,7 +26,7 @@ fn move_away(host: &mut Host) {
 #[test]
 fn read_only_manager_keeps_closed_sockets_closed() {
     let mut host = Host::ready();
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("open", &tenant).status, 201);
     host.await_ready();
     host.api().post("/api/v1/daemons/gpu0/cordon", &json!({})).ok();
@@ -82,7 +82,7 @@ fn database_of_other_machine_is_read_only() {
     // Reads work, and nothing was adopted.
     assert_eq!(host.api().get("/api/v1/tenants").ok()["items"].as_array().unwrap().len(), 2);
     assert_eq!(host.daemon("gpu0")["status"], Value::Null);
-    let tenant = json!({"daemon": "gpu0", "device_memory_limit": "1G"});
+    let tenant = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"});
     for refused in [
         host.api().tenant("new", &tenant),
         host.api().put("/api/v1/tenants/new?dry_run=true", &tenant),

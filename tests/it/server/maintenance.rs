@@ -53,7 +53,7 @@ fn assert_released(host: &Served) {
 
 /// A tenant on the second GPU.
 fn second_tenant(host: &Served) {
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "3G", "max_clients": 4});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "3G", "max_clients": 4});
     assert_eq!(host.api().tenant("second", &spec).status, 201);
     host.await_ready();
 }

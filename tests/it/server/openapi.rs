@@ -8,13 +8,13 @@ use std::path::Path;
 use mps_manager::domain::layout::text;
 use serde_json::{Value, json};
 
-use crate::document::expanded;
+use crate::document::{expanded, layout_document_schema};
 use crate::harness::InProcess;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 fn document() -> Value {
-    expanded(mps_manager::http::api::document())
+    expanded(crate::document::document())
 }
 
 fn operations(document: &Value) -> Vec<(String, &Value)> {
@@ -29,7 +29,7 @@ fn operations(document: &Value) -> Vec<(String, &Value)> {
 
 #[test]
 fn served_printed_and_stored_documents_are_equal() {
-    let generated = mps_manager::http::api::document();
+    let generated = crate::document::document();
     let text = serde_json::to_string_pretty(&generated).expect("JSON") + "\n";
     kept("openapi/v1.json", &text);
 
@@ -52,12 +52,20 @@ pub(super) fn kept(name: &str, generated: &str) {
     assert!(kept == generated, "{name} is out of date: MPS_MANAGER_WRITE_OPENAPI=1 writes it again");
 }
 
+/// The same of a file that a command prints as it was when the program was built.
+pub(super) fn kept_and_printed(name: &str, generated: &Value, command: &[&str]) {
+    let text = format!("{generated:#}\n");
+    kept(name, &text);
+    if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_none() {
+        let printed = InProcess::new("").cli(command).stdout;
+        assert_eq!(String::from_utf8(printed).expect("text"), text, "{command:?}");
+    }
+}
+
 #[test]
 fn layout_schema_and_reader_accept_same_documents() {
-    let printed = InProcess::new("").cli(&["layout", "schema"]).stdout;
-    let printed = String::from_utf8(printed).unwrap();
-    kept("openapi/layouts-v1.schema.json", &printed);
-    let schema: Value = serde_json::from_str(&printed).unwrap();
+    let schema = layout_document_schema();
+    kept_and_printed("openapi/layouts-v1.schema.json", &schema, &["layout", "schema"]);
     let validator = jsonschema::draft202012::new(&schema).expect("a valid schema");
     let step = json!({"add": {"gpu": 0, "partition": "big", "chunks": 7, "tenants": ["web"]}});
     let document = |steps: Value| json!({"version": "v1", "layouts": {"web_prod": {"steps": steps}}});
@@ -129,7 +137,7 @@ fn every_reference_leads_somewhere() {
             _ => {}
         }
     }
-    let document = mps_manager::http::api::document();
+    let document = crate::document::document();
     check(&document, &document);
     assert_eq!(document["openapi"].as_str().unwrap().split('.').next(), Some("3"));
 }

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mps_manager::http::api;
 use serde_json::{Map, Value};
 
-use crate::document::expanded;
+use super::openapi::kept;
+use crate::document::{self, expanded, openapi_3_0};
 use crate::harness::InProcess;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
 fn document() -> Value {
-    expanded(api::document())
+    expanded(document::document())
 }
 
 /// The document without the answer that is written as its request is: a host file, with sizes as texts.
@@ -99,7 +99,7 @@ fn schema_names_read_well_and_are_used() {
         let words = name.chars().filter(char::is_ascii_uppercase).count();
         assert!(
             plain && capital && (words > 1 || ONE_WORD.contains(&name.as_str())),
-            "{name}: give it a name in src/http/api/document/names.rs"
+            "{name}: give it a name in tests/it/document/names.rs"
         );
     }
     let used = reached(&document, &["parameters", "requestBody", "responses"]);
@@ -121,6 +121,8 @@ fn union_variants_are_distinguishable() {
         for variant in variants {
             references(variant, &mut named);
         }
+        // The others are distinguished by their types.
+        named.retain(|name| schemas(&document)[name]["type"] == "object");
         if named.len() < 2 {
             continue;
         }
@@ -210,7 +212,7 @@ fn every_post_documents_its_idempotency_key() {
 
 #[test]
 fn the_older_form_is_valid_openapi_3_0() {
-    let older = api::as_openapi_3_0(&api::document());
+    let older = openapi_3_0(&document::document());
     let schema: Value =
         serde_json::from_str(include_str!("../../fixtures/openapi/3.0-schema.json")).expect("JSON");
     let validator = jsonschema::draft4::new(&schema).expect("a schema");
@@ -237,12 +239,13 @@ fn the_older_form_is_valid_openapi_3_0() {
 }
 
 #[test]
-fn the_older_form_is_served_and_printed() {
-    let host = InProcess::stopped();
-    let served = host.api().with_token(None).get("/openapi-3.0.json").json();
-    let kept: Value = serde_json::from_str(include_str!("../../../openapi/v1.json")).expect("JSON");
-    assert_eq!(served, api::as_openapi_3_0(&kept));
-    let printed = host.cli(&["openapi", "--as", "3.0"]).stdout;
-    let printed: Value = serde_json::from_slice(&printed).expect("JSON");
-    assert_eq!(printed, api::as_openapi_3_0(&api::document()));
+fn the_older_form_is_kept_served_and_printed() {
+    let generated = openapi_3_0(&document::document());
+    kept("openapi/v1-3.0.json", &format!("{generated}\n"));
+    if std::env::var_os("MPS_MANAGER_WRITE_OPENAPI").is_none() {
+        let host = InProcess::stopped();
+        assert_eq!(host.api().with_token(None).get("/openapi-3.0.json").json(), generated);
+        let printed = host.cli(&["openapi", "--as", "3.0"]).stdout;
+        assert_eq!(serde_json::from_slice::<Value>(&printed).expect("JSON"), generated);
+    }
 }

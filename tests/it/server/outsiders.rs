@@ -338,7 +338,7 @@ fn full_log_disk_is_reported() {
     let condition = eventually("the full disk is reported", || host.condition("gpu0", "LogDiskFull"));
     assert!(condition["message"].as_str().unwrap().contains("make room there"), "{condition}");
     assert!(host.condition("gpu1", "LogDiskFull").is_none(), "the other daemon logs elsewhere");
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": "9G", "max_clients": 1});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "9G", "max_clients": 1});
     assert_eq!(host.api().tenant("late", &spec).status, 201);
     host.await_ready();
     assert_eq!(host.control("gpu0", "get_default_device_pinned_mem_limit 0"), "9G");

@@ -27,7 +27,7 @@ pub(super) fn bound(partition: &str, chunks: u32, tenants: &[&str]) -> Value {
 
 pub(super) fn tenants(host: &Served, names: &[&str]) {
     for name in names {
-        let spec = json!({"daemon": "gpu1", "device_memory_limit": "2G", "max_clients": 8});
+        let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "2G", "max_clients": 8});
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
     host.await_ready();
@@ -184,7 +184,7 @@ fn tenant_has_a_partition_on_each_gpu() {
     let spec = json!({"gpus": ["0", "1"], "mode": "static"});
     assert_eq!(host.api().put("/api/v1/daemons/both", &spec).status, 201);
     for tenant in ["wide", "half"] {
-        let spec = json!({"daemon": "both", "device_memory_limit": "8G", "max_clients": 4});
+        let spec = json!({"daemon": "both", "uid": 0, "device_memory_limit": "8G", "max_clients": 4});
         assert_eq!(host.api().tenant(tenant, &spec).status, 201);
     }
     host.await_ready();
@@ -203,7 +203,7 @@ fn tenant_has_a_partition_on_each_gpu() {
     );
 
     refused(&host, "half", &["no partition of GPU-", &uuid(&host, 1)]);
-    let half = json!({"daemon": "both", "device_memory_limit": "8G", "gpus": ["0"]});
+    let half = json!({"daemon": "both", "uid": 0, "device_memory_limit": "8G", "gpus": ["0"]});
     assert_eq!(host.api().tenant("half", &half).status, 200);
     host.await_ready();
     assert_eq!(sms(&host.run_client("half")), 32);

@@ -125,7 +125,7 @@ fn layout_in_new_spec_is_applied() {
     assert!(taken[3]["command"].as_str().unwrap().starts_with("sm_partition rm GPU-"), "{layout}");
     assert_eq!(taken[3]["id"], taken[1]["id"]);
 
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G"});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     applied(&host);
     assert_eq!(host.client("parts").seen["devices"][0]["sms"], 56);
@@ -271,7 +271,7 @@ fn other_die_stops_at_first_differing_id() {
     let mut host = host_with(&small());
     // A partition of seven chunks has one of each of the first seven GPCs on either die.
     let expected = applied(&host)["executed_steps"][1]["id"].clone();
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G"});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     applied(&host);
     let pid = host.daemon_pid("gpu1");

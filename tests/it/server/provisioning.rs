@@ -100,7 +100,7 @@ fn uniform_shares_follow_tenants() {
 fn weights_divide_a_gpu() {
     let host = InProcess::ready();
     strategy(&host, &json!({"strategy": "weighted"}));
-    let weighing = |weight: u32| json!({"daemon": "gpu1", "weight": weight});
+    let weighing = |weight: u32| json!({"daemon": "gpu1", "uid": 0, "weight": weight});
     assert_eq!(host.api().tenant("heavy", &weighing(3)).status, 201);
     let light = host.api().tenant("light", &weighing(1));
     assert_eq!((light.status, &light.json()["spec"]["weight"]), (201, &json!(1)));
@@ -129,13 +129,13 @@ fn weights_divide_a_gpu() {
     assert!(listed.lines().next().is_some_and(|headings| headings.contains("WEIGHT")), "{listed}");
 
     // A share of its own is taken off first.
-    let own = json!({"daemon": "gpu1", "active_thread_percentage": 20});
+    let own = json!({"daemon": "gpu1", "uid": 0, "active_thread_percentage": 20});
     assert_eq!(host.api().tenant("own", &own).status, 201);
     assert_eq!(
         shares(&host),
         [("heavy".to_owned(), 60.0), ("light".to_owned(), 20.0), ("own".to_owned(), 20.0)]
     );
-    let all = json!({"daemon": "gpu1", "active_thread_percentage": 50, "max_clients": 2});
+    let all = json!({"daemon": "gpu1", "uid": 0, "active_thread_percentage": 50, "max_clients": 2});
     let problem = host.api().tenant("own", &all).problem(409, "not-admitted");
     assert_eq!(problem["errors"][0]["pointer"], "/active_thread_percentage");
     assert!(problem["detail"].as_str().unwrap().contains("own 50.0 % × 2 = 100 %"), "{problem}");

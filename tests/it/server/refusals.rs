@@ -91,23 +91,23 @@ fn a_wrong_field_is_named_by_its_pointer() {
         (422, json!({"daemon": "gpu1", "colour": "red"}), "/colour", "colour"),
         (422, json!({"daemon": "Gpu1"}), "/daemon", "\"Gpu1\""),
         (422, json!({"daemon": "gpu7"}), "/daemon", "gpu7"),
-        (422, json!({"daemon": "gpu1", "gpus": ["9"]}), "/gpus", "there is no GPU 9"),
-        (422, json!({"daemon": "gpu1", "gpus": ["GPU-00000000"]}), "/gpus", "GPU-00000000"),
-        (422, json!({"daemon": "gpu1", "gpus": ["1", 1.5]}), "/gpus/1", "1.5"),
-        (409, json!({"daemon": "gpu1", "gpus": [uuid]}), "/gpus", "does not offer"),
-        (409, json!({"daemon": "gpu1", "sms": 33}), "/sms", "32 and 34"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "gpus": ["9"]}), "/gpus", "there is no GPU 9"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "gpus": ["GPU-00000000"]}), "/gpus", "GPU-00000000"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "gpus": ["1", 1.5]}), "/gpus/1", "1.5"),
+        (409, json!({"daemon": "gpu1", "uid": 0, "gpus": [uuid]}), "/gpus", "does not offer"),
+        (409, json!({"daemon": "gpu1", "uid": 0, "sms": 33}), "/sms", "32 and 34"),
         (
             422,
-            json!({"daemon": "gpu1", "sms": 32, "active_thread_percentage": 25}),
+            json!({"daemon": "gpu1", "uid": 0, "sms": 32, "active_thread_percentage": 25}),
             "/sms",
             "exclude each other",
         ),
-        (422, json!({"daemon": "gpu1", "max_clients": 0}), "/max_clients", "at least 1"),
-        (422, json!({"daemon": "gpu1", "max_clients": 61}), "/max_clients", "at most that"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "max_clients": 0}), "/max_clients", "at least 1"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "max_clients": 61}), "/max_clients", "at most that"),
         (422, json!({"daemon": "gpu1", "uid": 4_294_967_295_u32}), "/uid", "no user"),
         (422, json!({"daemon": "gpu1", "uid": -1}), "/uid", "-1"),
-        (422, json!({"daemon": "gpu1", "priority": "high"}), "/priority", "below_normal"),
-        (422, json!({"daemon": "gpu1", "labels": {"a": 1}}), "/labels/a", "give a text"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "priority": "high"}), "/priority", "below_normal"),
+        (422, json!({"daemon": "gpu1", "uid": 0, "labels": {"a": 1}}), "/labels/a", "give a text"),
     ] {
         let answer = host.api().tenant("bad", &spec);
         assert_eq!(answer.status, status, "{spec}: {}", answer.text);
@@ -126,7 +126,8 @@ fn a_name_that_is_not_allowed_is_refused() {
     let before = state(&host);
     let long = "x".repeat(64);
     for name in ["Web", "1web", "web-", "_web", "w%20b", "%C3%A4", long.as_str()] {
-        let problem = host.api().tenant(name, &json!({"daemon": "gpu1"})).problem(422, "invalid-request");
+        let problem =
+            host.api().tenant(name, &json!({"daemon": "gpu1", "uid": 0})).problem(422, "invalid-request");
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("lower-case letters, digits, hyphens and underscores"), "{name}: {detail}");
         host.api()
@@ -162,7 +163,7 @@ fn a_daemon_that_cannot_be_is_refused() {
 #[test]
 fn names_differing_in_hyphens_only_are_refused() {
     let host = InProcess::stopped();
-    let tenant = json!({"daemon": "gpu1"});
+    let tenant = json!({"daemon": "gpu1", "uid": 0});
     assert_eq!(host.api().tenant("web-prod", &tenant).status, 201);
     let layout = json!({"layout": {"steps": [{"add": {"gpu": 0, "partition": "a-b", "chunks": 1}}]}});
     assert_eq!(host.api().put("/api/v1/layouts/lab-1", &layout).status, 201);
@@ -186,7 +187,8 @@ fn names_differing_in_hyphens_only_are_refused() {
 fn sizes_are_answered_as_understood() {
     let host = InProcess::stopped();
     for (text, bytes) in [("1.5 GiB", 3_u64 << 29), ("2gb", 2 << 30), ("512M", 512 << 20)] {
-        let answer = host.api().tenant("sized", &json!({"daemon": "gpu1", "device_memory_limit": text}));
+        let answer =
+            host.api().tenant("sized", &json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": text}));
         assert_eq!(answer.json()["spec"]["device_memory_limit"], bytes, "{text}: {}", answer.text);
     }
 }

@@ -128,7 +128,7 @@ fn locked_database_is_not_replaced() {
 #[test]
 fn forgotten_tenants_processes_lose_their_leases() {
     let mut host = Host::ready();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     for name in ["again", "same"] {
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }

@@ -390,7 +390,7 @@ fn stream_follows_a_tenant_created_later() {
     let mut stream = EventStream::open_as(&host.url(), &format!("Cookie: {cookie}"), "", Some(0))
         .expect("sent")
         .expect("a stream");
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     let mut reported = |kind: &str| {
         let event = stream.next();
         assert_eq!((&event["type"], &event["subject"]["tenant"]), (&json!(kind), &json!("late")), "{event}");

@@ -31,7 +31,7 @@ pub(super) fn bare<M: Manager>(profile: &str, partitions: &[(&str, u32)]) -> Sim
         assert_eq!(host.api().delete(&format!("/api/v1/tenants/{tenant}")).status, 204);
     }
     for (name, _) in partitions {
-        let spec = json!({"daemon": "gpu0", "device_memory_limit": "2G", "max_clients": 2});
+        let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G", "max_clients": 2});
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
     host.await_ready();
@@ -134,7 +134,7 @@ pub(super) fn is_admitted_while_another_is_written(host: &Served, daemon: &str, 
             let mut written = 0_u32;
             while !ended.load(Ordering::Relaxed) {
                 let labels = json!({"count": written.to_string()});
-                let spec = json!({"daemon": daemon, "device_memory_limit": "1G", "labels": labels});
+                let spec = json!({"daemon": daemon, "uid": 0, "device_memory_limit": "1G", "labels": labels});
                 assert!(matches!(host.api().tenant("another", &spec).status, 200 | 201));
                 written += 1;
                 std::thread::sleep(Duration::from_millis(20));
@@ -189,7 +189,7 @@ fn percentage_plan_shows_shares_and_reserves_nothing() {
     let refused = post(&host, "greedy", "apply").problem(409, "layout-blocked");
     let detail = refused["errors"][0]["detail"].as_str().expect("words");
     assert!(detail.contains("asks for 7 chunks") && detail.contains("give at most 6"), "{detail}");
-    let own = json!({"daemon": "gpu0", "device_memory_limit": "2G", "sms": 40});
+    let own = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G", "sms": 40});
     assert_eq!(host.api().tenant("five", &own).status, 200);
     let refused = post(&host, "main", "apply").problem(409, "layout-blocked");
     assert!(refused["errors"][0]["detail"].as_str().expect("words").contains("sms of its own"), "{refused}");
@@ -244,7 +244,7 @@ fn bound_tenant_cannot_set_its_own_share() {
     let host: InProcess = host_with("h200x1@13.0", &THREE);
     applied(&host);
     for (field, value) in [("sms", json!(32)), ("active_thread_percentage", json!(25))] {
-        let mut spec = json!({"daemon": "gpu0", "device_memory_limit": "2G"});
+        let mut spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"});
         spec[field] = value;
         let refused = host.api().tenant("five", &spec).problem(409, "conflict");
         let detail = refused["detail"].as_str().expect("words");
@@ -253,7 +253,7 @@ fn bound_tenant_cannot_set_its_own_share() {
     }
     assert_eq!(host.api().get("/api/v1/tenants/five").ok()["generation"], 1, "nothing was changed");
     // A tenant that is in no partition may; the server follows, and the partitions stay as they are.
-    let spec = json!({"daemon": "gpu0", "device_memory_limit": "2G", "sms": 66});
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G", "sms": 66});
     assert_eq!(host.api().tenant("beside", &spec).status, 201);
     eventually("the server holds as much", || (server_percentage(&host) == json!(50.0)).then_some(()));
     assert_eq!((sees(&host, "beside"), sees(&host, "three")), (66, 24));

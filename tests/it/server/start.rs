@@ -225,7 +225,7 @@ fn gpu_is_found_by_any_identifier() {
 #[test]
 fn daemon_with_missing_gpu_is_not_ready() {
     let mut host = Host::ready();
-    let sms = json!({"daemon": "gpu1", "sms": 32, "device_memory_limit": "1G"});
+    let sms = json!({"daemon": "gpu1", "uid": 0, "sms": 32, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("counted", &sms).status, 201);
     host.await_ready();
     host.end_manager(rustix::process::Signal::TERM);

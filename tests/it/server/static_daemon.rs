@@ -57,7 +57,7 @@ fn partitions_are_listed_with_their_clients() {
     assert_eq!(partitions(&host, "gpu1"), with(false, json!([])));
     assert!(polls(&host.daemon("gpu1")) > before, "it was read by a session of its own");
 
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G", "max_clients": 4});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();
     let client = host.stranger("gpu1", &seven);
@@ -81,7 +81,7 @@ fn conflicting_partition_claims_are_both_shown() {
     let both = json!({"gpus": ["0", "1"], "mode": "static"});
     assert_eq!(host.api().put("/api/v1/daemons/both", &both).status, 201);
     host.await_ready();
-    let tenant = json!({"daemon": "both", "device_memory_limit": "8G", "max_clients": 4});
+    let tenant = json!({"daemon": "both", "uid": 0, "device_memory_limit": "8G", "max_clients": 4});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();
     let made = |index: u32, chunks: u32| {
@@ -112,7 +112,7 @@ fn conflicting_partition_claims_are_both_shown() {
 #[test]
 fn mode_changes_when_idle_and_persists() {
     let mut host = Host::ready();
-    let tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
+    let tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G"});
     assert_eq!(host.api().tenant("parts", &tenant).status, 201);
     host.await_ready();
     let mut client = host.client("parts");
@@ -157,7 +157,7 @@ fn thread_percentages_are_refused_where_mps_ignores_them() {
     let host = InProcess::ready();
     in_static_mode(&host);
     for (field, value) in [("sms", json!(32)), ("active_thread_percentage", json!(25))] {
-        let mut tenant = json!({"daemon": "gpu1", "device_memory_limit": "8G"});
+        let mut tenant = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "8G"});
         tenant[field] = value;
         let problem = host.api().tenant("new", &tenant).problem(409, "not-admitted");
         assert_eq!(problem["errors"][0]["pointer"], format!("/{field}"));

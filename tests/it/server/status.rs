@@ -80,7 +80,7 @@ fn status_reports_effective_settings() {
 #[test]
 fn reason_common_to_tenants_is_shown_once() {
     let host = InProcess::ready();
-    assert_eq!(host.api().tenant("plain", &json!({"daemon": "gpu0"})).status, 201);
+    assert_eq!(host.api().tenant("plain", &json!({"daemon": "gpu0", "uid": 0})).status, 201);
     host.await_ready();
     let table = printed(&host, &["status"]);
     let weakened: Vec<&str> =
@@ -98,7 +98,7 @@ fn tenants_without_a_partition_are_not_ready() {
     let spec = json!({"gpus": ["1"], "mode": "static"});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
     for tenant in ["one", "two"] {
-        assert_eq!(host.api().tenant(tenant, &json!({"daemon": "gpu1"})).status, 201);
+        assert_eq!(host.api().tenant(tenant, &json!({"daemon": "gpu1", "uid": 0})).status, 201);
     }
     host.await_ready();
     // One line for both, as their reasons differ only in the name.

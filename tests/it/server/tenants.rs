@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::harness::{Api, InProcess, eventually};
 
 fn quarter() -> Value {
-    json!({"daemon": "gpu1", "device_memory_limit": "4G", "active_thread_percentage": 25})
+    json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25})
 }
 
 /// Waits until a tenant's present generation was read back, and gives the tenant.
@@ -24,16 +24,16 @@ fn put_creates_then_replaces_under_its_etag() {
         host.api().send(Method::PUT, "/api/v1/tenants/web", headers, Some(spec.to_string()))
     };
     let created = put(&[("if-none-match", "*")], &quarter());
-    assert_eq!((created.status, created.header("etag")), (201, Some("\"1\"")));
+    assert_eq!((created.status, created.revision()), (201, "\"1\"".to_owned()));
     assert_eq!(created.json()["spec"]["device_memory_limit"], 4_u64 << 30);
     put(&[("if-none-match", "*")], &quarter()).problem(412, "precondition-failed");
 
     let same = put(&[], &quarter());
-    assert_eq!((same.status, same.header("etag")), (200, Some("\"1\"")), "nothing changed");
+    assert_eq!((same.status, same.revision()), (200, "\"1\"".to_owned()), "nothing changed");
     let mut spec = quarter();
     spec["max_clients"] = json!(2);
     let changed = put(&[("if-match", "\"1\"")], &spec);
-    assert_eq!((changed.status, changed.header("etag")), (200, Some("\"2\"")));
+    assert_eq!((changed.status, changed.revision()), (200, "\"2\"".to_owned()));
     let late = put(&[("if-match", "\"1\"")], &quarter()).problem(412, "precondition-failed");
     assert!(late["detail"].as_str().unwrap().contains("now \"2\""), "{late}");
     let read = host.api().get("/api/v1/tenants/web");
@@ -81,7 +81,7 @@ fn dry_run_answers_without_writing() {
     assert_eq!(dry.status, 200);
     assert_eq!(dry.json()["spec"]["active_thread_percentage"], 25.0);
     assert_eq!(host.api().send(Method::DELETE, "/api/v1/tenants/demo?dry_run=true", &[], None).status, 204);
-    let refused = json!({"daemon": "gpu1", "device_memory_limit": "900G"});
+    let refused = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "900G"});
     host.api().put("/api/v1/tenants/web?dry_run=true", &refused).problem(409, "not-admitted");
 
     host.api().get("/api/v1/tenants/web").problem(404, "not-found");
@@ -129,7 +129,7 @@ fn status_shows_what_enforces_each_value() {
     assert_eq!(effective["threads"]["predicted_sms"], 66);
     assert_eq!(effective["priority"]["enforced_by"], "environment");
 
-    assert_eq!(host.api().tenant("free", &json!({"daemon": "gpu1"})).status, 201);
+    assert_eq!(host.api().tenant("free", &json!({"daemon": "gpu1", "uid": 0})).status, 201);
     let free = applied(host.api(), "free");
     let effective = &free["status"]["effective"];
     let on = &effective["device_memory_limits"][0];
@@ -193,8 +193,7 @@ fn environment_is_given_as_json_and_shell() {
 fn many_tenants_come_in_pages_that_miss_none() {
     let host = InProcess::ready();
     for number in 0..45 {
-        let spec =
-            json!({"daemon": "gpu1", "device_memory_limit": "64M", "labels": {"n": number.to_string()}});
+        let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "64M", "labels": {"n": number.to_string()}});
         assert_eq!(host.api().tenant(&format!("t{number:02}"), &spec).status, 201);
     }
     let (mut names, mut pages, mut cursor) = (Vec::new(), 0, String::new());
@@ -220,7 +219,8 @@ fn tenant_with_running_client_is_not_deleted() {
     let client = host.client("demo");
     let refused = host.api().delete("/api/v1/tenants/demo").problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("processes running (1)"), "{refused}");
-    let moved = json!({"daemon": "gpu1", "device_memory_limit": "4G", "active_thread_percentage": 25});
+    let moved =
+        json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25});
     let refused = host.api().tenant("demo", &moved).problem(409, "conflict");
     assert!(refused["detail"].as_str().unwrap().contains("from daemon gpu0 to gpu1"), "{refused}");
     drop(client);

@@ -105,7 +105,7 @@ fn name_of_a_valid_token_is_taken() {
 #[test]
 fn tenant_token_ends_with_its_tenant() {
     let host = InProcess::stopped();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("web", &spec).status, 201);
     let secret = create(&host, "web", "tenant:web");
     assert_eq!(host.api().with_token(Some(&secret)).get("/api/v1/tenants/web").status, 200);

@@ -212,7 +212,7 @@ fn lost_audit_rows_are_reported_until_confirmed() {
     host.end_manager(Signal::TERM);
     host.serve();
     host.await_ready();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     assert_eq!(host.api().tenant("lost", &spec).status, 201);
     let head = host.api().get("/api/v1/audit/head").ok();
     let known = format!("{} {}\n", head["id"], head["hash"].as_str().unwrap());
@@ -257,7 +257,7 @@ fn a_database_that_vanishes_takes_no_writes() {
         let answer = host.api().get("/readyz");
         (answer.status == 503).then(|| assert_eq!(answer.json()["conditions"], json!(["DatabaseLost"])))
     });
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "1G"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1G"});
     let problem = host.api().tenant("late", &spec).problem(503, "database-lost");
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("mps-manager.db was removed") && detail.contains("restore"), "{detail}");
@@ -311,7 +311,7 @@ fn import_does_not_block_other_writes() {
     let mut between = 0;
     while !import.is_finished() {
         let limit = format!("{}M", 1024 + between % 8);
-        let spec = json!({"daemon": "gpu1", "device_memory_limit": limit});
+        let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": limit});
         assert!([200, 201].contains(&host.api().tenant("between", &spec).status));
         between += 1;
     }

@@ -29,7 +29,7 @@ fn binary_upgrade_keeps_clients_and_settings() {
     install(Path::new(MANAGER), &installed);
     host.serve_from(&installed);
     host.await_ready();
-    let spec = json!({"daemon": "gpu1", "device_memory_limit": "4G", "max_clients": 20, "active_thread_percentage": 20});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G", "max_clients": 20, "active_thread_percentage": 20});
     assert_eq!(host.api().tenant("many", &spec).status, 201);
     host.await_ready();
     let mut clients: Vec<Client> = (0..20)

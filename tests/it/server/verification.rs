@@ -47,8 +47,7 @@ fn settings<'r>(result: &'r Value, verdict: &str) -> Vec<&'r str> {
 #[test]
 fn ordinals_name_the_gpu_of_the_daemon() {
     let host = InProcess::ready();
-    let spec =
-        json!({"daemon": "gpu1", "device_memory_limit": "4G", "sms": 32, "visible_devices": "ordinal"});
+    let spec = json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G", "sms": 32, "visible_devices": "ordinal"});
     assert_eq!(host.api().tenant("numbers", &spec).status, 201);
     let environment = host.api().get("/api/v1/tenants/numbers/environment").ok();
     assert_eq!(environment["variables"]["CUDA_VISIBLE_DEVICES"], "0", "the daemon's own numbering");

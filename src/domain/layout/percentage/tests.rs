@@ -132,9 +132,9 @@ fn too_many_chunks_name_the_fitting_number() {
 fn a_tenant_has_its_share_from_one_place() {
     let names = ["a", "b", "z"].map(|name| TenantName::parse(name).expect("name"));
     let specs = [
-        r#"{"daemon":"gpu0","device_memory_limit":"4G"}"#,
-        r#"{"daemon":"gpu0","active_thread_percentage":25}"#,
-        r#"{"daemon":"gpu0","sms":32}"#,
+        r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#,
+        r#"{"daemon":"gpu0", "uid": 0,"active_thread_percentage":25}"#,
+        r#"{"daemon":"gpu0", "uid": 0,"sms":32}"#,
     ]
     .map(spec);
     let layout = partitions(&[7, 5]);

@@ -162,7 +162,8 @@ async fn found(
     query: &ListQuery,
 ) -> Result<Paged<TenantView>, ServiceError> {
     let daemon = query.parsed("daemon", DaemonName::parse)?;
-    let filter = TenantFilter { daemon, text: query.text("q").map(str::to_lowercase) };
+    let text = query.text("q").map(str::to_lowercase);
+    let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
     app.service.tenants(ctx, &filter, &query.page()?).await
 }
 

@@ -4,12 +4,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use crate::domain::verification::{
-    SettingComparison, Staleness, Verification, VerificationResult, VerifiedSetting,
+    SettingComparison, SettingValue, Staleness, Verification, VerificationResult, VerifiedSetting,
 };
 use crate::domain::{GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::pages::format::{self, Amount, Badge, Moment, or_dash};
+use crate::http::pages::format::{self, Badge, Moment, or_dash};
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
@@ -66,17 +66,11 @@ impl LastVerification {
 
 impl VerifiedSettingRow {
     fn of(one: &SettingComparison, gpus: &[(GpuUuid, String)]) -> Self {
-        let called = |uuid: &str| {
-            let known = gpus.iter().find(|(known, _)| known.as_str() == uuid);
-            known.map_or_else(|| uuid.to_owned(), |(_, called)| called.clone())
+        let called = |uuid: &GpuUuid| {
+            let known = gpus.iter().find(|(known, _)| known == uuid);
+            known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
         };
-        let amount =
-            |text: &String| text.parse().map_or_else(|_| text.clone(), |bytes| Amount(bytes).to_string());
-        let shown = |text: &String| match one.setting {
-            VerifiedSetting::Gpus => text.split(',').map(called).collect::<Vec<_>>().join(", "),
-            VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation => amount(text),
-            VerifiedSetting::Mps | VerifiedSetting::Sms | VerifiedSetting::Priority => text.replace('_', " "),
-        };
+        let shown = |value: &SettingValue| value.words(one.setting, called);
         let name = match one.setting {
             VerifiedSetting::Mps => "Client of MPS",
             VerifiedSetting::Gpus => "GPUs",
@@ -91,12 +85,12 @@ impl VerifiedSettingRow {
             _ => "",
         };
         let name = match &one.gpu {
-            Some(gpu) if gpus.len() > 1 => format!("{name}, {}", called(gpu.as_str())),
+            Some(gpu) if gpus.len() > 1 => format!("{name}, {}", called(gpu)),
             _ => name.to_owned(),
         };
         Self {
             name,
-            expected: or_dash(one.expected.as_ref().map(|text| format!("{about}{}", shown(text)))),
+            expected: or_dash(one.expected.as_ref().map(|value| format!("{about}{}", shown(value)))),
             seen: or_dash(one.seen.as_ref().map(shown)),
             badge: format::verdict(one.verdict),
             reason: one.reason.clone(),

@@ -1,0 +1,102 @@
+//! Changes of single fields: JSON merge patches (RFC 7396).
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::http::extract::parse;
+use crate::http::problem::Problem;
+use crate::service::{ServiceError, WriteOptions, etag};
+
+/// How often a patch is tried again that another write preceded.
+const RETRIES: u32 = 4;
+
+/// The fields of a spec that change; `null` gives one its default.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = Object)]
+pub(super) struct MergePatch(Map<String, Value>);
+
+impl MergePatch {
+    /// The spec that this patch makes of one.
+    pub(super) fn onto<T: DeserializeOwned>(&self, spec: &impl Serialize) -> Result<T, Problem> {
+        let internal = |error: serde_json::Error| ServiceError::Internal(error.to_string());
+        let mut merged = serde_json::to_value(spec).map_err(internal)?;
+        merge(&mut merged, &self.0);
+        parse(&serde_json::to_vec(&merged).map_err(internal)?)
+    }
+}
+
+/// The writes of one patch, which is tried again where its caller did not say of which revision it is and another write came between.
+pub(super) struct PatchWrites {
+    options: WriteOptions,
+    left: u32,
+}
+
+impl PatchWrites {
+    pub(super) fn under(options: WriteOptions) -> Self {
+        let left = if options.if_match.is_none() { RETRIES } else { 0 };
+        Self { options, left }
+    }
+
+    /// The conditions of a write of what was read at this revision.
+    pub(super) fn of(&self, revision: i64) -> WriteOptions {
+        let if_match = self.options.if_match.clone().or_else(|| Some(etag(revision)));
+        WriteOptions { if_match, ..self.options.clone() }
+    }
+
+    /// What was written; `None` where it is to be tried again.
+    pub(super) fn ended<T>(&mut self, done: Result<T, ServiceError>) -> Result<Option<T>, ServiceError> {
+        match done {
+            Err(ServiceError::PreconditionFailed { .. }) if self.left > 0 => {
+                self.left -= 1;
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+}
+
+fn merge(target: &mut Value, patch: &Map<String, Value>) {
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    for (name, value) in patch {
+        match value {
+            Value::Null => drop(target.as_object_mut().and_then(|fields| fields.remove(name))),
+            Value::Object(deeper) => merge(&mut target[name.as_str()], deeper),
+            value => target[name.as_str()] = value.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The examples of RFC 7396, appendix A, whose patches are objects.
+    #[test]
+    fn patches_merge_as_the_rfc_has_it() {
+        for (mut target, patch, expected) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (json!(["a", "b"]), json!({"a": "b"}), json!({"a": "b"})),
+            (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+            (json!("foo"), json!({"a": "b"}), json!({"a": "b"})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ] {
+            let Value::Object(fields) = &patch else { unreachable!("all are objects") };
+            merge(&mut target, fields);
+            assert_eq!(target, expected, "{patch}");
+        }
+    }
+}

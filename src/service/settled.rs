@@ -1,0 +1,157 @@
+//! Reads that wait: until what was asked for is so, or something that waiting does not change keeps it from being so.
+
+use std::mem::take;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::domain::condition::{Condition, ConditionReason, ready};
+use crate::domain::daemon::{DesiredState, Phase};
+use crate::domain::operation::Operation;
+use crate::domain::verification::Verification;
+use crate::domain::{DaemonName, TenantName};
+use crate::service::access::context::RequestContext;
+use crate::service::daemons::DaemonView;
+use crate::service::tenants::TenantView;
+use crate::service::{Service, ServiceError};
+
+/// For how long a reason that stays has to be seen until it is not waited for: a layout may just be read back.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// Since when something that waiting does not change has kept a daemon or tenant from being ready.
+#[derive(Default)]
+struct Standstill(Option<Instant>);
+
+impl Standstill {
+    /// Whether it has lasted, now that this is the condition `Ready`.
+    fn lasts(&mut self, ready: Option<&Condition>) -> bool {
+        let stays = ready.is_some_and(|ready| !ready.status && stays(ready.reason));
+        self.0 = if stays { self.0.or_else(|| Some(Instant::now())) } else { None };
+        self.0.is_some_and(|since| since.elapsed() >= SETTLING)
+    }
+}
+
+/// Whether waiting does not change what keeps something from being ready.
+fn stays(reason: ConditionReason) -> bool {
+    matches!(
+        reason,
+        ConditionReason::Cordoned
+            | ConditionReason::Maintenance
+            | ConditionReason::DirectoryUnreachable
+            | ConditionReason::PartitionInUse
+            | ConditionReason::PartitionNotProven
+            | ConditionReason::ServerExits
+    )
+}
+
+impl Service {
+    /// A daemon once it is as its spec says, or after this time; with `fresh`, after a new poll of it.
+    pub async fn settled_daemon(
+        &self,
+        ctx: &RequestContext,
+        name: &DaemonName,
+        mut fresh: bool,
+        longest: Duration,
+    ) -> Result<DaemonView, ServiceError> {
+        let (mut changes, mut standstill) = (self.changes(longest), Standstill::default());
+        loop {
+            let daemon = self.daemon(ctx, name, take(&mut fresh)).await?;
+            let conditions = daemon.status.as_ref().map(|status| status.conditions.as_slice());
+            let is_settled = is_as_wanted(&daemon) || standstill.lasts(conditions.and_then(ready));
+            if is_settled || !changes.next().await {
+                return Ok(daemon);
+            }
+        }
+    }
+
+    /// A tenant once its settings are in force, or after this time; with `fresh`, after a new poll of its daemon.
+    pub async fn settled_tenant(
+        &self,
+        ctx: &RequestContext,
+        name: &TenantName,
+        mut fresh: bool,
+        longest: Duration,
+    ) -> Result<TenantView, ServiceError> {
+        let (mut changes, mut standstill) = (self.changes(longest), Standstill::default());
+        loop {
+            let tenant = self.tenant(ctx, name, take(&mut fresh)).await?;
+            let is_down = self.phase(&tenant.spec.daemon).is_some_and(is_down);
+            let has_arrived = tenant.status.observed_generation >= tenant.generation;
+            let state = ready(&tenant.status.conditions).filter(|_| has_arrived);
+            let is_ready = state.is_some_and(|ready| ready.status);
+            if is_ready || is_down || standstill.lasts(state) || !changes.next().await {
+                return Ok(tenant);
+            }
+        }
+    }
+
+    /// An operation once it has ended, or after this time.
+    pub async fn settled_operation(
+        &self,
+        ctx: &RequestContext,
+        id: Uuid,
+        longest: Duration,
+    ) -> Result<Operation, ServiceError> {
+        let mut changes = self.changes(longest);
+        loop {
+            let operation = self.operation(ctx, id).await?;
+            if operation.state.is_final() || !changes.next().await {
+                return Ok(operation);
+            }
+        }
+    }
+
+    /// The verification of a tenant once none is running, or after this time.
+    pub async fn settled_verification(
+        &self,
+        ctx: &RequestContext,
+        name: &TenantName,
+        longest: Duration,
+    ) -> Result<Verification, ServiceError> {
+        let mut changes = self.changes(longest);
+        loop {
+            let verification = self.tenant(ctx, name, false).await?.status.verification.unwrap_or_default();
+            if verification.running_since.is_none() || !changes.next().await {
+                return Ok(verification);
+            }
+        }
+    }
+}
+
+fn is_as_wanted(daemon: &DaemonView) -> bool {
+    let Some(status) = &daemon.status else { return false };
+    match status.phase {
+        Phase::Ready => status.observed_generation >= daemon.generation,
+        Phase::Stopped => daemon.spec.desired_state == DesiredState::Stopped,
+        phase => phase == Phase::Observed || is_down(phase),
+    }
+}
+
+/// Whether nothing is in force on a daemon until somebody does something.
+fn is_down(phase: Phase) -> bool {
+    matches!(phase, Phase::Stopped | Phase::Absent | Phase::Blocked | Phase::CrashLoop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::condition::ConditionType;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_stays_ends_the_wait() {
+        for (reason, ends) in [
+            (ConditionReason::PartitionNotProven, true),
+            (ConditionReason::ServerExits, true),
+            (ConditionReason::AwaitingReadBack, false),
+            (ConditionReason::SocketNotHandedOut, false),
+        ] {
+            let not_ready = Condition::new(ConditionType::Ready, false, reason, String::new());
+            let mut standstill = Standstill::default();
+            assert!(!standstill.lasts(Some(&not_ready)), "{reason}: it may just be read back");
+            tokio::time::advance(SETTLING).await;
+            assert_eq!(standstill.lasts(Some(&not_ready)), ends, "{reason}");
+            assert!(!standstill.lasts(None), "{reason}");
+        }
+    }
+}
