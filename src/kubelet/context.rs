@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
@@ -127,6 +128,8 @@ pub(super) struct PluginContext {
     pub(super) replicated: watch::Sender<BTreeMap<GpuUuid, String>>,
     /// Has every class listed to the kubelet again, although nothing of it has changed.
     pub(super) relist: watch::Sender<()>,
+    /// Set where the kubelet had no checkpoint when a class was registered with it; it writes one then.
+    pub(super) is_checkpoint_lost: AtomicBool,
     /// Held while a tenant is deleted, so that none is deleted that is just allocated again.
     pub(super) tracked: Mutex<BTreeMap<TenantName, TrackedTenant>>,
 }
@@ -140,6 +143,7 @@ impl PluginContext {
             offer: watch::Sender::new(Arc::default()),
             replicated: watch::Sender::new(BTreeMap::new()),
             relist: watch::Sender::new(()),
+            is_checkpoint_lost: AtomicBool::new(false),
             tracked: Mutex::default(),
         }
     }

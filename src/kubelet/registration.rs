@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -16,6 +17,7 @@ use super::api::device_plugin::registration_client::RegistrationClient;
 use super::channel::connected;
 use super::context::PluginContext;
 use super::device_plugin::{plugin_options, serve};
+use super::usage::is_checkpoint_missing;
 use crate::host::Watch;
 
 /// The version of the device plugin API.
@@ -119,6 +121,7 @@ async fn register_all(
         }
         let Some(served) = served.get_mut(&class) else { continue };
         if served.kubelet != Some(kubelet) {
+            context.is_checkpoint_lost.fetch_or(is_checkpoint_missing(directory), Ordering::Relaxed);
             register(&kubelet_socket, &endpoint, &context.resource(&class)).await?;
             served.kubelet = Some(kubelet);
         }

@@ -2,6 +2,12 @@
 //!
 //! Which tenants there are is read from the manager, so that those of an earlier plugin are taken over. No process is ever ended: a pod
 //! that is gone has none, and a tenant with processes stays.
+//!
+//! A kubelet that was started without its checkpoint has forgotten what its pods hold, and says the same as one whose pods are gone. So
+//! whatever tenants there are then are doubtful until the kubelet has their places again.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use reqwest::StatusCode;
 use serde_json::Value;
@@ -9,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::allocation::DeviceClaim;
 use super::context::{PluginContext, TrackedTenant, answered, deletion, millis, tenant_path};
-use super::usage::{ClaimUse, DeviceUsage, device_usage};
+use super::usage::{ClaimUse, DeviceUsage, device_usage, is_checkpoint_missing};
 use crate::client::ClientError;
 use crate::domain::count::counted;
 use crate::domain::workload::Workload;
@@ -23,6 +29,7 @@ const UNLISTED: u32 = 2;
 pub(super) async fn keep_released(context: &PluginContext) {
     let mut source = "";
     let mut relisted = Instant::now();
+    let mut forgotten = BTreeSet::new();
     loop {
         sleep(context.options.interval).await;
         let usage = device_usage(&context.options).await;
@@ -30,7 +37,7 @@ pub(super) async fn keep_released(context: &PluginContext) {
             source = usage.source;
             tracing::info!("which devices pods hold is known from {source}");
         }
-        match renew_or_release_all(context, &usage).await {
+        match renew_or_release_all(context, &usage, &mut forgotten).await {
             // The kubelet writes its checkpoint when devices are listed to it, and leaves out the pods that are gone.
             Ok(true) if relisted.elapsed() >= context.options.min_age => {
                 relisted = Instant::now();
@@ -44,7 +51,11 @@ pub(super) async fn keep_released(context: &PluginContext) {
 }
 
 /// Renews or deletes each tenant; whether there is one of which it is doubtful which is right.
-async fn renew_or_release_all(context: &PluginContext, usage: &DeviceUsage) -> Result<bool, ClientError> {
+async fn renew_or_release_all(
+    context: &PluginContext,
+    usage: &DeviceUsage,
+    forgotten: &mut BTreeSet<DeviceClaim>,
+) -> Result<bool, ClientError> {
     let tenants: Vec<TenantView> = answered(context.client.list("/api/v1/tenants", usize::MAX)).await?;
     let domain = format!("{}/", context.options.resource_domain);
     let claimed = |tenant: TenantView| {
@@ -55,9 +66,15 @@ async fn renew_or_release_all(context: &PluginContext, usage: &DeviceUsage) -> R
     context.tracked.lock().await.retain(|name, tracked| {
         tracked.is_young(context.options.min_age) || tenants.iter().any(|(tenant, _)| tenant.name == *name)
     });
+    forgotten.retain(|claim| usage.of_claim(claim) == ClaimUse::Free);
+    let was_lost = context.is_checkpoint_lost.swap(false, Ordering::Relaxed);
+    if was_lost || is_checkpoint_missing(&context.options.plugin_dir) {
+        forgotten.extend(tenants.iter().map(|(_, claim)| claim.clone()));
+    }
     let mut is_doubtful = false;
     for (tenant, claim) in &tenants {
-        let used = usage.of_claim(claim);
+        let is_forgotten = forgotten.contains(claim) && usage.of_claim(claim) == ClaimUse::Free;
+        let used = if is_forgotten { ClaimUse::Doubtful } else { usage.of_claim(claim) };
         is_doubtful |= used == ClaimUse::Doubtful;
         let holder = usage.holder(claim);
         if let Err(error) = renew_or_release(context, tenant, used, holder).await {

@@ -20,7 +20,7 @@ use super::context::KubeletPluginOptions;
 use crate::domain::GpuUuid;
 use crate::domain::workload::Workload;
 
-/// The file in the directory of device plugins in which the kubelet notes what it has allocated.
+/// The file in the directory of device plugins in which the kubelet notes what it has allocated; it writes it whenever devices are listed to it.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 /// How long the kubelet may take to answer.
 const KUBELET_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
@@ -86,14 +86,17 @@ pub(super) async fn device_usage(options: &KubeletPluginOptions) -> DeviceUsage 
     let path = options.plugin_dir.join(CHECKPOINT);
     let noted = match fs::read(&path) {
         Ok(text) => checkpointed(&text),
-        // The kubelet that answers writes it with its first allocation.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && listed.is_ok() => Ok(BTreeSet::new()),
         Err(error) => Err(error.to_string()),
     };
     if let Err(error) = &noted {
         tracing::debug!(%error, "{} cannot be read", path.display());
     }
     DeviceUsage::of(listed.ok(), noted.ok())
+}
+
+/// Returns true where the kubelet of this directory has no checkpoint.
+pub(super) fn is_checkpoint_missing(plugin_dir: &Path) -> bool {
+    matches!(fs::symlink_metadata(plugin_dir.join(CHECKPOINT)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The GPUs of which another device plugin offers replicas, each with the resource; `None` where the kubelet does not say.

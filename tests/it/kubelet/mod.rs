@@ -140,7 +140,7 @@ fn classes_are_registered_after_every_restart() {
 
     assert_eq!(plugin.end(Signal::TERM), Some(0));
     let left: Vec<_> = fs::read_dir(kubelet.directory()).expect("a directory").flatten().collect();
-    assert_eq!(left.len(), 1, "the kubelet's own socket: {left:?}");
+    assert_eq!(left.len(), 2, "the kubelet's own socket and checkpoint: {left:?}");
 }
 
 #[test]
@@ -216,6 +216,7 @@ fn allocation_makes_tenant_until_pod_is_gone() {
     let only = [ids[0].clone()];
     kubelet.add_pod("b", QUARTER, &only);
     kubelet.allocate(QUARTER, &only).0.expect("allocated");
+    kubelet.remove_checkpoint();
     kubelet.end_pod_resources();
     eventually("nobody says", || plugin.log().contains("nothing is deleted").then_some(()));
     kubelet.write_checkpoint(&[(QUARTER, &only)]);
@@ -253,6 +254,40 @@ fn tenants_outlast_a_kubelet_that_lists_no_pod() {
     assert_eq!(tenants(&host).len(), 1, "the checkpoint has its places");
     // A kubelet writes its checkpoint when devices are listed to it.
     eventually("devices are listed again", || (kubelet.listed(QUARTER)?.at > listed).then_some(()));
+    kubelet.write_checkpoint(&[]);
+    await_no_tenant(&host);
+}
+
+#[test]
+fn tenants_outlast_a_kubelet_without_checkpoint() {
+    let host = Host::ready();
+    divide(&host, 4);
+    let mut kubelet = kubelet(&host);
+    let mut plugin = Plugin::start(&host, &kubelet, &QUICK);
+    kubelet.await_healthy(QUARTER, 8);
+    let of_gpu0 = |number: u32| [format!("{}-{number}", gpu(&host, "gpu0"))];
+    let (known, only_listed) = (of_gpu0(0), of_gpu0(1));
+    for (pod, ids) in [("a", &known), ("b", &only_listed)] {
+        kubelet.add_pod(pod, QUARTER, ids);
+        kubelet.allocate(QUARTER, ids).0.expect("allocated");
+    }
+    kubelet.write_checkpoint(&[(QUARTER, &known)]);
+    kubelet.await_asked(2);
+    // It writes an empty one as soon as devices are listed to it.
+    kubelet.restart_without_checkpoint();
+    kubelet.await_healthy(QUARTER, 8);
+    kubelet.await_asked(5);
+    assert_eq!(tenants(&host).len(), 2, "nothing says that its pods are gone");
+    // Another plugin has not seen what was in the checkpoint.
+    kubelet.remove_checkpoint();
+    plugin.end(Signal::KILL);
+    let _plugin = Plugin::start(&host, &kubelet, &QUICK);
+    kubelet.await_healthy(QUARTER, 8);
+    kubelet.await_asked(5);
+    assert_eq!(tenants(&host).len(), 2, "nothing says that its pods are gone");
+    // What the kubelet has allocated again is known to be gone later.
+    kubelet.write_checkpoint(&[(QUARTER, &known), (QUARTER, &only_listed)]);
+    kubelet.await_asked(2);
     kubelet.write_checkpoint(&[]);
     await_no_tenant(&host);
 }

@@ -31,6 +31,9 @@ use tonic::{Request, Response, Status};
 
 use crate::harness::eventually;
 
+/// The file in which it notes what it has allocated; it writes it when devices are listed to it.
+const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+
 /// The devices of a resource, as its plugin listed them last.
 #[derive(Clone)]
 pub(super) struct Listed {
@@ -138,7 +141,13 @@ impl Shared {
             return;
         }
         match listed {
-            Some(listed) => drop(known.listed.insert(resource.to_owned(), listed)),
+            Some(listed) => {
+                known.listed.insert(resource.to_owned(), listed);
+                let checkpoint = self.directory.join(CHECKPOINT);
+                if !checkpoint.exists() {
+                    write(&checkpoint, &[]);
+                }
+            }
             None => drop(known.listed.remove(resource)),
         }
     }
@@ -244,6 +253,16 @@ impl StandInKubelet {
         self.restart();
     }
 
+    /// Restarts it without its checkpoint, of which it keeps nothing in memory either.
+    pub(super) fn restart_without_checkpoint(&mut self) {
+        self.remove_checkpoint();
+        self.restart_alone();
+    }
+
+    pub(super) fn remove_checkpoint(&self) {
+        fs::remove_file(self.directory().join(CHECKPOINT)).expect("removed");
+    }
+
     /// Waits until the plugin has asked for the pods so many times from now on.
     pub(super) fn await_asked(&self, times: u32) {
         let asked = || self.known(|known| known.asked);
@@ -328,15 +347,20 @@ impl StandInKubelet {
 
     /// Writes the checkpoint, as the kubelet has it for these pods.
     pub(super) fn write_checkpoint(&self, pods: &[(&str, &[String])]) {
-        let entries: Vec<serde_json::Value> = pods
-            .iter()
-            .map(|(resource, ids)| {
-                serde_json::json!({"PodUID": "0", "ContainerName": "main", "ResourceName": resource,
-                    "DeviceIDs": {"-1": ids}, "AllocResp": ""})
-            })
-            .collect();
-        let entries = if entries.is_empty() { serde_json::Value::Null } else { entries.into() };
-        let text = serde_json::json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0});
-        fs::write(self.directory().join("kubelet_internal_checkpoint"), text.to_string()).expect("written");
+        write(&self.directory().join(CHECKPOINT), pods);
     }
+}
+
+fn write(checkpoint: &Path, pods: &[(&str, &[String])]) {
+    let entries: Vec<serde_json::Value> = pods
+        .iter()
+        .map(|(resource, ids)| {
+            serde_json::json!({"PodUID": "0", "ContainerName": "main", "ResourceName": resource,
+                "DeviceIDs": {"-1": ids}, "AllocResp": ""})
+        })
+        .collect();
+    let entries = if entries.is_empty() { serde_json::Value::Null } else { entries.into() };
+    let text =
+        serde_json::json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0});
+    fs::write(checkpoint, text.to_string()).expect("written");
 }
