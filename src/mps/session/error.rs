@@ -36,14 +36,14 @@ pub enum SessionError {
     /// while it terminates a stopped client.
     #[error("the daemon does not answer; nothing was sent to it")]
     Unresponsive,
-    /// The control program is too slow for the deadline. Nothing ran; the daemon answers.
+    /// The control program is too slow for the deadline, or holds its answer back up to the end of its input. Nothing ran; the daemon answers.
     #[error(
-        "it took {:.1} s to its first answer, which is too long for a session of at most {:.1} s: raise control_deadline_s, \
-         or find out what slows {} down",
+        "the control program gave no answer ended by a prompt within {:.1} s, and one at the end of its input, in a session of at most {:.1} s: \
+         raise control_deadline_s if {} is slow, or find out what holds its output back, for example a pipe",
         took.as_secs_f64(), allowed.as_secs_f64(), program.display()
     )]
     Slow {
-        /// What the last first answer took.
+        /// The time that an answer was waited for in vain.
         took: Duration,
         /// How long a session may take.
         allowed: Duration,

@@ -277,7 +277,7 @@ impl PtySession {
         let echo = Arc::clone(&control.echo);
         let allowed = self.deadline.saturating_duration_since(Instant::now());
         let mut pauses = Pauses::default();
-        let mut late = false;
+        let mut late = 0;
         let mut failures = 0;
         loop {
             let unheard_before = control.calls.is_unheard();
@@ -285,6 +285,8 @@ impl PtySession {
             self.processes += 1;
             let began = Instant::now();
             let timeout = echo.timeout(self.deadline.saturating_duration_since(began));
+            let is_cut_short = timeout < echo.last() * 2;
+            let slow = |took| SessionError::Slow { took, allowed, program: control.program.clone() };
             match self.exchange(&mut channel, None, began + timeout).await {
                 Ok(ReadOutcome::Reply(_)) => {
                     echo.record(began.elapsed());
@@ -301,8 +303,8 @@ impl PtySession {
             let closed = Instant::now();
             let Ok(ending) = tokio::time::timeout_at(self.deadline, channel.finish()).await else {
                 channel.abandon().await;
-                if late && timeout < echo.last() * 2 {
-                    return Err(SessionError::Slow { took: echo.last(), allowed, program: control.program });
+                if late > 0 && is_cut_short {
+                    return Err(slow(echo.last()));
                 }
                 // Cut off before a lost reply could be distinguished from a daemon that hangs: what came before has to say.
                 let too_short = closed.elapsed() < echo::SHORTEST;
@@ -317,17 +319,27 @@ impl PtySession {
                 return Err(SessionError::NoDaemon);
             }
             // The daemon answered after all: the next process is waited for as long as this one took.
-            late = ending.says(&format!("Unknown command \"zz-{:016x}-", self.nonce));
-            if late {
+            if ending.has_echo(&self.delimiter()) {
+                late += 1;
+                // One whose output goes through a pipe answers at the end of its input, however long it is waited for.
+                if late > 1 && is_cut_short {
+                    return Err(slow(echo.last()));
+                }
                 echo.record(began.elapsed());
                 continue;
             }
+            late = 0;
             failures = if ending.failed_in_silence() { failures + 1 } else { 0 };
             if let Some(what) = ending.misbehaviour(failures) {
                 return Err(SessionError::Misbehaved { what });
             }
             control.pause(&mut pauses, self.deadline, &ending).await?;
         }
+    }
+
+    /// The delimiter that was sent last.
+    fn delimiter(&self) -> String {
+        format!("zz-{:016x}-{}", self.nonce, self.delimiters)
     }
 
     /// Sends a line, if there is one, and a delimiter, and reads up to it.
@@ -338,7 +350,7 @@ impl PtySession {
         until: Instant,
     ) -> Result<ReadOutcome, tokio::time::error::Elapsed> {
         self.delimiters += 1;
-        let delimiter = format!("zz-{:016x}-{}", self.nonce, self.delimiters);
+        let delimiter = self.delimiter();
         let lines = line.map_or_else(|| format!("{delimiter}\n"), |line| format!("{line}\n{delimiter}\n"));
         tokio::time::timeout_at(until, async {
             channel.write(&lines).await;

@@ -22,7 +22,7 @@ pub enum PollOutcome {
     Mute(String),
     /// No control process could be started: this process, or the host, has no file descriptor left.
     NoFiles(String),
-    /// No control process could be started for another reason.
+    /// No control process could be started for another reason, or none answers within a session; with the remedy.
     NotRun(String),
 }
 
@@ -55,7 +55,9 @@ pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
         SessionError::Busy { said_so: false, .. } => PollOutcome::Mute(error.to_string()),
         SessionError::Unresponsive => PollOutcome::Unanswered(error.to_string()),
         SessionError::Spawn(cause) if out_of_files(&cause) => PollOutcome::NoFiles(cause.to_string()),
-        SessionError::Spawn(cause) => PollOutcome::NotRun(cause.to_string()),
+        SessionError::Spawn(_) => PollOutcome::NotRun(format!(
+            "{error}; see that it is installed and that the host has memory and processes left"
+        )),
         SessionError::Slow { .. } => PollOutcome::NotRun(error.to_string()),
         other => PollOutcome::Busy(other.to_string()),
     }

@@ -69,12 +69,7 @@ pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Optio
                  host, or end what holds so many files"
             ),
         ),
-        PollOutcome::NotRun(why) => poll_failure(
-            ConditionReason::ControlProgramFailed,
-            format!(
-                "the control program cannot be run: {why}; see that it is installed and that the host has memory and processes left"
-            ),
-        ),
+        PollOutcome::NotRun(why) => poll_failure(ConditionReason::ControlProgramFailed, why.clone()),
     }
 }
 

@@ -143,6 +143,28 @@ async fn program_too_slow_for_deadline_is_named() {
 }
 
 #[tokio::test]
+async fn held_back_output_is_called_so() {
+    // As on a pipe, where a program writes at the end of its input, whole or twice.
+    for print in ["printf '%s\\n' \"$said\"", "printf '%s\\n%s\\n' \"$said\" \"$said\""] {
+        let double = Double::new(&format!(
+            "said=$(while IFS= read -r line; do case $line in {ECHO} esac; done); {print}"
+        ));
+        let control = double.control();
+        // The second session begins with what the first has seen.
+        for _ in 0..2 {
+            let mut session = control.session(Instant::now() + Duration::from_secs(2)).expect("a session");
+            let error = session.send(&Command::GetServerList).await.expect_err("no answer in time");
+            let SessionError::Slow { took, .. } = &error else { panic!("{error}") };
+            assert!(*took >= Duration::from_millis(150), "{error}");
+            assert!(error.to_string().contains("no answer ended by a prompt within"), "{error}");
+            assert!(error.to_string().contains("holds its output back, for example a pipe"), "{error}");
+            assert!((1..8).contains(&session.processes()), "{}", session.processes());
+        }
+        eventually("its process is gone", || double.running().is_empty()).await;
+    }
+}
+
+#[tokio::test]
 async fn empty_reply_with_success_is_no_answer() {
     let double = Double::new("exit 0");
     let control = double.control();
@@ -159,6 +181,10 @@ async fn misbehaving_program_is_called_what_it_is() {
     let scripts = [
         ("echo 'error while loading shared libraries' ; exit 0", "something else than an answer"),
         ("read -r line; printf 'Unknown command \"%.12s' \"$line\"", "something else than an answer"),
+        // Cut within the answer, wherever that is.
+        ("read -r line; printf 'Unknown command \"%.20s' \"$line\"", "something else than an answer"),
+        ("read -r line; printf 'Unknown command \"%s\"' \"$line\"", "something else than an answer"),
+        ("read -r line; printf 'UNKNOWN COMMAND \"%s\"\n' \"$line\"", "something else than an answer"),
         ("kill -SEGV $$", "SIGSEGV"),
         ("exit 127", "exit status: 127"),
         ("exit 1", "exit status: 1, without a word"),

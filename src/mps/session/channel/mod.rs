@@ -242,6 +242,11 @@ impl Ending {
         }
     }
 
+    /// Returns true where the daemon's whole echo of `delimiter` is in its output.
+    pub(super) fn has_echo(&self, delimiter: &str) -> bool {
+        find_line(&self.output, 0, format!("Unknown command \"{delimiter}\"").as_bytes()).is_some()
+    }
+
     /// Whether these words are in what it said.
     pub(super) fn says(&self, words: &str) -> bool {
         [&self.output, &self.complaint]
