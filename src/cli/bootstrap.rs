@@ -1,8 +1,8 @@
 //! `mps-manager bootstrap`: a fresh host from nothing to a service with a host file.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -30,6 +30,8 @@ const PACKAGED: &str = "/usr/bin/mps-manager";
 /// Where a package or an administrator puts units.
 const UNITS: [&str; 3] = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 const SERVICE: &str = "mps-manager.service";
+const DROP_IN: &str = "etc/systemd/system/mps-manager.service.d/50-host-file.conf";
+const WANTS: &str = "etc/systemd/system/multi-user.target.wants";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -78,7 +80,11 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     }
     let applied = in_unit(&args.host_file)?;
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
+    let root = &root.canonicalize().unwrap_or(root.to_owned());
     let place = below(root, &args.host_file);
+    for written in [&place, &root.join(UNITS[0]).join(SERVICE), &root.join(DROP_IN), &root.join(WANTS)] {
+        stays_inside(root, written)?;
+    }
     let is_new = is_to_be_written(&place, &written, args.force)?;
     let installed = UNITS.iter().map(|units| root.join(units).join(SERVICE)).find(|unit| unit.exists());
     let has_unit = installed.is_some();
@@ -98,10 +104,10 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
         write(&unit, &text)?;
     }
     write(
-        &root.join(UNITS[0]).join(format!("{SERVICE}.d/50-host-file.conf")),
+        &root.join(DROP_IN),
         &format!("# Written by mps-manager bootstrap.\n[Service]\nExecStart=\nExecStart={starts}\n"),
     )?;
-    enable(args, &unit)?;
+    enable(args, root, &unit)?;
     report(args, &gpus, &place);
     for unit in systemd::services_that_start(root, CONTROL) {
         complain(&format!(
@@ -115,6 +121,19 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
 /// A path of the host as it is reached from here.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Refuses a path of an image whose links lead out of it, since they are the image's own.
+fn stays_inside(root: &Path, path: &Path) -> Result<(), String> {
+    let is_image = root != Path::new("/");
+    let leads_out =
+        |there: &&Path| there.canonicalize().map_or(there.is_symlink(), |real| !real.starts_with(root));
+    let mut below = path.ancestors().take_while(|there| is_image && *there != root);
+    let Some(link) = below.find(leads_out) else { return Ok(()) };
+    let (link, root) = (link.display(), root.display());
+    Err(format!(
+        "{link} leads out of {root}, so nothing was written: make it a directory, or a relative link"
+    ))
 }
 
 /// A path as it stands in a unit; one that systemd would read as something else is refused.
@@ -284,14 +303,17 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(refused)?;
     let new = path.with_extension("new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(refused)
+    // One that was left there may be a link that leads elsewhere.
+    let _ = fs::remove_file(&new);
+    let written = File::create_new(&new).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.and_then(|()| fs::rename(&new, path)).map_err(refused)
 }
 
 /// Enables the service, and starts it on a running host.
-fn enable(args: &BootstrapArgs, unit: &Path) -> Result<(), String> {
-    if let Some(root) = &args.root {
+fn enable(args: &BootstrapArgs, root: &Path, unit: &Path) -> Result<(), String> {
+    if args.root.is_some() {
         // As `systemctl enable` does it; an image may be made on a machine without systemd.
-        let wanted = root.join(UNITS[0]).join("multi-user.target.wants");
+        let wanted = root.join(WANTS);
         let link = wanted.join(SERVICE);
         let target = Path::new("/").join(unit.strip_prefix(root).unwrap_or(unit));
         let linked = fs::create_dir_all(&wanted).and_then(|()| match fs::symlink_metadata(&link) {

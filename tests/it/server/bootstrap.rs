@@ -1,6 +1,7 @@
 //! `mps-manager bootstrap`: what it writes is what a manager applies.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::harness::{InProcess, stderr_of};
@@ -132,4 +133,62 @@ fn cloud_init_example_bootstraps() {
     words.extend(["--gpus", "0", "--root", &image]);
     let made = host.cli(&words);
     assert!(made.status.success(), "{}", stderr_of(&made));
+}
+
+#[test]
+fn links_out_of_an_image_are_refused() {
+    let host = InProcess::stopped();
+    let outside = host.dir().join("outside");
+    let absolute = outside.display().to_string();
+    for (number, (link, target)) in [
+        ("etc/systemd", absolute.as_str()),
+        ("etc/mps-manager", &absolute),
+        ("etc/systemd/system/mps-manager.service.d", &absolute),
+        ("etc/systemd/system/multi-user.target.wants", &absolute),
+        ("etc/mps-manager", "../../outside"),
+        ("etc/systemd", "/nowhere/at/all"),
+        ("etc", &absolute),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let root = host.dir().join(format!("image{number}"));
+        fs::create_dir_all(&outside).expect("made");
+        install(&root, "usr/bin/mps-manager");
+        let place = root.join(link);
+        fs::create_dir_all(place.parent().expect("a directory")).expect("made");
+        symlink(target, &place).expect("a link");
+        let image = root.display().to_string();
+        let refused = host.cli(&["bootstrap", "--concurrency", "2", "--gpus", "0", "--root", &image]);
+        assert_eq!(refused.status.code(), Some(2), "{link}: {}", stderr_of(&refused));
+        assert!(
+            stderr_of(&refused).contains(&format!("{} leads out of {image}", place.display())),
+            "{}",
+            stderr_of(&refused)
+        );
+        assert_eq!(fs::read_dir(&outside).expect("there").count(), 0, "{link} -> {target}");
+        assert!(!root.join("etc/mps-manager/host.yaml").exists(), "something was written");
+    }
+}
+
+#[test]
+fn links_inside_an_image_are_followed() {
+    let host = InProcess::stopped();
+    let (root, outside) = (host.dir().join("image"), host.dir().join("outside"));
+    install(&root, "usr/bin/mps-manager");
+    fs::create_dir_all(root.join("srv/mps")).expect("made");
+    fs::create_dir_all(root.join("etc")).expect("made");
+    symlink("../srv/mps", root.join("etc/mps-manager")).expect("a link");
+    // What an earlier attempt left is no way out either.
+    symlink(&outside, root.join("srv/mps/host.new")).expect("a link");
+    // The image may be named by a link of the host.
+    let name = host.dir().join("name");
+    symlink(&root, &name).expect("a link");
+    let image = name.display().to_string();
+    let made = host.cli(&["bootstrap", "--concurrency", "2", "--gpus", "0", "--root", &image]);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    assert!(text(&root.join("srv/mps/host.yaml")).contains("gpu0"));
+    let wanted = root.join("etc/systemd/system/multi-user.target.wants/mps-manager.service");
+    assert_eq!(fs::read_link(wanted).expect("enabled"), Path::new("/etc/systemd/system/mps-manager.service"));
+    assert!(!outside.exists(), "a link was followed out of the image");
 }
