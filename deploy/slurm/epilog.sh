@@ -1,7 +1,7 @@
 #!/bin/sh
 # Slurm's Epilog: deletes the tenant of a job that has ended. It always exits 0, since Slurm drains the node of an Epilog that fails:
 # a tenant that cannot be deleted now is left to a later epilog, and at the latest to its TTL. Without a job, as
-# mps-manager-slurm.service runs it after a reboot and from time to time, it deletes what was left alone.
+# mps-manager-slurm.service runs it after a reboot and from time to time, it deletes what was left alone, as by an epilog that was killed.
 set -u
 umask 077
 PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}
@@ -73,6 +73,33 @@ finish() {
     ) 9<"$leftover/$1"
 }
 
+# Leaves over the runs of records whose tenant the manager had and has no more: their jobs are over, and no epilog came or it was killed.
+# A Prolog that has not ended has no env yet; one that ended without is old. A job that Slurm still runs keeps its record.
+set_over_aside() {
+    candidates=''
+    for file in "$records"/*/tenant; do
+        directory=${file%/*}
+        case ${directory##*/} in
+        *[!0-9]*) continue ;;
+        esac
+        [ -s "$file" ] && [ -s "$directory/run" ] && read -r tenant <"$file" && read -r run <"$directory/run" || continue
+        [ -e "$directory/env" ] || [ -n "$(find "$file" -mmin +5)" ] || continue
+        candidates="$candidates $directory:$run:$tenant"
+    done
+    [ -n "$candidates" ] || return 0
+    # Only now: a tenant that was made before its record was read is in this list.
+    listed=$(names) || return 0
+    for candidate in $candidates; do
+        directory=${candidate%%:*} tenant=${candidate##*:} run=${candidate#*:}
+        run=${run%:*}
+        printf '%s\n' "$listed" | grep -qxF -- "$tenant" && continue
+        pgrep -f "^slurmstepd: \\[${directory##*/}\\." >/dev/null 2>&1 && continue
+        contains "$directory/run" "$run" && mv -- "$directory/tenant" "$leftover/$run" 2>/dev/null || continue
+        rm -rf -- "$directory"
+        say "job ${directory##*/} is over, since the manager has its tenant $tenant no more"
+    done
+}
+
 # Gives back partitions of runs of which nothing else is left, as those of a Prolog that was killed.
 give_back() {
     (
@@ -142,6 +169,7 @@ fi
 # left over: what was lost, mps-manager-slurm.timer finds.
 set -- "$leftover"/*
 [ -z "$job" ] || [ -n "$had_record" ] || [ -e "$1" ] || exit 0
+set_over_aside
 give_back
 tenants=$(names) || exit 0
 find_lost "$tenants"

@@ -15,7 +15,7 @@ driver=${MPS_MANAGER_DRIVER_DIR:-/proc/driver/nvidia}
 # A job that was requeued so often is held, for a person to look at.
 max_restarts=5
 # How many seconds a manager may be away, as for an upgrade. All that can be waited for here is less than the 240 seconds of
-# docs/integrate/slurm.md: 45 for squeue, 20 for an epilog, 75 for a partition, 75 for the manager, 20 for scontrol.
+# docs/integrate/slurm.md: 45 for squeue, 20 for an epilog, 75 for a partition and 4 for an epilog before that, 75 for the manager, 20 for scontrol.
 patience=45
 
 job=${SLURM_JOB_ID:-}
@@ -188,6 +188,8 @@ take_partition() {
             fi
             rm -f -- "$taken/$tenant"
         done
+        # A partition may be that of a job whose epilog was killed.
+        [ "$_attempt" != 1 ] || SLURM_JOB_ID='' timeout 4 "${0%/*}/epilog.sh"
         sleep 1
     done
     refuse "no partition of GPU $gpus that it may have is free ($partitions)"

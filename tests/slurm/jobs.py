@@ -384,6 +384,22 @@ def partitions(cluster, host, is_long):
     others = set(held) - {kept}
     left = others & (set(tenants(host)) | {path.name for path in taken.iterdir()})
     assert not left, f"epilogs did not give back {left}"
+    # As a job leaves it whose epilog was killed, once its tenant has expired; and one whose Prolog is still at it.
+    over, begun = sorted(names - set(held))[:2]
+    for job, partition, has_env in [(999997, over, True), (999996, begun, False)]:
+        record = cluster.records / str(job)
+        record.mkdir()
+        run = f"slurm_{job}_20200101000000_0\n"
+        files = {record / "run": run, record / "tenant": f"{partition}\n", taken / partition: run}
+        for path, text in {**files, **({record / "env": ""} if has_env else {})}.items():
+            path.write_text(text)
+    cluster.clean_up()
+    left = [(cluster.records / "999997").exists(), (taken / over).exists(), (cluster.records / "999996").exists(), (taken / begun).exists()]
+    assert left == [False, False, True, True], f"a job that is over, and one that begins: {left}"
+    for path in (cluster.records / "999996").iterdir():
+        os.utime(path, (0, 0))
+    cluster.clean_up()
+    assert not (cluster.records / "999996").exists() and not (taken / begun).exists(), "what a Prolog left that was killed"
     # As a Prolog leaves it that is killed once it has taken a partition.
     (taken / min(others)).write_text("slurm_999998_20200101000000_0\n")
     eventually("what jobs lost is deleted, and nothing else", lambda: cluster.clean_up() or set(tenants(host)) == {"mine"})
