@@ -80,7 +80,7 @@ fn for_a_person(
     text
 }
 
-/// The first line is `mps-manager serves … on URL …`.
+/// The first line is `mps-manager serves … on URL …`. Others read what is in a journal, so that of a real host has no login link.
 fn for_a_script(config: &Config, listening: &HostListening, login: Option<&Secret>, waiting: bool) -> String {
     let waiting = if waiting { format!("Waiting {WAITING}\n") } else { String::new() };
     format!(
@@ -89,6 +89,22 @@ fn for_a_script(config: &Config, listening: &HostListening, login: Option<&Secre
         url(listening),
         config.socket().display(),
         config.state_dir.join("admin.token").display(),
-        console(listening, login)
+        console(listening, login.filter(|_| config.sim.is_some()))
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journal_of_real_host_has_no_login() {
+        let listening = HostListening { address: "127.0.0.1:1".into(), tls: None, insecure: false };
+        let link = Secret::shown("http://127.0.0.1:1/login?code=7");
+        let printed = |config: &Config| for_a_script(config, &listening, Some(&link), false);
+        let real = printed(&Config::default());
+        assert!(real.contains("(mps-manager login-url to log in)") && !real.contains("code="), "{real}");
+        let simulated = printed(&Config { sim: Some("h200x2".into()), ..Config::default() });
+        assert!(simulated.contains("/login?code=7 "), "{simulated}");
+    }
 }
