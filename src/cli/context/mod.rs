@@ -17,7 +17,7 @@ use crate::domain::ContextName;
 /// Commands on saved contexts.
 #[derive(Debug, Subcommand)]
 pub(super) enum ContextCommand {
-    /// Save how to reach a server, and use it from now on
+    /// Save how to reach a server; the first one is used from now on
     #[command(after_help = "Examples:
   mps-manager context add lab --url https://gpu7:8640 --ca-file lab.pem --token-file ~/.config/lab.token
   MPS_MANAGER_TOKEN=mpsm_… mps-manager context add prod --url https://gpu1:8640 --save-token
@@ -122,11 +122,14 @@ pub(super) fn run(command: ContextCommand) -> Result<ExitCode, String> {
                 Client::over_url(url, token, context.ca_file.as_deref())
                     .map_err(|error| error.to_string())?;
             }
+            let first = saved.contexts.is_empty().then(|| name.clone());
+            saved.current = saved.current.or(first);
             let is_replaced = saved.contexts.insert(name.clone(), context).is_some();
-            saved.current = Some(name.clone());
             saved.write()?;
             let words = if is_replaced { "replaced" } else { "saved" };
-            line!("context {name} was {words} in {} and is in use", shown_path());
+            let used = saved.current.as_deref().unwrap_or("none");
+            let how = "`mps-manager context use NAME` switches";
+            line!("context {name} was {words} in {}; {used} is in use ({how})", shown_path());
         }
         ContextCommand::Use { name } => {
             saved.find(Some(&name))?;

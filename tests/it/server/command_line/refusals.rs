@@ -165,7 +165,12 @@ fn contexts_name_servers() {
     let who = run(&["whoami"]);
     assert!(stdout_of(&who).contains("(from 127.0.0.1)"), "{}{}", stdout_of(&who), stderr_of(&who));
     let socket = host.runtime("").display().to_string();
-    run(&["context", "add", "here", "--runtime-dir", &socket]);
+    assert!(stdout_of(&added).contains("; lab is in use"), "{}", stdout_of(&added));
+    let second = run(&["context", "add", "here", "--runtime-dir", &socket]);
+    let advice = "lab is in use (`mps-manager context use NAME` switches)";
+    assert!(stdout_of(&second).contains(advice), "{}", stdout_of(&second));
+    assert!(stdout_of(&run(&["whoami"])).contains("(from 127.0.0.1)"), "nothing was switched");
+    run(&["context", "use", "here"]);
     assert!(stdout_of(&run(&["whoami"])).contains("(from socket)"));
     assert!(stdout_of(&run(&["whoami", "--context", "lab"])).contains("(from 127.0.0.1)"));
     assert!(stdout_of(&run(&["context", "list"])).contains("*        here"));
