@@ -6,11 +6,17 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal or a page does something else with this character than to show it.
+/// Returns true for a character with which a terminal or a page does something else than to show it.
 pub fn is_control(one: char) -> bool {
-    // Beside the control characters: what ends a line elsewhere, and what turns the direction of the text.
+    // Beside the control characters: what ends a line elsewhere, what turns the direction of the text, and what is not seen at all.
     one.is_control()
-        || matches!(one, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(one, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Returns true for one line of a caller's text that may be stored and shown: at most so many characters, and each of them seen.
+pub fn is_shown(text: &str, most: usize) -> bool {
+    text.chars().count() <= most && !text.chars().any(is_control)
 }
 
 fn spelled(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -20,8 +26,10 @@ fn spelled(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut spelled = String::with_capacity(text.len() + 16);
     for one in text.chars() {
         if is_control(one) && !is_kept(one) {
-            // As JSON spells it, so that JSON stays JSON. All of these have four digits at most.
-            let _ = write!(spelled, "\\u{:04x}", u32::from(one));
+            // As JSON spells it, so that JSON stays JSON.
+            for unit in one.encode_utf16(&mut [0; 2]) {
+                let _ = write!(spelled, "\\u{unit:04x}");
+            }
         } else {
             spelled.push(one);
         }
@@ -74,6 +82,35 @@ mod tests {
         assert!(printable_lines(HOSTILE).ends_with("RED\\u000d\nforged\trow\\u009b1m\\u202ex\\u007f"));
         assert!(printable_log_line("a\u{1b}[0m\nb").ends_with("a\u{1b}[0m\\u000ab"));
         assert!(matches!(printable("größe 8 GiB – ok"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn invisible_characters_are_not_shown() {
+        for hostile in [
+            "\u{1b}",
+            "\n",
+            "\u{202e}",
+            "\u{2066}",
+            "\u{61c}",
+            "\u{200b}",
+            "\u{200d}",
+            "\u{2060}",
+            "\u{feff}",
+            "\u{ad}",
+            "\u{e0041}",
+        ] {
+            let text = format!("a{hostile}b");
+            assert!(!is_shown(&text, 253), "{hostile:?}");
+            let json = format!("\"{}\"", printable(&text));
+            assert!(
+                json.is_ascii() && serde_json::from_str::<String>(&json).is_ok_and(|read| read == text),
+                "{json}"
+            );
+        }
+        for plain in ["", "größe 8 GiB – ok", "東京", "שלום", "a\u{301}", "🚀"] {
+            assert!(is_shown(plain, 253), "{plain}");
+        }
+        assert!(is_shown("東京", 2) && !is_shown("東京駅", 2));
     }
 
     #[test]

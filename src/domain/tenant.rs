@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::daemon::DaemonSpec;
 use super::gpu::{Gpu, GpuRef};
 use super::occupancy::MAX_CLIENTS;
-use super::printable::is_control;
+use super::printable::is_shown;
 use super::provisioning::{ProvisioningStatus, TenantWeight};
 use super::verification::Verification;
 use super::{
@@ -124,7 +124,9 @@ const MAX_LABEL_LEN: usize = 253;
 fn labels() -> utoipa::openapi::schema::Object {
     use utoipa::openapi::schema::{ObjectBuilder, Type};
     let text = |fewest: &str| {
-        let pattern = format!("^[^\\x00-\\x1f\\x7f-\\x9f]{{{fewest},{MAX_LABEL_LEN}}}$");
+        let pattern = format!(
+            "^[^\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]{{{fewest},{MAX_LABEL_LEN}}}$"
+        );
         ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern))
     };
     ObjectBuilder::new()
@@ -246,16 +248,14 @@ impl TenantSpec {
         if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&self.gpus)) {
             return Err(("device_memory_limit", unseen_limit(unseen.as_str())));
         }
-        let too_long = |text: &str| {
-            text.is_empty() || text.chars().count() > MAX_LABEL_LEN || text.chars().any(is_control)
+        let is_label = |key: &str, value| {
+            !key.is_empty() && is_shown(key, MAX_LABEL_LEN) && is_shown(value, MAX_LABEL_LEN)
         };
-        if self.labels.len() > MAX_LABELS
-            || self.labels.iter().any(|(key, value)| too_long(key) || (!value.is_empty() && too_long(value)))
-        {
+        if self.labels.len() > MAX_LABELS || !self.labels.iter().all(|(key, value)| is_label(key, value)) {
             return Err((
                 "labels",
                 InvalidValue(format!(
-                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} characters, without control characters and what turns the direction of the text"
+                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} characters, without control characters and invisible ones"
                 )),
             ));
         }

@@ -12,6 +12,7 @@ use super::format::DocumentKind;
 use super::status::PartitionStatus;
 use super::{Enforcement, Invalid, Layout, LayoutStep, check_note};
 use crate::count::counted;
+use crate::printable::is_shown;
 use crate::{
     DaemonName, InvalidValue, LONGEST_WORDS, LayoutName, PartitionId, PartitionName, ThreadPercentage,
 };
@@ -51,7 +52,7 @@ pub struct DocumentLayout {
     /// The product name of its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
-        pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f])?$",
+        pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]([^\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb])?$",
         example = "NVIDIA H200"
     )]
     pub sku: Option<String>,
@@ -277,7 +278,12 @@ fn check_recorded(entry: &DocumentLayout, recorded: &Recorded) -> Result<(), (&'
             LayoutStep::Remove(_) => None,
         })
         .collect();
+    let (of, from) = (&recorded.fingerprint, &recorded.provenance);
+    let texts = [&of.sku, &of.driver_version, &from.host, &from.author, &from.manager_version];
     match entry.enforcement {
+        _ if !texts.into_iter().all(|text| is_shown(text, 253)) => {
+            Err(("provenance", "a text is too long, or has control characters or invisible ones".into()))
+        }
         Enforcement::Static if recorded.ids.len() != entry.steps.len() => Err((
             "ids",
             format!(

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::gpu::{Gpu, full_name};
+use super::printable::is_shown;
 use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
 
 /// Which GPU of a host: its index among the host's GPUs of the layout's SKU, in PCI order.
@@ -75,7 +76,7 @@ pub struct Layout {
     /// The product name of its GPUs, as `NVIDIA H200`; left out, that of the daemon's first GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
-        pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f])?$",
+        pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]([^\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb])?$",
         example = "NVIDIA H200"
     )]
     pub sku: Option<String>,
@@ -448,21 +449,16 @@ pub fn map_roles(
 
 /// Refuses a note that is too long or no text for people.
 pub fn check_note(note: Option<&str>) -> Result<(), InvalidValue> {
-    let good =
-        |note: &str| note.chars().count() <= MAX_NOTE && note.chars().all(|c| c == '\n' || !c.is_control());
-    if note.is_none_or(good) {
+    if note.is_none_or(|note| is_shown(&note.replace('\n', " "), MAX_NOTE)) {
         return Ok(());
     }
     Err(InvalidValue(format!(
-        "the note has control characters or more than {MAX_NOTE} characters: give a short text"
+        "the note has control characters, invisible ones, or more than {MAX_NOTE} characters: give a short text"
     )))
 }
 
 fn is_product_name(text: &str) -> bool {
-    !text.is_empty()
-        && text.chars().count() <= MAX_SKU
-        && text.trim() == text
-        && !text.chars().any(char::is_control)
+    !text.is_empty() && text.trim() == text && is_shown(text, MAX_SKU)
 }
 
 fn unmapped(role: Role) -> InvalidValue {

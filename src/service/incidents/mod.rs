@@ -24,6 +24,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::redact_incident;
 use crate::service::events::{NEVER, first_visible};
 use crate::service::idempotency::once;
+use crate::service::layouts::check_note;
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError, WriteOptions, transaction_end};
 use crate::store;
@@ -313,7 +314,7 @@ fn checked_note(note: Option<String>) -> Result<Option<String>, ServiceError> {
             "/note",
             format!("the note has {length} characters: give at most {LONGEST_NOTE}"),
         )),
-        _ => Ok(note),
+        _ => check_note(note.as_deref()).map(|()| note),
     }
 }
 

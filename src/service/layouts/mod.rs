@@ -212,8 +212,8 @@ async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<Layout
     Ok(LayoutView { newest, daemons })
 }
 
-/// Refuses a note that is too long or has control characters.
-fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
+/// Refuses a note that is too long or has control characters or invisible ones.
+pub(super) fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
     layout::check_note(note).map_err(|error| ServiceError::field("/note", error.to_string()))
 }
 

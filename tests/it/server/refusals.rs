@@ -120,6 +120,34 @@ fn a_wrong_field_is_named_by_its_pointer() {
     assert_unchanged(&host, &before);
 }
 
+/// Text that is stored and shown holds nothing that is not seen, and nothing that turns its direction.
+#[test]
+fn invisible_text_is_refused_everywhere() {
+    let host = InProcess::stopped();
+    let steps = json!([{"add": {"partition": "a", "gpu": 0, "chunks": 1}}]);
+    for hostile in ["\u{202e}", "\u{2067}", "\u{200b}", "\u{2060}", "\u{feff}", "\u{e0041}", "\u{1b}"] {
+        let text = format!("a{hostile}b");
+        let layout = |sku: &str, note: &str| json!({"layout": {"sku": sku, "steps": steps}, "note": note});
+        let file = |note: &str| json!({"version": "v1", "layouts": {"l": {"note": note, "steps": steps}}});
+        for (answer, pointer) in [
+            (host.api().tenant("t", &json!({"daemon": "gpu0", "labels": {"a": text}})), "/labels"),
+            (host.api().tenant("t", &json!({"daemon": "gpu0", "labels": {text.as_str(): "a"}})), "/labels"),
+            (host.api().put("/api/v1/layouts/l", &layout(&text, "a")), "/layout/sku"),
+            (host.api().put("/api/v1/layouts/l", &layout("NVIDIA H200", &text)), "/note"),
+            (host.api().post("/api/v1/layouts/import", &file(&text)), "/layouts/l/note"),
+            (host.api().put("/api/v1/host/spec", &file(&text)), "/layouts/l/note"),
+            (host.api().post("/api/v1/incidents/1/acknowledge", &json!({"note": text})), "/note"),
+            (host.api().post("/api/v1/tokens", &json!({"name": text, "grant": "viewer"})), "/name"),
+        ] {
+            assert_eq!(answer.status, 422, "{hostile:?} at {pointer}: {}", answer.text);
+            assert_eq!(named(&answer).0, pointer, "{hostile:?}: {}", answer.text);
+        }
+    }
+    let plain = json!({"layout": {"sku": "NVIDIA H200", "steps": steps}, "note": "für 東京\nשלום"});
+    let made = host.api().put("/api/v1/layouts/l", &plain);
+    assert_eq!(made.status, 201, "{}", made.text);
+}
+
 #[test]
 fn a_name_that_is_not_allowed_is_refused() {
     let host = InProcess::ready();
