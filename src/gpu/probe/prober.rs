@@ -32,6 +32,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// How much longer than its deadline the watching process may take to say so.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// For how long a process is known as a probe: it may be admitted late, and others may have its number after it.
+const OWN_FOR: Duration = Duration::from_secs(660);
+
 /// Names the directory of a daemon's sockets to its clients.
 pub(super) const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
@@ -55,6 +58,7 @@ pub struct Prober {
     base: Vec<(OsString, OsString)>,
     places: Semaphore,
     left: Mutex<Vec<WaitingProbe>>,
+    own: Mutex<BTreeMap<u32, Instant>>,
 }
 
 /// A process that was left waiting at a daemon.
@@ -77,7 +81,7 @@ impl Prober {
         // Where the driver's libraries are is the host's affair, and a limit of nobody.
         let libraries = std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH".into(), path));
         let base = libraries.into_iter().chain(extra_env.iter().cloned()).collect();
-        Self { program, base, places: Semaphore::new(AT_ONCE), left: Mutex::default() }
+        Self { program, base, places: Semaphore::new(AT_ONCE), left: Mutex::default(), own: Mutex::default() }
     }
 
     /// Runs one verification; gives what the client saw, or why there is nothing.
@@ -97,7 +101,8 @@ impl Prober {
                 ),
             ));
         };
-        let report = run(self.command(request, timeout), timeout + GRACE).await;
+        let report = self.run(self.command(request, timeout), timeout + GRACE).await;
+        self.note_own(report.pid);
         if let Some(failure) = &report.error
             && failure.is_timeout()
         {
@@ -120,6 +125,18 @@ impl Prober {
         command
     }
 
+    /// Returns whether a process is a probe of this host, or was one a short time ago.
+    pub fn is_own(&self, pid: u32) -> bool {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.get(&pid).is_some_and(|since| since.elapsed() < OWN_FOR)
+    }
+
+    fn note_own(&self, pid: Option<u32>) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.retain(|_, since| since.elapsed() < OWN_FOR);
+        own.extend(pid.map(|pid| (pid, Instant::now())));
+    }
+
     /// The process that an earlier probe of the same user left waiting at the same daemon, if it waits still.
     fn still_waiting(&self, request: &ProbeRequest) -> Option<u32> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,32 +154,33 @@ impl Prober {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.push(WaitingProbe { id, pipe_directory, uid: request.uid });
     }
-}
 
-/// Runs the watching process to its end, or leaves it when it does not come to one.
-async fn run(mut command: Command, timeout: Duration) -> Report {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
-    let until = Instant::now() + timeout;
-    let child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            return Report::failed(Failure::own(
-                ProbeFailure::NotStarted,
-                format!("the probe did not start: {error}"),
-            ));
-        }
-    };
-    match tokio::time::timeout_at(until, child.wait_with_output()).await {
-        Ok(Ok(output)) => answer(&output.stdout)
-            .unwrap_or_else(|| Report::failed(crash(&ending(output.status), &output.stderr))),
-        Ok(Err(error)) => Report::failed(Failure::own(
-            ProbeFailure::Crashed,
-            format!("the probe's answer cannot be read: {error}"),
-        )),
-        Err(_) => {
-            let seconds = timeout.as_secs();
-            let message = format!("the process that watches the probe sent nothing for {seconds} s");
-            Report::failed(Failure::own(ProbeFailure::Timeout, message))
+    /// Runs the watching process to its end, or leaves it when it does not come to one.
+    async fn run(&self, mut command: Command, timeout: Duration) -> Report {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
+        let until = Instant::now() + timeout;
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                return Report::failed(Failure::own(
+                    ProbeFailure::NotStarted,
+                    format!("the probe did not start: {error}"),
+                ));
+            }
+        };
+        self.note_own(child.id());
+        match tokio::time::timeout_at(until, child.wait_with_output()).await {
+            Ok(Ok(output)) => answer(&output.stdout)
+                .unwrap_or_else(|| Report::failed(crash(&ending(output.status), &output.stderr))),
+            Ok(Err(error)) => Report::failed(Failure::own(
+                ProbeFailure::Crashed,
+                format!("the probe's answer cannot be read: {error}"),
+            )),
+            Err(_) => {
+                let seconds = timeout.as_secs();
+                let message = format!("the process that watches the probe sent nothing for {seconds} s");
+                Report::failed(Failure::own(ProbeFailure::Timeout, message))
+            }
         }
     }
 }

@@ -59,6 +59,13 @@ impl Driver {
             polled,
         };
         let mut observations = self.event_detector.detect(&seen, self.logs.server_log_events());
+        // The manager's own verifications are no clients of anybody: they have events of their own.
+        let prober = &self.context.prober;
+        observations.retain(|observation| match observation {
+            Observation::ClientArrived(client) => !client.ancestors.iter().any(|one| prober.is_own(one.pid)),
+            Observation::UnobservedClient(visit) => !prober.is_own(visit.pid),
+            _ => true,
+        });
         self.add_kernel_report(desired, &mut observations);
         self.add_read_position(&mut observations);
         // Before its readiness is published.

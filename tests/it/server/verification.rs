@@ -263,9 +263,16 @@ fn only_operators_and_own_tenant_may_verify() {
     assert_eq!(verify_as(&caller("o", "operator"), "demo")["outcome"], "verified");
     let reported = own.get("/api/v1/events?type=tenant.verified").ok();
     assert!(
-        reported["items"][0]["message"].as_str().unwrap().contains("tenant demo was verified"),
+        reported["items"][0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("verification of tenant demo: a CUDA client saw"),
         "{reported}"
     );
+    // Its client is nobody's: no event of another client is written.
+    host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
+    let strangers = host.api().get("/api/v1/events?type=client.connected,client.left").ok();
+    assert_eq!(strangers["items"], json!([]), "{strangers}");
     // Why a daemon is not ready may name others.
     let pid = host.daemon_pid("gpu0");
     signal(pid, Signal::STOP);
