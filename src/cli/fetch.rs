@@ -132,8 +132,10 @@ impl GpuNames {
 
     /// A GPU in words: `GPU 0`, or its UUID where the index is not known.
     pub(super) fn name(&self, uuid: &GpuUuid) -> String {
-        let index = self.find(uuid).and_then(|gpu| gpu.index);
-        index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index}"))
+        let gpu = self.find(uuid);
+        let missing = if gpu.is_some_and(|gpu| !gpu.present) { " (missing)" } else { "" };
+        gpu.and_then(|gpu| gpu.index)
+            .map_or_else(|| uuid.to_string(), |index| format!("GPU {index}{missing}"))
     }
 
     /// The same with its UUID: `GPU 0 (GPU-514466a0-…)`.

@@ -58,7 +58,7 @@ pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
     noun: "GPUs",
     name: |gpu| gpu.uuid.to_string(),
     columns: &[
-        ListColumn::new("GPU", |gpu| TableCell::optional(gpu.index)),
+        ListColumn::new("GPU", |gpu| TableCell::optional(index_or_address(gpu))),
         ListColumn::ranked(5, ListColumn::cut("NAME", |gpu| TableCell::optional(gpu.name.as_deref()))),
         ListColumn::ranked(4, ListColumn::new("SMS", |gpu| TableCell::optional(gpu.sms))),
         ListColumn::ranked(2, ListColumn::new("MEMORY", |gpu| memory(gpu).into())),
@@ -73,6 +73,11 @@ pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
         ListColumn::wide("UUID", |gpu| gpu.uuid.to_string().into()),
     ],
 };
+
+/// The index of a GPU, or the PCI address of a missing one whose index another GPU has now.
+fn index_or_address(gpu: &GpuView) -> Option<String> {
+    gpu.index.map(|index| index.to_string()).or(gpu.pci_bus_id.clone())
+}
 
 /// Memory in use, of how much.
 pub(super) fn memory(gpu: &GpuView) -> String {
@@ -115,7 +120,7 @@ async fn get(call: &CallArgs, gpu: &str) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
     let gpu: GpuView = client.get(&format!("{GPUS}/{}", encoded(gpu))).await?;
     let mut details = DetailsTable::default()
-        .row("GPU", TableCell::optional(gpu.index))
+        .row("GPU", TableCell::optional(index_or_address(&gpu)))
         .row("UUID", gpu.uuid.to_string())
         .row("Name", TableCell::optional(gpu.name.as_deref()))
         .row("State", TableCell::state(state(&gpu)))

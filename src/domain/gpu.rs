@@ -120,16 +120,13 @@ impl utoipa::ToSchema for GpuRef {
 }
 
 impl GpuRef {
-    /// Finds the one GPU that is meant; one that is gone has no index any more.
+    /// Finds the one GPU that is meant; one that is missing by its last index, unless the driver gives that to another.
     pub fn resolve<'g>(&self, known: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
         let text = self.0.as_str();
         let listed = || {
             let name = |gpu: &Gpu| {
-                if gpu.present {
-                    format!("{} {}", gpu.index, gpu.uuid)
-                } else {
-                    format!("{} (missing)", gpu.uuid)
-                }
+                let index = shown_index(gpu, known).map(|index| format!("{index} ")).unwrap_or_default();
+                format!("{index}{}{}", gpu.uuid, if gpu.present { "" } else { " (missing)" })
             };
             let all: Vec<String> = known.iter().map(name).collect();
             format!("the GPUs of this host are {}", all.join(", "))
@@ -138,7 +135,7 @@ impl GpuRef {
         if let Ok(index) = text.parse::<u32>() {
             return known
                 .iter()
-                .find(|gpu| gpu.present && gpu.index == index)
+                .find(|gpu| shown_index(gpu, known) == Some(index))
                 .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", listed())));
         }
         let lower = text.to_ascii_lowercase();
@@ -343,10 +340,24 @@ pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -
     present
 }
 
-/// A GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone where the driver does not list it.
+/// Returns the index by which a GPU is called: that of the driver, or its last one while it is missing. Where the driver has given that
+/// to another GPU since, a missing one has none: its PCI address is what says where the board is.
+pub fn shown_index(gpu: &Gpu, known: &[Gpu]) -> Option<u32> {
+    let is_taken = |other: &Gpu| other.uuid != gpu.uuid && other.index == gpu.index;
+    (gpu.present || !known.iter().any(is_taken)).then_some(gpu.index)
+}
+
+/// Returns a GPU as the one who pulls its board looks for it: `GPU 2 (PCI 00000000:1A:00.0)`.
+pub fn board_name(gpu: &Gpu, known: &[Gpu]) -> String {
+    let index = shown_index(gpu, known).map_or_else(|| "a GPU".to_owned(), |index| format!("GPU {index}"));
+    format!("{index} (PCI {})", gpu.pci_bus_id.as_deref().unwrap_or("not reported"))
+}
+
+/// A GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone where it has no index.
 pub fn full_name(uuid: &GpuUuid, known: &[Gpu]) -> String {
-    let known = known.iter().find(|known| known.uuid == *uuid && known.present);
-    known.map_or_else(|| uuid.to_string(), |known| format!("GPU {} ({uuid})", known.index))
+    let gpu = known.iter().find(|known| known.uuid == *uuid);
+    let index = gpu.and_then(|gpu| shown_index(gpu, known));
+    index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
 }
 
 /// A version as CUDA counts it (13010) in words (`13.1`).
@@ -419,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_gpu_is_known_by_uuid_only() {
+    fn missing_gpu_keeps_index_unless_taken() {
         use crate::testing::h200;
         let (here, gone) = (h200(0), h200(1));
         let held = BTreeMap::from([
@@ -435,9 +446,24 @@ mod tests {
         assert_eq!((all[1].sms, all[1].memory_total), (gone.sms, gone.memory_total));
         assert_eq!(GpuRef(gone.uuid.to_string()).resolve(&all).map(|gpu| gpu.present), Ok(false));
         assert_eq!(full_name(&here.uuid, &all), format!("GPU 0 ({})", here.uuid));
-        assert_eq!(full_name(&gone.uuid, &all), gone.uuid.to_string());
-        let refused = GpuRef("1".into()).resolve(&all).expect_err("no index").to_string();
-        assert!(refused.contains(&format!("{} (missing)", gone.uuid)), "{refused}");
+        assert_eq!(full_name(&gone.uuid, &all), format!("GPU 1 ({})", gone.uuid));
+        let resolve = |name: &str, all: &[Gpu]| {
+            GpuRef(name.into()).resolve(all).map(|gpu| gpu.uuid.clone()).map_err(|error| error.to_string())
+        };
+        assert_eq!(resolve("1", &all), Ok(gone.uuid.clone()));
+        assert_eq!(board_name(&all[1], &all), "GPU 1 (PCI 00000000:07:00.0)");
+        let refused = resolve("7", &all).expect_err("no such index");
+        assert!(refused.contains(&format!("1 {} (missing)", gone.uuid)), "{refused}");
+        // The driver gave its index to another since.
+        let moved = Gpu { index: 1, ..h200(2) };
+        let taken = [here, moved.clone(), all[1].clone()];
+        assert_eq!(resolve("1", &taken), Ok(moved.uuid));
+        assert_eq!(resolve("07:00.0", &taken), Ok(gone.uuid));
+        assert_eq!(board_name(&taken[2], &taken), "a GPU (PCI 00000000:07:00.0)");
+        // Of two that went with the same one after another neither has it.
+        let second = Gpu { present: false, ..taken[1].clone() };
+        let both = [taken[0].clone(), second, taken[2].clone()];
+        assert!(resolve("1", &both).is_err());
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl NvmlInventory {
         }
     }
 
-    /// Describes the GPU at NVML's `position`; its index in our list is given once all are sorted.
+    /// Describes the GPU at NVML's `position`, which is in PCI order: one that it cannot describe leaves the others theirs.
     fn describe(&self, position: u32) -> Result<(PciAddress, Gpu), InventoryError> {
         let device =
             self.nvml.device_by_index(position).map_err(refused("nvmlDeviceGetHandleByIndex", None))?;
@@ -59,7 +59,7 @@ impl NvmlInventory {
         let address =
             pci.as_ref().map_or((u32::MAX, u32::MAX, position), |pci| (pci.domain, pci.bus, pci.device));
         let gpu = Gpu {
-            index: 0,
+            index: position,
             pci_bus_id: pci.map(|pci| pci.bus_id),
             name: name.unwrap_or_else(|| UNNAMED.to_owned()),
             sms: sm_count(&device),
@@ -184,10 +184,11 @@ fn device_file(minor: u32) -> PathBuf {
     format!("/dev/nvidia{minor}").into()
 }
 
-/// Sorts GPUs by PCI address and numbers them.
+/// Sorts GPUs by PCI address, which gives the lowest index to the first one.
 fn in_pci_order(mut found: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
+    let indices: BTreeSet<u32> = found.iter().map(|(_, gpu)| gpu.index).collect();
     found.sort_by_key(|(address, _)| *address);
-    (0..).zip(found).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
+    indices.into_iter().zip(found).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
 }
 
 /// Reads one of NVML's process lists; `None` where it has no such list of this GPU. It fails when a process starts between its count and its reading.
@@ -343,9 +344,9 @@ mod tests {
 
     #[test]
     fn indices_follow_pci_order() {
-        let gpu = |name: &str| Gpu {
+        let gpu = |index: u32, name: &str| Gpu {
             uuid: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("good"),
-            index: 0,
+            index,
             pci_bus_id: None,
             name: name.to_owned(),
             sms: None,
@@ -357,10 +358,16 @@ mod tests {
             present: true,
             device_file: None,
         };
-        let sorted =
-            in_pci_order(vec![((1, 0, 0), gpu("c")), ((0, 0xa0, 0), gpu("b")), ((0, 0x1b, 0), gpu("a"))]);
+        let sorted = in_pci_order(vec![
+            ((1, 0, 0), gpu(0, "c")),
+            ((0, 0xa0, 0), gpu(1, "b")),
+            ((0, 0x1b, 0), gpu(2, "a")),
+        ]);
         let named: Vec<_> = sorted.iter().map(|gpu| (gpu.index, gpu.name.as_str())).collect();
         assert_eq!(named, [(0, "a"), (1, "b"), (2, "c")]);
+        // The driver could not describe the one at 1.
+        let left = in_pci_order(vec![((0, 0x1b, 0), gpu(0, "a")), ((1, 0, 0), gpu(2, "c"))]);
+        assert_eq!(left.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ const DRIVER_OVERHEAD: u64 = 8 << 20;
 
 /// The file that says that a GPU is gone, and the one that says that it is in MIG mode.
 const LOST: &str = "lost";
+/// The content of the first where the GPUs after it have moved up by one.
+const RENUMBERED: &[u8] = b"renumbered";
 const MIG: &str = "mig";
 
 /// The file that says that the driver is not loaded.
@@ -138,11 +140,13 @@ impl Inventory for SimInventory {
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         let mut gpus = self.read_world()?.gpus;
-        gpus.retain(|gpu| !self.is_marked(&gpu.uuid, LOST));
+        // After a boot without it the driver numbers the others from 0 again: the mark says so.
+        gpus.retain(|gpu| fs::read(self.gpu_dir(&gpu.uuid).join(LOST)).unwrap_or_default() != RENUMBERED);
         // The address has a fixed width, so its order as text is PCI order.
         gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
         (0..)
             .zip(gpus)
+            .filter(|(_, gpu)| !self.is_marked(&gpu.uuid, LOST))
             .map(|(index, gpu)| {
                 let reported = |fact: &str| !gpu.unreported.iter().any(|unreported| unreported == fact);
                 let held: u64 = self.live_processes(&gpu.uuid)?.iter().map(|p| p.used_memory).sum();

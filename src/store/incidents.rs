@@ -17,15 +17,16 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 /// Most incidents that have ended and are kept.
 pub const KEPT: i64 = 10_000;
 
-/// Writes what an event means for incidents; gives the events about these, which the caller writes.
+/// Writes what an event means for incidents, by its number and that of its cause; gives the events about these, which the caller writes.
 pub async fn record(
     db: &mut SqliteConnection,
     event: &NewEvent,
     id: i64,
+    cause: Option<i64>,
     now: i64,
 ) -> Result<Vec<DomainEvent>, StoreError> {
     let mut events = Vec::new();
-    for change in changes(&mut *db, event, Some(id), now).await? {
+    for change in changes(&mut *db, event, Some(id), cause, now).await? {
         let number = match change.id {
             Some(number) => {
                 update(&mut *db, number, &change.incident).await?;
@@ -53,7 +54,7 @@ pub(super) async fn change_quietly(
     event: &NewEvent,
     now: i64,
 ) -> Result<bool, StoreError> {
-    let changes = changes(&mut *db, event, None, now).await?;
+    let changes = changes(&mut *db, event, None, None, now).await?;
     let known: Option<Vec<(i64, Incident)>> =
         changes.into_iter().map(|change| Some((change.id?, change.incident))).collect();
     let Some(known) = known else { return Ok(false) };
@@ -68,18 +69,22 @@ async fn changes(
     db: &mut SqliteConnection,
     event: &NewEvent,
     id: Option<i64>,
+    cause: Option<i64>,
     now: i64,
 ) -> Result<Vec<IncidentChange>, StoreError> {
-    let Some(daemon) = may_concern_incidents(&event.event) else { return Ok(Vec::new()) };
-    let known = of_daemon(&mut *db, daemon, now).await?;
-    let gpus = gpus(&mut *db, daemon).await?;
+    // What an event of an incident causes belongs to it, whatever that is.
+    let caused = cause.and_then(|_| event.subject().daemon);
+    let Some(daemon) = may_concern_incidents(&event.event).cloned().or(caused) else { return Ok(Vec::new()) };
+    let known = of_daemon(&mut *db, &daemon, now).await?;
+    let gpus = gpus(&mut *db, &daemon).await?;
     let connected =
-        if counts_unaffected(&event.event) { connected(&mut *db, daemon).await? } else { Vec::new() };
+        if counts_unaffected(&event.event) { connected(&mut *db, &daemon).await? } else { Vec::new() };
     let because = match event.cause {
         EventTrigger::Latest(kind) => Some(kind),
         EventTrigger::Known(_) => None,
     };
-    let seen = Occurrence { id, at: now, event: &event.event, because, gpus: &gpus, connected: &connected };
+    let seen =
+        Occurrence { id, at: now, event: &event.event, because, cause, gpus: &gpus, connected: &connected };
     let mut changes = group(&seen, &known);
     for change in &mut changes {
         name_workloads(&mut *db, &mut change.incident).await?;

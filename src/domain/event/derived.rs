@@ -195,7 +195,7 @@ impl DomainEvent {
                     ..EventSubject::default()
                 }
             }
-            Self::GpuMissing { gpu, daemon }
+            Self::GpuMissing { gpu, daemon, .. }
             | Self::GpuBack { gpu, daemon }
             | Self::GpuReplaced { old: gpu, daemon, .. }
             | Self::ComputeModeRepaired { gpu, daemon, .. }

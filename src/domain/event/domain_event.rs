@@ -99,7 +99,7 @@ pub enum DomainEvent {
     OperationFinished(OperationFacts),
     OperationFailed { operation: OperationFacts, error: String, outcome_is_unknown: bool },
     OperationCancelled(OperationFacts),
-    GpuMissing { gpu: GpuUuid, daemon: DaemonName },
+    GpuMissing { gpu: GpuUuid, daemon: DaemonName, board: Option<String>, left: Vec<(i64, AffectedClient)> },
     GpuBack { gpu: GpuUuid, daemon: DaemonName },
     GpuReplaced { daemon: DaemonName, old: GpuUuid, new: GpuUuid },
     ComputeModeChanged(ComputeModeChange),
@@ -247,6 +247,14 @@ pub struct ObservedClient {
     pub attributed_by: AttributedBy,
     /// When, by server.log, in unix milliseconds.
     pub logged_at: Option<i64>,
+}
+
+impl ObservedClient {
+    /// Returns it as a client that lost its work.
+    pub fn affected(&self) -> AffectedClient {
+        let Self { pid, client, tenant, uid, program, .. } = self.clone();
+        AffectedClient { client, tenant, uid, program, ..AffectedClient::of(pid) }
+    }
 }
 
 /// A tenant whose spec was changed.

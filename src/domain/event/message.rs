@@ -173,14 +173,14 @@ impl DomainEvent {
                 format!("tenant {tenant} expired at {} and was deleted", rfc3339::format(*at))
             }
             Self::TenantVerified { tenant, .. } => {
-                format!("tenant {tenant} was verified: a CUDA client saw what is configured")
+                format!("verification of tenant {tenant}: a CUDA client saw what is configured")
             }
             Self::TenantVerificationFailed { tenant, failure, .. } => match failure {
                 VerificationFailure::Differs(settings) => {
                     let settings: Vec<&str> =
                         settings.iter().copied().map(VerifiedSetting::as_str).collect();
                     format!(
-                        "a CUDA client of tenant {tenant} saw values that differ from the configuration: {}",
+                        "verification of tenant {tenant}: a CUDA client saw values that differ from the configuration: {}",
                         settings.join(", ")
                     )
                 }
@@ -228,8 +228,9 @@ impl DomainEvent {
             Self::OperationFinished(operation) => format!("{} succeeded", operation.words()),
             Self::OperationFailed { operation, error, .. } => format!("{} failed: {error}", operation.words()),
             Self::OperationCancelled(operation) => format!("{} was cancelled", operation.words()),
-            Self::GpuMissing { gpu, daemon } => {
-                format!("{gpu} of daemon {daemon} is not listed by the driver")
+            Self::GpuMissing { gpu, daemon, board, .. } => {
+                let board = board.as_deref().unwrap_or("a GPU");
+                format!("{board} of daemon {daemon} is not listed by the driver: {gpu}")
             }
             Self::GpuBack { gpu, daemon } => {
                 format!("{gpu} of daemon {daemon} is listed by the driver again")

@@ -399,6 +399,15 @@ impl Details {
     }
 }
 
+impl Event {
+    /// Returns the client that it is about, as one that lost its work; `None` where it is about none.
+    pub fn client(&self) -> Option<AffectedClient> {
+        let Some(Details::Client { pid, uid, program, .. }) = self.details.clone() else { return None };
+        let EventSubject { client, tenant, .. } = self.subject.clone();
+        Some(AffectedClient { client, tenant, uid, program, ..AffectedClient::of(pid) })
+    }
+}
+
 /// A client that lost its work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AffectedClient {

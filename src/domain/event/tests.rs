@@ -258,7 +258,7 @@ fn examples() -> Vec<DomainEvent> {
             outcome_is_unknown: false,
         },
         DomainEvent::OperationCancelled(operation()),
-        DomainEvent::GpuMissing { gpu: gpu(), daemon: daemon() },
+        DomainEvent::GpuMissing { gpu: gpu(), daemon: daemon(), board: None, left: Vec::new() },
         DomainEvent::GpuBack { gpu: gpu(), daemon: daemon() },
         DomainEvent::GpuReplaced { daemon: daemon(), old: gpu(), new: gpu() },
         DomainEvent::ComputeModeRepaired {

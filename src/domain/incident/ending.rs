@@ -12,7 +12,7 @@ impl Grouping<'_> {
         match self.seen.event {
             DomainEvent::DaemonReady { .. } | DomainEvent::DaemonObserved { .. } => {
                 self.end(Recovered, |open| {
-                    open.kind.loses_work()
+                    (open.kind.loses_work() && open.kind != Kind::GpuMissing)
                         || open.kind == Kind::NoServer
                         || (open.kind == Kind::Drift && open.topic == IncidentTopic::Settings)
                 });
@@ -54,7 +54,7 @@ impl Grouping<'_> {
                 self.end(Replaced, |open| open.topic == IncidentTopic::Gpu { gpu: old.clone() });
             }
             DomainEvent::ClientLeft(left) => {
-                self.add_client(left.pid, left.client, left.tenant.as_ref());
+                self.add_client(left);
                 let is_it = |open: &Incident| match &open.topic {
                     IncidentTopic::Client { client, operation: Some(_) } => Some(*client) == left.client,
                     _ => false,

@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::concern::{counts_unaffected, may_concern_incidents};
 use super::report::IncidentReport;
-use super::{
-    Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, MOST_EVENTS, QUIT_BY_OTHERS, Suspect,
-};
+use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, QUIT_BY_OTHERS, Suspect};
 use crate::client::ClientId;
 use crate::event::{
-    AffectedClient, ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, MemoryBreach, ServerFault,
+    AffectedClient, ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, MemoryBreach,
+    ObservedClient, ServerFault,
 };
 use crate::memory::Bytes;
 use crate::{DaemonName, GpuUuid, TenantName};
@@ -37,6 +36,8 @@ pub struct Occurrence<'o> {
     pub event: &'o DomainEvent,
     /// The type of the event that caused it, where one did.
     pub because: Option<EventType>,
+    /// The number of the event that caused it, where one did.
+    pub cause: Option<i64>,
     /// The daemon's GPUs.
     pub gpus: &'o [GpuUuid],
     /// The clients that are connected to the daemon; needed where [`counts_unaffected`] says so.
@@ -78,12 +79,17 @@ pub struct IncidentChange {
     pub transition: Transition,
 }
 
-/// The incidents that an event opens, changes or ends; `known` are those of its daemon that are open or ended within
+/// The incidents that an event opens, changes, ends or belongs to; `known` are those of its daemon that are open or ended within
 /// [`MEMORY_MS`], oldest first.
 pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentChange> {
-    let Some(daemon) = may_concern_incidents(seen.event) else { return Vec::new() };
+    let concerned = may_concern_incidents(seen.event);
+    let first = || known.first().map(|known| &known.incident.daemon);
+    let Some(daemon) = concerned.or_else(first) else { return Vec::new() };
     let mut grouping = Grouping { seen: *seen, daemon, known, changes: Vec::new() };
-    grouping.take();
+    if concerned.is_some() {
+        grouping.take();
+    }
+    grouping.link();
     grouping.changes
 }
 
@@ -235,10 +241,14 @@ impl Grouping<'_> {
                 };
                 self.report(report, |open| open.kind == Kind::UnknownOutcome && open.topic == topic);
             }
-            DomainEvent::GpuMissing { gpu, .. } => {
+            DomainEvent::GpuMissing { gpu, board, left, .. } => {
                 let topic = IncidentTopic::Gpu { gpu: gpu.clone() };
                 let report = IncidentReport {
                     gpus: Some(vec![gpu.clone()]),
+                    clients: left.iter().map(|(_, client)| client.clone()).collect(),
+                    // MPS says nothing of it, and one may have left by itself.
+                    is_uncertain: !left.is_empty(),
+                    detail: board.clone(),
                     ..IncidentReport::of(Kind::GpuMissing, topic.clone())
                 };
                 self.report(report, |open| open.topic == topic);
@@ -490,22 +500,19 @@ impl Grouping<'_> {
         incident.unaffected = Some(incident.unaffected.map_or(kept, |before| before.min(kept)));
     }
 
-    /// A client that left because of a fault whose clients are not known.
-    pub(super) fn add_client(&mut self, pid: u32, client: Option<ClientId>, tenant: Option<&TenantName>) {
-        if self.seen.because != Some(EventType::ServerFault) {
-            return;
-        }
-        let awaits = |known: &&StoredIncident| {
-            known.incident.kind == IncidentKind::GpuFault
-                && known.incident.awaits_clients
-                && !known.incident.is_hint
+    /// A client that left because of a fault whose clients are not known, or while the only GPU of its daemon is missing.
+    pub(super) fn add_client(&mut self, left: &ObservedClient) {
+        let (because, gpus) = (self.seen.because, self.seen.gpus);
+        let is_fault = because == Some(EventType::ServerFault);
+        let awaits = |StoredIncident { incident, .. }: &&StoredIncident| match incident.kind {
+            IncidentKind::GpuFault => is_fault && incident.awaits_clients && !incident.is_hint,
+            IncidentKind::GpuMissing => because.is_none() && incident.is_open() && incident.gpus == gpus,
+            _ => false,
         };
         let Some(known) = self.known.iter().rev().find(awaits) else { return };
         let mut incident = known.incident.clone();
-        let client = AffectedClient { client, tenant: tenant.cloned(), ..AffectedClient::of(pid) };
-        self.add_affected(&mut incident, Some(known.id), client);
-        self.note_event(&mut incident);
-        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+        self.add_affected(&mut incident, Some(known.id), left.affected());
+        self.extended(known.id, incident);
     }
 
     /// A client whose worker was in reset as it exited: evidence in the fault that it is affected by.
@@ -523,17 +530,7 @@ impl Grouping<'_> {
             .iter_mut()
             .filter(|client| client.pid == pid)
             .for_each(|client| client.worker_in_reset = true);
-        self.note_event(&mut incident);
-        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
-    }
-
-    /// Adds the event to the last open incident that it belongs to.
-    fn attach(&mut self, belongs: impl Fn(&Incident) -> bool) {
-        let open = self.known.iter().rev().find(|known| known.incident.is_open() && belongs(&known.incident));
-        let Some(known) = open else { return };
-        let mut incident = known.incident.clone();
-        self.note_event(&mut incident);
-        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+        self.extended(known.id, incident);
     }
 
     /// Ends the open incidents that it concerns.
@@ -543,12 +540,6 @@ impl Grouping<'_> {
             incident.end(self.seen.at, by);
             self.note_event(&mut incident);
             self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Ended });
-        }
-    }
-
-    pub(super) fn note_event(&self, incident: &mut Incident) {
-        if incident.events.len() < MOST_EVENTS {
-            incident.events.extend(self.seen.id);
         }
     }
 }
@@ -564,7 +555,7 @@ fn suspect(client: ClientId, tenant: Option<&TenantName>) -> Suspect {
 }
 
 /// Whether two name the same process: by the process where both know it, else by its number.
-fn is_same(one: &AffectedClient, other: &AffectedClient) -> bool {
+pub(super) fn is_same(one: &AffectedClient, other: &AffectedClient) -> bool {
     match (one.client, other.client) {
         (Some(one), Some(other)) => one == other,
         _ => one.pid == other.pid,

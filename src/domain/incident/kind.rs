@@ -92,7 +92,7 @@ impl IncidentKind {
         matches!(
             self,
             Self::GpuFault | Self::ServerDied | Self::DaemonDied | Self::DaemonWedged | Self::CrashLoop
-        )
+        ) || self == Self::GpuMissing
     }
 }
 

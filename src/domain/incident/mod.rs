@@ -11,6 +11,7 @@ mod evidence;
 mod grouping;
 pub mod intruders;
 mod kind;
+mod linking;
 mod outside_mps;
 mod report;
 mod sentence;
@@ -40,10 +41,10 @@ pub const RECENT_MS: i64 = 60 * 60 * 1000;
 /// What a daemon's death has as its detail that another program asked for.
 const QUIT_BY_OTHERS: &str = "another program sent the control daemon a quit";
 
-/// Most events that an incident lists; `occurrences` counts on.
-const MOST_EVENTS: usize = 200;
-/// Most clients and processes that it lists.
+/// Most clients and processes that an incident lists.
 const MOST_CLIENTS: usize = 1000;
+/// Most events that it lists, the ends of all its clients among them; `occurrences` counts on.
+const MOST_EVENTS: usize = MOST_CLIENTS + 200;
 
 impl IncidentKind {
     /// How much it matters.

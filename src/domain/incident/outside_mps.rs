@@ -1,7 +1,7 @@
 //! What others do beside MPS, in incidents: of processes outside MPS, of those that have a daemon's own directory mounted, and of control
 //! daemons that serve its GPUs, an incident keeps all that were seen, and which have ended.
 
-use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition};
+use super::grouping::{Grouping, StoredIncident};
 use super::report::IncidentReport;
 use super::{Incident, IncidentKind, IncidentTopic, Suspect};
 use crate::bypass::Bypass;
@@ -25,10 +25,7 @@ impl Grouping<'_> {
         };
         let last = self.known.iter().rev().find(is_it).filter(|known| names(&known.incident));
         if let Some(known) = last {
-            let mut incident = known.incident.clone();
-            self.note_event(&mut incident);
-            let transition = Transition::Extended;
-            self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
+            self.extended(known.id, known.incident.clone());
         } else {
             self.recurring(IncidentReport {
                 suspects: all().map(suspect).collect(),
@@ -48,8 +45,7 @@ impl Grouping<'_> {
         let Some(known) = self.known.iter().rev().find(is_it) else { return };
         let mut incident = known.incident.clone();
         mark_ended(&mut incident, present);
-        self.note_event(&mut incident);
-        self.changes.push(IncidentChange { id: Some(known.id), incident, transition: Transition::Extended });
+        self.extended(known.id, incident);
     }
 
     /// Processes have the daemon's own directory mounted; `present` are all that have it now.
@@ -98,9 +94,7 @@ impl Grouping<'_> {
             // That fewer are left is not one more time.
             let mut incident = known.incident.clone();
             incident.detail = detail;
-            self.note_event(&mut incident);
-            let transition = Transition::Extended;
-            self.changes.push(IncidentChange { id: Some(known.id), incident, transition });
+            self.extended(known.id, incident);
         } else {
             let suspects = present.to_vec();
             self.recurring(IncidentReport {

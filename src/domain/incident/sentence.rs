@@ -13,6 +13,7 @@ impl Incident {
     /// What happened, who lost their work, and whether it is over.
     pub fn summary(&self) -> String {
         let (daemon, over) = (self.daemon.as_str(), self.over());
+        let board = self.detail.as_deref().unwrap_or("a GPU");
         let head = match self.kind {
             IncidentKind::GpuFault if self.is_hint => {
                 format!("server.log of {daemon} reports a fatal GPU error, which nothing else confirms")
@@ -85,8 +86,8 @@ impl Incident {
                 }
             },
             IncidentKind::GpuMissing => match over {
-                Some(after) => format!("a GPU of {daemon} was missing and came back {after}"),
-                None => format!("a GPU of {daemon} is missing"),
+                Some(after) => format!("{board} of {daemon} was missing and came back {after}"),
+                None => format!("{board} of {daemon} is no longer listed by the driver"),
             },
         };
         let head = match self.ended_by {

@@ -11,15 +11,16 @@ use crate::domain::bypass::Bypass;
 use crate::domain::client::{ClientFacts, Lease};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::event::{
-    ComputeModeChange, DomainEvent, EventTrigger, EventType, KnownFrom, LostEvents, ObservedClient,
-    Predecessor, ServerFault,
+    ComputeModeChange, DomainEvent, EventCause, EventFilter, EventTrigger, EventType, KnownFrom, LostEvents,
+    ObservedClient, Predecessor, ServerFault,
 };
-use crate::domain::gpu::Gpu;
+use crate::domain::gpu::{Gpu, board_name};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::host;
 use crate::service::tenants::clients::candidates;
 use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
+use crate::store::events::Order;
 use crate::store::{self, Store, StoreError, Transaction};
 use crate::supervisor::report::event_queue::{
     DaemonObservations, EventQueue, Observation, QueuedItem, UnobservedClient,
@@ -323,19 +324,30 @@ pub(in crate::service) fn start_event(before: Option<EventType>) -> DomainEvent 
     DomainEvent::ManagerStarted { pid: std::process::id(), predecessor }
 }
 
-/// Writes events for GPUs of daemons that are gone or back, compared with the last such event of each.
+/// Writes events for GPUs of daemons that are gone or back, compared with the last such event of each; they were read before at `since`.
 pub(in crate::service) async fn record_gpu_presence(
     db: Transaction<'_>,
     present: &[Gpu],
+    since: i64,
     now: i64,
 ) -> Result<(), StoreError> {
+    let known = store::gpus::all(&mut *db, present.to_vec()).await?;
     for gpu in store::gpus::held(&mut *db).await?.into_keys() {
         let Some(daemon) = store::daemons::holder(&mut *db, &gpu).await? else { continue };
         let here = present.iter().any(|known| known.uuid == gpu && known.present);
         let was_missing =
             store::events::gpu_was_last(&mut *db, &gpu, EventType::GpuMissing, EventType::GpuBack).await?;
         let event = match (here, was_missing) {
-            (false, false) => DomainEvent::GpuMissing { gpu, daemon },
+            (false, false) => {
+                let board = known.iter().find(|one| one.uuid == gpu).map(|gone| board_name(gone, &known));
+                let (types, of) = (vec![EventType::ClientLeft], Some(daemon.clone()));
+                let filter = EventFilter { types, daemon: of, since: Some(since), ..EventFilter::default() };
+                let left = store::events::page(&mut *db, &filter, Order::OldestFirst, None, 1000).await?;
+                // Those that something else ended lost nothing with it.
+                let left = left.into_iter().filter(|event| event.cause == EventCause::Client);
+                let left = left.filter_map(|event| Some((event.id, event.client()?))).collect();
+                DomainEvent::GpuMissing { gpu, daemon, board, left }
+            }
             (true, true) => DomainEvent::GpuBack { gpu, daemon },
             _ => continue,
         };

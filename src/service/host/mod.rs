@@ -15,7 +15,7 @@ use crate::domain::admission::memory_of;
 use crate::domain::capability::HostCapability;
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef, cuda_version};
+use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef, cuda_version, shown_index};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, shares};
@@ -132,7 +132,8 @@ pub struct GpuView {
     pub uuid: GpuUuid,
     /// Whether the driver lists and describes it. If not, its daemon keeps it, and the fields are as last seen.
     pub present: bool,
-    /// Its index among the GPUs of the host, in PCI order, from 0; `null` while it is missing.
+    /// Its index among the GPUs of the host, in PCI order, from 0: the driver's, and while it is missing the last one that it had. `null` where
+    /// the driver has given that to another GPU since: `pci_bus_id` says where the missing one is.
     pub index: Option<u32>,
     /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen, or the driver reports none.
     pub pci_bus_id: Option<String>,
@@ -268,7 +269,7 @@ impl Service {
         })
     }
 
-    /// All GPUs in PCI order, then missing ones that a daemon has.
+    /// All GPUs in PCI order, with missing ones that a daemon has; those without an index come last.
     pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let known = backend.seen_gpus().await?;
@@ -276,11 +277,13 @@ impl Service {
         let limits = backend.tenant_limits().await?;
         let mut views = Vec::new();
         for gpu in &known {
-            views.push(backend.gpu_view(gpu, &limits).await?);
+            let index = shown_index(gpu, &known);
+            views.push(GpuView { index, ..backend.gpu_view(gpu, &limits).await? });
         }
         for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
             views.push(backend.never_seen(uuid).await?);
         }
+        views.sort_by_key(|view| view.index.unwrap_or(u32::MAX));
         Ok(views)
     }
 
@@ -290,7 +293,8 @@ impl Service {
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = backend.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
-            return backend.gpu_view(gpu, &backend.tenant_limits().await?).await;
+            let view = backend.gpu_view(gpu, &backend.tenant_limits().await?).await?;
+            return Ok(GpuView { index: shown_index(gpu, &gpus), ..view });
         }
         let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
         match backend.never_seen(uuid).await? {

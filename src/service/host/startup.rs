@@ -357,15 +357,18 @@ impl Backend {
     /// Periodically lists the GPUs, and notifies all drivers of changes.
     pub async fn watch_gpus(self: Arc<Self>, every: Duration) {
         let mut remembered = None;
+        let mut before = self.parts.clock.unix_ms();
         loop {
+            let begun = self.parts.clock.unix_ms();
             // While the driver does not answer, its last answer stays valid.
             if let Ok(present) = self.present_gpus().await {
                 let now = GpuPresence::of(&present);
                 now.clone().publish_to(&self.parts.fleet.context().gpu_presence);
                 let changed = remembered.replace(now.clone()) != Some(now);
-                if changed && let Err(error) = self.remember(present).await {
+                if changed && let Err(error) = self.remember(present, before).await {
                     tracing::warn!(%error, "the GPUs of this host could not be stored");
                 }
+                before = begun;
             }
             if let Err(error) = self.restore_orphaned_modes().await {
                 tracing::warn!(%error, "the compute modes of daemons that are gone could not be checked");
@@ -374,8 +377,8 @@ impl Backend {
         }
     }
 
-    /// Stores the GPUs; a daemon whose GPU is new can be planned from then on.
-    async fn remember(&self, present: Vec<Gpu>) -> Result<(), StoreError> {
+    /// Stores the GPUs, which were read before at this time; a daemon whose GPU is new can be planned from then on.
+    async fn remember(&self, present: Vec<Gpu>, before: i64) -> Result<(), StoreError> {
         if self.parts.store.is_sealed() || self.parts.waiting_for_driver.is_some() {
             return Ok(());
         }
@@ -387,7 +390,7 @@ impl Backend {
             .commit(move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
-                    writer::record_gpu_presence(&mut *db, &known, now).await?;
+                    writer::record_gpu_presence(&mut *db, &known, before, now).await?;
                     store::gpus::remember(db, &known, now).await
                 })
             })

@@ -5,7 +5,8 @@ use uuid::Uuid;
 
 use super::{StoreError, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
-    Details, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent, Severity,
+    Details, DomainEvent, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent,
+    Severity,
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
@@ -13,8 +14,8 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 ///
 /// All events are written here, so that an incident and its events cannot disagree.
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
-    let id = insert(&mut *db, event, now).await?;
-    for about_incident in incidents::record(&mut *db, event, id, now).await? {
+    let (id, about_incidents) = insert(&mut *db, event, now).await?;
+    for about_incident in about_incidents {
         insert(&mut *db, &about_incident.because(EventCause::Event { id }), now).await?;
     }
     Ok(id)
@@ -32,7 +33,12 @@ pub async fn append_unless_quiet(
     Ok(())
 }
 
-async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
+/// Writes an event, and adds it to its incidents; gives its number, and the events about these, which the caller writes.
+async fn insert(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+    now: i64,
+) -> Result<(i64, Vec<DomainEvent>), StoreError> {
     let mut subject = event.subject();
     let cause = match &event.cause {
         EventTrigger::Known(cause) => cause.clone(),
@@ -44,15 +50,16 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
         subject.tenant = connected_clients::get(&mut *db, client).await?.and_then(|client| client.tenant);
     }
     let subject = &subject;
-    let NewEvent { event, .. } = event;
-    let (kind, severity) = (event.kind().as_str(), event.severity().number());
+    let caused_by = if let EventCause::Event { id } = cause { Some(id) } else { None };
+    let fact = &event.event;
+    let (kind, severity) = (fact.kind().as_str(), fact.severity().number());
     let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
     let client = subject.client.map(|client| client.to_string());
     let tenant = subject.tenant.as_ref().map(TenantName::as_str);
     let operation = subject.operation.map(|id| id.to_string());
     let (subject, cause) = (to_json(subject), to_json(&cause));
-    let (message, details) = (event.message(), event.details());
+    let (message, details) = (fact.message(), fact.details());
     let stored_details = details.as_ref().map(to_json);
     let id = sqlx::query!(
         "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
@@ -73,7 +80,7 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
     .execute(&mut *db)
     .await?
     .last_insert_rowid();
-    let also = event.also();
+    let also = fact.also();
     let daemons = also.daemons.iter().map(|name| ("daemon", name.as_str()));
     let gpus = also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
     let tenants = details.iter().flat_map(Details::affected_tenants);
@@ -88,7 +95,7 @@ async fn insert(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result
         .execute(&mut *db)
         .await?;
     }
-    Ok(id)
+    Ok((id, incidents::record(db, event, id, caused_by, now).await?))
 }
 
 /// The start of an operation, as the cause of what it does.

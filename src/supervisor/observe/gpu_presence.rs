@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::domain::GpuUuid;
 use crate::domain::condition::ConditionReason;
-use crate::domain::gpu::Gpu;
+use crate::domain::gpu::{Gpu, GpuFacts};
 use crate::domain::plan::Desired;
 use crate::supervisor::reconcile::daemon::Blocker;
 
@@ -20,14 +20,14 @@ pub struct GpuPresence {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ListedGpu {
     mig: bool,
-    pci_bus_id: Option<String>,
+    facts: GpuFacts,
 }
 
 impl GpuPresence {
     /// What the driver lists now.
     pub fn of(gpus: &[Gpu]) -> Self {
         let listed = gpus.iter().filter(|gpu| gpu.present);
-        let facts = |gpu: &Gpu| ListedGpu { mig: gpu.mig_enabled, pci_bus_id: gpu.pci_bus_id.clone() };
+        let facts = |gpu: &Gpu| ListedGpu { mig: gpu.mig_enabled, facts: GpuFacts::of(gpu) };
         Self { listed: Some(listed.map(|gpu| (gpu.uuid.clone(), facts(gpu))).collect()) }
     }
 
@@ -39,7 +39,7 @@ impl GpuPresence {
     /// The PCI addresses of these GPUs, as NVML writes them.
     pub(crate) fn pci_addresses(&self, gpus: &[GpuUuid]) -> Vec<&str> {
         let listed = self.listed.iter().flatten().filter(|(uuid, _)| gpus.contains(uuid));
-        listed.filter_map(|(_, gpu)| gpu.pci_bus_id.as_deref()).collect()
+        listed.filter_map(|(_, gpu)| gpu.facts.pci_bus_id.as_deref()).collect()
     }
 
     /// Sends all drivers what the driver lists now, if it is another list.

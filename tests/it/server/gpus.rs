@@ -5,6 +5,8 @@ use std::fs;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::incidents::{affected, incident, recovered};
+use super::log_pages::page;
 use crate::harness::{Host, InProcess, Served, eventually, is_alive};
 
 /// The UUID of a GPU.
@@ -143,15 +145,48 @@ fn lost_gpu_blocks_only_its_daemon() {
         (&json!(gone), &json!(false), &json!("gpu1"))
     );
     assert_eq!((&listed["name"], &listed["sms"]), (&json!("NVIDIA H200"), &json!(132)));
-    for unknown in ["index", "memory_used", "compute_mode", "mig_enabled", "processes"] {
+    assert_eq!(listed["index"], 1, "it keeps its index");
+    for unknown in ["memory_used", "compute_mode", "mig_enabled", "processes"] {
         assert_eq!(listed[unknown], Value::Null, "{unknown}");
     }
     assert_eq!(host.api().get(&format!("/api/v1/gpus/{gone}")).ok()["present"], false);
-    host.api().get("/api/v1/gpus/1").problem(404, "not-found");
+    assert_eq!(host.api().get("/api/v1/gpus/1").ok()["uuid"], json!(gone));
 
     unmark(&host, &gone, "lost");
     host.await_ready();
     assert_eq!((host.daemon_pid("gpu1"), host.daemon_pid("gpu0")), (daemon, other));
+}
+
+#[test]
+fn missing_gpu_yields_its_index_to_another() {
+    let host = InProcess::ready_of("h200x8", "");
+    let (gone, next) = (uuid(&host, 2), uuid(&host, 3));
+    let pci = host.api().get("/api/v1/gpus/2").ok()["pci_bus_id"].as_str().unwrap().to_owned();
+    mark(&host, &gone, "lost");
+    await_reason(&host, "gpu2", "GpuMissing");
+    let indices = || {
+        let gpus = host.api().get("/api/v1/gpus").ok();
+        gpus["items"].as_array().unwrap().iter().map(|gpu| gpu["index"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(json!(indices()), json!([0, 1, 2, 3, 4, 5, 6, 7]), "nobody is renamed");
+    let shown = String::from_utf8(host.cli(&["gpu", "get", "2"]).stdout).unwrap();
+    assert!(shown.contains(&gone) && shown.contains("missing") && shown.contains(&pci), "{shown}");
+    assert!(page(&host, "/gpus").contains("GPU 2 (missing)"));
+
+    // After a boot without it the driver numbers the others from 0 on.
+    fs::write(host.runtime("sim/gpus").join(&gone).join("lost"), "renumbered").unwrap();
+    eventually("the driver's numbers are shown", || {
+        (host.api().get("/api/v1/gpus/2").ok()["uuid"] == json!(next)).then_some(())
+    });
+    assert_eq!(json!(indices()), json!([0, 1, 2, 3, 4, 5, 6, null]));
+    let found = host.api().get(&format!("/api/v1/gpus/{pci}")).ok();
+    assert_eq!((&found["uuid"], &found["index"]), (&json!(gone), &Value::Null));
+    let listed = String::from_utf8(host.cli(&["gpu", "list"]).stdout).unwrap();
+    assert!(
+        listed.lines().any(|line| line.trim().starts_with(&pci) && line.trim().ends_with("missing")),
+        "{listed}"
+    );
+    assert!(page(&host, "/gpus").contains(&format!("GPU at PCI {pci} (missing)")));
 }
 
 #[test]
@@ -191,7 +226,9 @@ fn daemon_with_missing_gpu_can_be_deleted() {
     refused.problem(409, "not-admitted");
     let spec = json!({"gpus": [gone], "schedulable": false});
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
-    host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).problem(422, "invalid-request");
+    host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["2"]})).problem(422, "invalid-request");
+    let by_index = json!({"gpus": ["1"], "schedulable": false});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &by_index).ok()["spec"]["gpus"], json!([gone]));
     stop(&host, "gpu1");
     assert_eq!(host.daemon("gpu1")["status"]["phase"], "stopped");
     assert_eq!(host.api().delete("/api/v1/tenants/counted").status, 204);
@@ -375,4 +412,45 @@ fn missing_gpus_never_seen_can_be_replaced() {
     }
     host.await_ready();
     assert_eq!(host.client("counted").seen["devices"][0]["sms"], 32);
+}
+
+#[test]
+fn work_lost_with_a_gpu_is_recorded() {
+    let host = InProcess::ready();
+    let clients = [host.client("demo"), host.client("batch")];
+    let mut pids = clients.iter().map(|client| client.pid().into()).collect::<Vec<u64>>();
+    pids.sort_unstable();
+    let gpu = host.api().get("/api/v1/gpus/0").ok();
+    let mark = host.runtime("sim/gpus").join(gpu["uuid"].as_str().expect("a UUID")).join("lost");
+    fs::write(&mark, "").expect("marked");
+    let all = |one: &Value| affected(one).len() == 2;
+    let open = incident(&host, "gpu_missing", all);
+    assert_eq!((affected(&open), &open["tenants"]), (pids, &json!(["batch", "demo"])));
+    let board = format!("GPU 0 (PCI {}) of gpu0", gpu["pci_bus_id"].as_str().expect("an address"));
+    let summary = open["summary"].as_str().expect("text");
+    assert!(
+        summary
+            .starts_with(&format!("{board} is no longer listed by the driver; 2 clients of batch and demo")),
+        "{summary}"
+    );
+    for client in open["affected"].as_array().expect("clients") {
+        assert!(
+            client["client"].is_string() && client["uid"].is_u64() && client["program"].is_string(),
+            "{client}"
+        );
+    }
+    let of_tenant = host.cli(&["incident", "list", "--tenant", "demo", "-o", "name"]);
+    assert_eq!(String::from_utf8_lossy(&of_tenant.stdout).trim(), open["id"].to_string());
+
+    fs::remove_file(&mark).expect("unmarked");
+    incident(&host, "gpu_missing", recovered);
+    let expected =
+        ["client.left", "client.left", "gpu.back", "gpu.missing", "incident.opened", "incident.recovered"];
+    eventually("the incident has all of its events", || {
+        let now = incident(&host, "gpu_missing", recovered);
+        let of_event = |id: &Value| host.api().get(&format!("/api/v1/events/{id}")).ok()["type"].clone();
+        let mut kinds: Vec<Value> = now["events"].as_array().expect("IDs").iter().map(of_event).collect();
+        kinds.sort_by_key(Value::to_string);
+        (json!(kinds) == json!(expected)).then_some(())
+    });
 }

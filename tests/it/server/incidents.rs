@@ -410,7 +410,10 @@ fn missing_gpu_is_shown_once_until_back() {
     let open = incident(&host, "gpu_missing", |one| one["state"] == "open");
     assert_eq!((&open["daemon"], &open["gpus"]), (&json!("gpu1"), &json!([gpu])), "{open}");
     let console = page(&host, "/");
-    assert!(console.contains("a GPU of gpu1 is missing") && console.contains("1 incident open"), "{console}");
+    assert!(
+        console.contains("of gpu1 is no longer listed by the driver") && console.contains("1 incident open"),
+        "{console}"
+    );
     assert!(!console.contains("Daemon gpu1: blocked"), "the banner says so already: {console}");
     std::fs::remove_file(&mark).expect("unmarked");
     assert_eq!(incident(&host, "gpu_missing", recovered)["id"], open["id"]);

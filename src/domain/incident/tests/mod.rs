@@ -1,6 +1,7 @@
 //! Incidents from sequences of events.
 
 pub(super) mod faults;
+mod linking;
 mod outside_mps;
 
 use std::collections::BTreeSet;
@@ -131,8 +132,13 @@ impl Journal {
     }
 
     fn write_because(&mut self, event: &DomainEvent, because: Option<EventType>) {
+        self.write_as(event, because, None);
+    }
+
+    fn write_as(&mut self, event: &DomainEvent, because: Option<EventType>, cause: Option<i64>) {
         self.events += 1;
-        let Some(daemon) = may_concern_incidents(event) else { return };
+        let subject = event.subject().daemon;
+        let Some(daemon) = may_concern_incidents(event).or(subject.as_ref()) else { return };
         let recent = |one: &&StoredIncident| {
             one.incident.daemon == *daemon
                 && one.incident.recovered_at.is_none_or(|at| at >= self.at - MEMORY_MS)
@@ -144,6 +150,7 @@ impl Journal {
             at: self.at,
             event,
             because,
+            cause,
             gpus: &gpus,
             connected: &self.connected,
         };

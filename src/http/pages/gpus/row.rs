@@ -40,9 +40,11 @@ impl GpuRow {
 
     /// Its display name.
     pub(in crate::http::pages) fn called(&self) -> String {
-        match self.gpu.index {
-            Some(index) => format!("GPU {index}"),
-            None => self.gpu.uuid.to_string(),
+        let missing = if self.gpu.present { "" } else { " (missing)" };
+        match (self.gpu.index, &self.gpu.pci_bus_id) {
+            (Some(index), _) => format!("GPU {index}{missing}"),
+            (None, Some(pci)) => format!("GPU at PCI {pci}{missing}"),
+            (None, None) => self.gpu.uuid.to_string(),
         }
     }
 

@@ -220,7 +220,7 @@ fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
     let is_covered = |kind| banner.covers_gpu(row.key(), kind);
     if !row.gpu.present && !is_covered(IncidentKind::GpuMissing) {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
-        found.push(attention(Tone::Bad, format!("{called} is missing"), why, open()));
+        found.push(attention(Tone::Bad, format!("{called}: its daemon is blocked"), why, open()));
     }
     // A GPU without a daemon is not monitored for bypasses.
     if row.bypasses > 0 && row.gpu.daemon.is_some() && !is_covered(IncidentKind::Bypass) {
