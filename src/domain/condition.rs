@@ -21,6 +21,11 @@ macro_rules! words {
                     $(Self::$word => stringify!($word),)+
                 }
             }
+
+            /// The same in words for people.
+            pub fn words(self) -> String {
+                in_words(self.as_str())
+            }
         }
 
         impl std::fmt::Display for $name {
@@ -29,6 +34,29 @@ macro_rules! words {
             }
         }
     };
+}
+
+/// How people write some of these words.
+const USUAL: [(&str, &str); 8] = [
+    ("Awaiting read back", "Applying"),
+    ("Gpu", "GPU"),
+    ("Mig ", "MIG "),
+    (" gpu", " GPU"),
+    (" mps", " MPS"),
+    (" sms", " SMs"),
+    (" id ", " ID "),
+    (" ids", " IDs"),
+];
+
+/// A word of the wire in words for people: `GpuMissing` is "GPU missing".
+fn in_words(word: &str) -> String {
+    let (first, rest) = word.split_at(1);
+    let spaced = rest.chars().flat_map(|letter| {
+        let space = letter.is_ascii_uppercase().then_some(' ');
+        space.into_iter().chain([letter.to_ascii_lowercase()])
+    });
+    let spaced = first.chars().chain(spaced).collect::<String>();
+    USUAL.iter().fold(spaced, |words, (word, usual)| words.replace(word, usual))
 }
 
 words! {
@@ -44,6 +72,8 @@ words! {
         Bypass,
         /// The socket is in the tenant's directory. Good where it holds.
         ClientSocket,
+        /// More clients of the tenant are connected than it may have.
+        ClientsAboveMaximum,
         /// The compute mode of its GPUs is as its spec says. Good where it holds.
         ComputeMode,
         /// The control daemon hung and was replaced.
@@ -184,6 +214,8 @@ words! {
         LogDiskFull,
         /// The host is in maintenance.
         Maintenance,
+        /// Its `max_clients` was lowered while more were connected.
+        MaximumLowered,
         /// A GPU of the daemon is in MIG mode.
         MigEnabled,
         /// It is near its limit.
@@ -386,5 +418,26 @@ impl ConditionReason {
             Self::Stopping | Self::StoppedBySpec => "it is stopped or being stopped",
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_read_as_words() {
+        for (reason, words) in [
+            (ConditionReason::AwaitingReadBack, "Applying"),
+            (ConditionReason::GpuMissing, "GPU missing"),
+            (ConditionReason::FewestSmsOfMps, "Fewest SMs of MPS"),
+            (ConditionReason::PartitionIdDiffers, "Partition ID differs"),
+            (ConditionReason::OtherIds, "Other IDs"),
+            (ConditionReason::MigEnabled, "MIG enabled"),
+            (ConditionReason::Wedged, "Wedged"),
+        ] {
+            assert_eq!(reason.words(), words);
+        }
+        assert_eq!(ConditionType::SharesGpu.words(), "Shares GPU");
     }
 }

@@ -3,6 +3,7 @@
 //! `docs/audit.md` says how a third party checks the chain; [`AuditRecord::digest`] is the same in code.
 
 mod target;
+mod words;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
