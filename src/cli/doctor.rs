@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use unicode_width::UnicodeWidthStr as _;
 
 use super::completion;
 use super::fetch::all;
-use super::output::{DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width};
+use super::output::{
+    DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width, wrapped,
+};
 use super::running;
 use super::server::runtime_dir;
 use crate::app::doctor::{self, DaemonReport};
@@ -148,34 +149,4 @@ fn print(checkup: &Checkup) {
     let counts = [CheckVerdict::Ok, CheckVerdict::Warn, CheckVerdict::Fail, CheckVerdict::Skipped]
         .map(|verdict| format!("{} {}", checkup.count(verdict), verdict.as_str()));
     line!("\n{}", counts.join(", "));
-}
-
-/// A text in lines of at most so many columns, broken between words; a longer word has a line of its own.
-fn wrapped(text: &str, columns: Option<usize>) -> Vec<String> {
-    let Some(columns) = columns else { return vec![text.to_owned()] };
-    let (mut lines, mut line) = (Vec::new(), String::new());
-    for word in text.split(' ') {
-        if !line.is_empty() && line.width() + 1 + word.width() > columns {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_text_is_wrapped_between_words() {
-        assert_eq!(wrapped("one two three", None), ["one two three"]);
-        assert_eq!(wrapped("one two three", Some(7)), ["one two", "three"]);
-        assert_eq!(wrapped("mps-manager status", Some(5)), ["mps-manager", "status"]);
-        assert_eq!(wrapped("", Some(5)), [""]);
-    }
 }

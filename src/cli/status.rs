@@ -20,6 +20,7 @@ use crate::domain::attention::{AttentionItem, attention_items};
 use crate::domain::condition::{ConditionReason, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
+use crate::domain::incident::IncidentState;
 use crate::http::api::probes::Readiness;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
@@ -115,7 +116,7 @@ async fn repeat(
     loop {
         // A server that is restarted comes back: the next reading shows it.
         match HostSnapshot::read(client).await {
-            Ok(snapshot) => screen.show(|| print(&snapshot, format)),
+            Ok(snapshot) => screen.show(|| print(&snapshot, format, true)),
             Err(error) => screen.show(|| line!("the host could not be read: {error}")),
         }
         tokio::time::sleep(interval).await;
@@ -125,7 +126,7 @@ async fn repeat(
 /// Prints the host as it is now; exit 1 if something is not ready, or an incident is open.
 pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<ExitCode, ClientError> {
     let snapshot = HostSnapshot::read(client).await?;
-    print(&snapshot, format);
+    print(&snapshot, format, false);
     let is_well = snapshot.is_ready
         && snapshot.tenants.iter().all(is_as_desired)
         && !incident::has_open(&snapshot.incidents);
@@ -146,8 +147,8 @@ fn is_as_desired(tenant: &TenantView) -> bool {
     })
 }
 
-/// Prints a snapshot.
-fn print(snapshot: &HostSnapshot, format: OutputFormat) {
+/// Prints a snapshot; of a picture that may be cut, first what must not be.
+fn print(snapshot: &HostSnapshot, format: OutputFormat, may_be_cut: bool) {
     if format == OutputFormat::Name {
         return line!("{}", snapshot.host.hostname);
     }
@@ -155,22 +156,18 @@ fn print(snapshot: &HostSnapshot, format: OutputFormat) {
         return;
     }
     print_host(&snapshot.host, format);
+    if may_be_cut {
+        print_problems(snapshot, format);
+    }
+    line!("");
     print_section(&snapshot.daemons, &daemon::LAYOUT, format);
     line!("");
     print_section(&snapshot.tenants, &tenant::LAYOUT, format);
     if tenant::has_mark(&snapshot.tenants) {
         line!("{}", tenant::MARK);
     }
-    let attention = attention(snapshot);
-    if !attention.is_empty() {
-        line!("\nAttention:");
-    }
-    for item in attention {
-        line!("  {}: {}", names(&item), condition_sentence(item.condition, item.message, format));
-    }
-    if !snapshot.incidents.is_empty() {
-        line!("\nIncidents (`mps-manager incident get ID` shows one):");
-        incident::LAYOUT.print_rows(&snapshot.incidents, format);
+    if !may_be_cut {
+        print_problems(snapshot, format);
     }
     if !snapshot.foreign_daemons.is_empty() {
         line!("\nForeign control daemons (`mps-manager daemon adopt` takes one over):");
@@ -183,6 +180,21 @@ fn print(snapshot: &HostSnapshot, format: OutputFormat) {
     }
 }
 
+/// Prints the incidents, and what else needs attention.
+fn print_problems(snapshot: &HostSnapshot, format: OutputFormat) {
+    if !snapshot.incidents.is_empty() {
+        line!("\nIncidents (`mps-manager incident get ID` shows one):");
+        incident::LAYOUT.print_rows(&snapshot.incidents, format);
+    }
+    let attention = attention(snapshot);
+    if !attention.is_empty() {
+        line!("\nAttention:");
+    }
+    for item in attention {
+        line!("  {}: {}", names(&item), condition_sentence(item.condition, item.message, format));
+    }
+}
+
 fn print_host(host: &HostView, format: OutputFormat) {
     let simulated = match &host.profile {
         Some(profile) if host.simulated => format!(", SIMULATED ({profile})"),
@@ -190,7 +202,7 @@ fn print_host(host: &HostView, format: OutputFormat) {
     };
     let capacity = host.capacity.map(|clients| format!(", capacity {}", counted(clients, "client")));
     line!(
-        "{}: {}{}, {}{simulated}\n",
+        "{}: {}{}, {}{simulated}",
         host.hostname,
         counted(host.gpus, "GPU"),
         capacity.unwrap_or_default(),
@@ -198,15 +210,15 @@ fn print_host(host: &HostView, format: OutputFormat) {
     );
     // That the driver is waited for is a condition, too.
     if let Some(read_only) = host.read_only.as_ref().filter(|read_only| !read_only.waiting_for_driver) {
-        line!("READ-ONLY: {}\n", read_only.reason);
+        line!("\nREAD-ONLY: {}", read_only.reason);
     }
     for condition in &host.conditions {
-        line!("{}: {}\n", condition.kind, condition.message);
+        line!("\n{}: {}", condition.kind.words(), condition.message);
     }
     // Without scopes alone nothing is wrong; mounts of its own hide the daemons from clients.
     if format == OutputFormat::Wide || host.isolation.private_mounts == Some(true) {
         for remark in &host.isolation.remarks {
-            line!("Isolation: {remark}\n");
+            line!("\nIsolation: {remark}");
         }
     }
 }
@@ -218,17 +230,23 @@ fn print_section<T: Serialize>(items: &[T], layout: &ListLayout<T>, format: Outp
     layout.print_rows(items, format);
 }
 
-/// What needs attention in a snapshot.
+/// What needs attention in a snapshot, beside its open incidents.
 pub(super) fn attention(snapshot: &HostSnapshot) -> Vec<AttentionItem<'_>> {
+    let is_incident = |item: &AttentionItem<'_>| {
+        let mut open = snapshot.incidents.iter().filter(|incident| incident.state == IncidentState::Open);
+        open.any(|incident| incident.daemon == *item.daemon && incident.kind.shows(item.condition.kind))
+    };
     let daemons = snapshot.daemons.iter().map(|daemon| {
         let conditions = daemon.status.as_ref().map_or(&[][..], |status| &status.conditions);
         (&daemon.name, conditions)
     });
     let tenants = snapshot.tenants.iter();
-    attention_items(
+    let mut items = attention_items(
         daemons,
         tenants.map(|tenant| (&tenant.name, &tenant.spec.daemon, &tenant.status.conditions[..])),
-    )
+    );
+    items.retain(|item| !is_incident(item));
+    items
 }
 
 /// What it is about: the daemon or the tenants.

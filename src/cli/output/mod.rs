@@ -22,4 +22,4 @@ pub(super) use self::exit_codes::{DIFFERS, ERROR, EXIT_CODES};
 pub(super) use self::format::{OutputArgs, OutputFormat};
 pub(super) use self::list::{ListColumn, ListLayout};
 pub(super) use self::print::{complain, emit, line, print_cells, remark};
-pub(super) use self::terminal::{AlternateScreen, terminal_width};
+pub(super) use self::terminal::{AlternateScreen, terminal_width, wrapped};

@@ -33,7 +33,7 @@ impl AlternateScreen {
     /// Shows what a function prints, as much of it as the terminal has lines for.
     pub(in crate::cli) fn show(&self, print: impl FnOnce()) {
         let (columns, lines) = size().unwrap_or((80, 24));
-        let picture = fitted(captured(print), columns, lines);
+        let picture = fitted(&captured(print), columns, lines);
         self.write(&format!("\u{1b}[H\u{1b}[2J{}", picture.join("\r\n")));
     }
 
@@ -50,24 +50,48 @@ impl Drop for AlternateScreen {
     }
 }
 
-/// The first lines that fit; the last one of a picture that does not fit says how much is missing.
-fn fitted(mut picture: Vec<String>, columns: usize, lines: usize) -> Vec<String> {
-    let taken: Vec<usize> = picture.iter().map(|line| shown_width(line).div_ceil(columns).max(1)).collect();
-    if taken.iter().sum::<usize>() <= lines {
-        return picture;
+/// The first lines that fit, wrapped to the width; the last one of a picture that does not fit says how much is missing.
+fn fitted(picture: &[String], columns: usize, lines: usize) -> Vec<String> {
+    let wrap = |line: &String| {
+        if shown_width(line) <= columns {
+            return vec![line.clone()];
+        }
+        let text = line.trim_start();
+        let indent = (line.len() - text.len()).min(columns / 2);
+        let pieces = wrapped(text, Some(columns - indent));
+        let pieces = pieces.iter().flat_map(|piece| broken(piece, columns - indent));
+        pieces.map(|piece| format!("{:indent$}{piece}", "")).collect()
+    };
+    let mut picture: Vec<String> = picture.iter().flat_map(wrap).collect();
+    if picture.len() > lines {
+        let kept = lines.saturating_sub(1);
+        let missing = picture.len() - kept;
+        picture.truncate(kept);
+        picture.push(format!("… {missing} more: make the terminal higher").chars().take(columns).collect());
     }
-    let mut room = lines.saturating_sub(1);
-    let kept = taken.iter().take_while(|taken| {
-        let has_room = **taken <= room;
-        room = room.saturating_sub(**taken);
-        has_room
-    });
-    let kept = kept.count();
-    let missing = picture.len() - kept;
-    picture.truncate(kept);
-    let words: String = format!("… {missing} more: make the terminal higher").chars().take(columns).collect();
-    picture.push(words);
     picture
+}
+
+/// A line in pieces that are no wider than the terminal, also of a word that is.
+fn broken(line: &str, columns: usize) -> Vec<String> {
+    line.chars().collect::<Vec<_>>().chunks(columns.max(1)).map(|piece| piece.iter().collect()).collect()
+}
+
+/// A text in lines of at most so many columns, broken between words; a longer word has a line of its own.
+pub(in crate::cli) fn wrapped(text: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![text.to_owned()] };
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && shown_width(&line) + 1 + shown_width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
 }
 
 /// How many columns a line takes, its colours left out.
@@ -93,10 +117,25 @@ mod tests {
     fn picture_is_cut_at_the_terminals_height() {
         let lines = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
         let picture = lines(&["one", "two", "three"]);
-        assert_eq!(fitted(picture.clone(), 80, 3), picture);
-        assert_eq!(fitted(picture, 80, 2), ["one", "… 2 more: make the terminal higher"]);
+        assert_eq!(fitted(&picture, 80, 3), picture);
+        assert_eq!(fitted(&picture, 80, 2), ["one", "… 2 more: make the terminal higher"]);
         // A line that is wider than the terminal takes two of it.
-        assert_eq!(fitted(lines(&["one", "twelve and more"]), 10, 2), ["one", "… 1 more: "]);
+        assert_eq!(fitted(&lines(&["one", "twelve and more"]), 10, 2), ["one", "… 2 more: "]);
+    }
+
+    #[test]
+    fn picture_is_wrapped_between_words() {
+        let picture = ["  web: its limit is held by".to_owned(), "GPU-1e86aaec-f4f3".to_owned()];
+        let shown = fitted(&picture, 12, 9);
+        assert_eq!(shown, ["  web: its", "  limit is", "  held by", "GPU-1e86aaec", "-f4f3"]);
+    }
+
+    #[test]
+    fn long_text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", None), ["one two three"]);
+        assert_eq!(wrapped("one two three", Some(7)), ["one two", "three"]);
+        assert_eq!(wrapped("mps-manager status", Some(5)), ["mps-manager", "status"]);
+        assert_eq!(wrapped("", Some(5)), [""]);
     }
 
     #[test]

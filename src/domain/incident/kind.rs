@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::condition::ConditionType;
+
 macro_rules! kinds {
     ($($variant:ident = $name:literal, $meaning:literal, $remedy:literal;)*) => {
         /// What broke.
@@ -85,6 +87,16 @@ impl IncidentKind {
     /// Whether it is about processes of others, and lasts as long as one of them.
     pub(super) fn is_of_processes(self) -> bool {
         matches!(self, Self::Bypass | Self::SocketExposed | Self::ForeignUser | Self::GpuShared)
+    }
+
+    /// Whether this incident of a daemon shows what a condition of it states.
+    pub fn shows(self, condition: ConditionType) -> bool {
+        matches!(
+            (self, condition),
+            (Self::Bypass, ConditionType::Bypass)
+                | (Self::Drift, ConditionType::SettingsDrifted | ConditionType::PartitionsDrifted)
+                | (Self::GpuShared, ConditionType::SharesGpu)
+        )
     }
 
     /// Whether clients lose their work by it.

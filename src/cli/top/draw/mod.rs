@@ -18,7 +18,7 @@ use crate::service::host::GpuView;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
-/// From this width on, tables have all columns and the bars of a GPU stand in one line.
+/// From this width on, the bars of a GPU stand in one line.
 const WIDE: usize = 80;
 /// From this width on, that line has room for the GPU too.
 const ONE_LINE: usize = 110;
@@ -32,22 +32,11 @@ const TENANTS: ListLayout<TenantView> = ListLayout {
     name: |tenant| tenant.name.to_string(),
     columns: &[
         ListColumn::cut("TENANT", |tenant| with_workload(&tenant.name, tenant.workload.as_ref()).into()),
-        ListColumn::cut("DAEMON", |tenant| tenant.spec.daemon.as_str().into()),
+        ListColumn::ranked(1, ListColumn::cut("DAEMON", |tenant| tenant.spec.daemon.as_str().into())),
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
         ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
-        ListColumn::new("MEMORY LIMIT", |tenant| limit_of(tenant).into()),
-        ListColumn::cut("SMS", |tenant| TableCell::optional(share(tenant))),
-    ],
-};
-
-const TENANTS_NARROW: ListLayout<TenantView> = ListLayout {
-    noun: "tenants",
-    name: |tenant| tenant.name.to_string(),
-    columns: &[
-        ListColumn::cut("TENANT", |tenant| with_workload(&tenant.name, tenant.workload.as_ref()).into()),
-        ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
-        ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
-        ListColumn::new("LIMIT", |tenant| limit_of(tenant).into()),
+        ListColumn::new("MEM LIMIT", |tenant| limit_of(tenant).into()),
+        ListColumn::ranked(2, ListColumn::cut("SMS", |tenant| TableCell::optional(share(tenant)))),
     ],
 };
 
@@ -57,20 +46,10 @@ const CLIENTS: ListLayout<ClientView> = ListLayout {
     columns: &[
         ListColumn::new("PID", |client| client.pid.to_string().into()),
         ListColumn::cut("TENANT", |client| TableCell::optional(tenant_of(client))),
-        ListColumn::cut("DAEMON", |client| client.daemon.as_str().into()),
+        ListColumn::ranked(1, ListColumn::cut("DAEMON", |client| client.daemon.as_str().into())),
         ListColumn::new("MEMORY", |client| Bytes(memory(client)).to_string().into()),
-        ListColumn::new("AGE", |client| age(client.since).into()),
-        ListColumn::cut("COMMAND", |client| client.command.as_str().into()),
-    ],
-};
-
-const CLIENTS_NARROW: ListLayout<ClientView> = ListLayout {
-    noun: "clients",
-    name: |client| client.id.to_string(),
-    columns: &[
-        ListColumn::new("PID", |client| client.pid.to_string().into()),
-        ListColumn::cut("TENANT", |client| TableCell::optional(tenant_of(client))),
-        ListColumn::new("MEMORY", |client| Bytes(memory(client)).to_string().into()),
+        ListColumn::ranked(2, ListColumn::new("AGE", |client| age(client.since).into())),
+        ListColumn::ranked(3, ListColumn::cut("COMMAND", |client| client.command.as_str().into())),
     ],
 };
 
@@ -85,7 +64,12 @@ pub(super) fn lines(state: &TopState, width: usize, height: usize) -> Vec<Line<'
     // Scrolling ends where the last line is on the screen.
     let first = state.scrolled.min(body.len().saturating_sub(room));
     let mut lines = vec![heading(state, width)];
+    let below = body.len().saturating_sub(first + room);
     lines.extend(body.into_iter().skip(first).take(room));
+    if below > 0 && room > 0 {
+        let text = format!("… {} more lines: scroll down", below + 1);
+        lines[room] = Line::styled(cut(&text, width), faint());
+    }
     lines.resize(height.saturating_sub(1).max(1), Line::default());
     lines.push(footer(state, width));
     lines
@@ -150,7 +134,6 @@ fn help() -> Vec<Line<'static>> {
 
 fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
     let host = &state.data.host;
-    let is_wide = width >= WIDE;
     let mut lines = vec![Line::default()];
     let attention = attention(host);
     for item in attention.iter().take(MESSAGES) {
@@ -174,14 +157,12 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
         lines.extend(gpu_lines(gpu, &host.daemons, &host.tenants, width));
     }
     lines.push(Line::default());
-    let tenants = if is_wide { &TENANTS } else { &TENANTS_NARROW };
-    lines.extend(table(tenants, &host.tenants, width));
+    lines.extend(table(&TENANTS, &host.tenants, width));
     if has_mark(&host.tenants) {
         lines.push(Line::styled(cut(MARK, width), faint()));
     }
     lines.push(Line::default());
-    let clients = if is_wide { &CLIENTS } else { &CLIENTS_NARROW };
-    lines.extend(table(clients, &state.data.clients, width));
+    lines.extend(table(&CLIENTS, &state.data.clients, width));
     lines
 }
 
@@ -222,8 +203,11 @@ fn gpu_lines(
     let shown = |bytes: Option<u64>| Bytes(bytes.unwrap_or(0)).to_string();
     let memory_text = format!("{} of {}", shown(gpu.memory_used), shown(gpu.memory_total));
     let title = |width: usize| {
-        let text = cut(&format!("GPU {index}  {name}  {daemon_name}  "), width);
-        vec![Span::styled(text, bold()), Span::styled(phase.cut(10).into_owned(), style(phase.colour()))]
+        let text = cut(&format!("GPU {index:<2}  {daemon_name}  {name}"), width.saturating_sub(2));
+        vec![
+            Span::styled(format!("{text:<width$}"), bold()),
+            Span::styled(phase.cut(10).into_owned(), style(phase.colour())),
+        ]
     };
     let sm_share = share_of(u64::from(sms), u64::from(gpu.sms.unwrap_or(0)));
     let memory_share = share_of(gpu.memory_used.unwrap_or(0), gpu.memory_total.unwrap_or(0));
@@ -243,7 +227,7 @@ fn gpu_lines(
     let mut spans = if is_one_line { title(titled - 10) } else { Vec::new() };
     let used: usize = spans.iter().map(Span::width).sum();
     spans.push(Span::raw(" ".repeat(titled.saturating_sub(used) + 1)));
-    let texts = sms_text.width().max(17) + memory_text.width() + 8;
+    let texts = sms_text.width().max(17) + memory_text.width().max(23) + 8;
     let bar_width = (width.saturating_sub(titled + 1 + texts) / 2).clamp(4, LONGEST_BAR);
     let rest = format!(
         "{} {sms_text:<17}  {} {memory_text}",

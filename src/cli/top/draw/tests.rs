@@ -6,6 +6,8 @@ use ratatui_widgets::paragraph::Paragraph;
 
 use super::*;
 use crate::cli::top::state::{TopData, TopState};
+use crate::domain::condition::{Condition, ConditionType};
+use crate::domain::{DaemonName, GpuUuid};
 
 /// A simulated host with two GPUs and three clients, as its API described it.
 fn state() -> TopState {
@@ -48,6 +50,83 @@ fn screens_of_every_width_show_all_parts() {
         }
         assert!(screen[39].starts_with("q quit"), "{text}");
     }
+}
+
+#[test]
+fn sixteen_gpus_keep_their_columns() {
+    let mut state = state();
+    let host = &mut state.data.host;
+    let (gpu, daemon) = (host.gpus[0].clone(), host.daemons[0].clone());
+    host.gpus.clear();
+    host.daemons.clear();
+    for index in 0..16_u32 {
+        let uuid =
+            GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-0000000000{index:02}")).expect("a UUID");
+        let used = if index % 3 == 0 { 13 << 30 } else { 74 << 20 };
+        let mut one =
+            GpuView { uuid: uuid.clone(), index: Some(index), memory_used: Some(used), ..gpu.clone() };
+        one.name = Some("NVIDIA H100 80GB HBM3".into());
+        host.gpus.push(one);
+        let name = DaemonName::parse(&format!("gpu{index}")).expect("a name");
+        let mut of = DaemonView { name, ..daemon.clone() };
+        of.spec.gpus = vec![uuid];
+        host.daemons.push(of);
+    }
+    for width in [80, 120, 160] {
+        let screen = screen(&state, width, 60);
+        let bars: Vec<&String> = screen.iter().filter(|line| line.contains("SM limits")).collect();
+        assert_eq!(bars.len(), 16, "{screen:?}");
+        let columns = |line: &str| {
+            line.char_indices()
+                .filter(|(_, letter)| *letter == '[')
+                .map(|(at, _)| line[..at].chars().count())
+                .collect::<Vec<_>>()
+        };
+        for line in &bars {
+            assert_eq!(columns(line), columns(bars[0]), "{width}: {bars:?}");
+        }
+        for index in 0..16 {
+            let line = screen
+                .iter()
+                .find(|line| line.starts_with(&format!("GPU {index:<2}  gpu{index}  ")))
+                .expect("its line");
+            assert!(line.contains(" ready"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn cut_screen_says_that_there_is_more() {
+    let mut state = state();
+    let low = screen(&state, 80, 12);
+    assert!(low[10].starts_with("… ") && low[10].ends_with("more lines: scroll down"), "{low:?}");
+    for _ in 0..9 {
+        press(&mut state, KeyCode::PageDown);
+    }
+    let end = screen(&state, 80, 12);
+    assert!(!end.join("\n").contains("more lines"), "{end:?}");
+}
+
+#[test]
+fn open_incident_stands_there_once() {
+    let mut state = state();
+    let shown = |state: &TopState| screen(state, 160, 40).join("\n").matches("bypass").count();
+    let daemon = &mut state.data.host.daemons[0];
+    let status = daemon.status.as_mut().expect("a status");
+    let reason = crate::domain::condition::ConditionReason::ProcessOutsideMps;
+    let message = "process 7 is a bypass";
+    status.conditions.push(Condition::new(ConditionType::Bypass, true, reason, message));
+    let name = daemon.name.clone();
+    assert_eq!(shown(&state), 1, "the condition alone");
+    let incident = serde_json::json!({
+        "id": 4, "kind": "bypass", "severity": "warning", "state": "open", "daemon": name, "gpus": [], "tenants": [],
+        "summary": "process 7 is a bypass", "detail": "", "remedy": "", "opened_at": "2026-11-25T05:03:49Z", "recovered_at": null, "ended_by": null, "time_to_recovery_ms": null, "acknowledged": null,
+        "suspected": [], "fault": null, "affected": [], "affected_is_uncertain": false, "unaffected": null, "workloads": {}, "occurrences": 1, "events": [],
+    });
+    state.data.host.incidents = vec![serde_json::from_value(incident).expect("an incident")];
+    assert_eq!(shown(&state), 1, "the incident alone");
+    state.data.host.incidents[0].state = IncidentState::Recovered;
+    assert_eq!(shown(&state), 2, "it may be another");
 }
 
 #[test]
