@@ -182,6 +182,7 @@ pub(super) fn share(tenant: &TenantView) -> Option<String> {
 /// Its clients, of how many where that is bounded.
 pub(super) fn clients_of(tenant: &TenantView) -> String {
     match tenant.spec.max_clients {
+        Some(max) if tenant.status.clients > max => format!("{}/{max} over", tenant.status.clients),
         Some(max) => format!("{}/{max}", tenant.status.clients),
         None => tenant.status.clients.to_string(),
     }

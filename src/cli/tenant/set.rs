@@ -15,7 +15,7 @@ use super::super::wait::{ProgressLine, WaitArgs};
 use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
-use crate::domain::condition::ready;
+use crate::domain::condition::{Condition, ConditionType, ready};
 use crate::domain::count::enumerated;
 use crate::domain::tenant::TenantEffective;
 use crate::service::daemons::DaemonView;
@@ -141,6 +141,8 @@ async fn announced(
     if answer.made == SpecChange::Created && args.tenant.uid.is_none() {
         parts.push(format!("its processes run as uid {}", written.spec.uid));
     }
+    let above = |one: &&Condition| one.kind == ConditionType::ClientsAboveMaximum;
+    parts.extend(written.status.conditions.iter().find(above).map(|above| above.message.clone()));
     if !written.status.weakens.is_empty() {
         let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
         let names = GpuNames::read(client).await;

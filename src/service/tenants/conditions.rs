@@ -81,6 +81,16 @@ pub(super) fn too_small_for_a_context(resolved: &Resolved, gpus: &[Gpu]) -> Opti
     ))
 }
 
+/// A condition for more clients than there may be, after their number was lowered.
+pub(super) fn above_maximum(tenant: &Tenant, clients: u32) -> Option<Condition> {
+    let most = tenant.spec.max_clients.filter(|most| clients > *most)?;
+    let message = format!(
+        "{} connected, and max_clients is {most}: they keep running, and no other is admitted until fewer than {most} are connected",
+        if clients == 1 { "1 client is".to_owned() } else { format!("{clients} clients are") }
+    );
+    Some(Condition::new(ConditionType::ClientsAboveMaximum, true, ConditionReason::MaximumLowered, message))
+}
+
 /// A condition for a share that is below what MPS gives every client.
 pub(super) fn share_below_minimum(
     share: &TenantShare,

@@ -39,8 +39,8 @@ use crate::service::access::redaction::Redact as _;
 use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{
-    expiry_refusal, not_applied, refuse_expired, socket_condition, socket_problem, too_small_for_a_context,
-    weakened,
+    above_maximum, expiry_refusal, not_applied, refuse_expired, socket_condition, socket_problem,
+    too_small_for_a_context, weakened,
 };
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
@@ -144,7 +144,9 @@ impl Service {
         let spec = spec.resolve_gpus(&gpus).map_err(ServiceError::invalid)?;
         spec.check().map_err(ServiceError::invalid)?;
         spec.check_expiry(ctx.clock.unix_ms()).map_err(ServiceError::invalid)?;
-        backend.refuse_move_with_clients(&name, &spec.daemon).await?;
+        if !options.must_be_new {
+            backend.refuse_move_with_clients(&name, &spec.daemon).await?;
+        }
         let multi_user = backend.is_multi_user(&spec.daemon).await?;
         let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
         reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
@@ -452,6 +454,7 @@ impl Backend {
                     .and_then(|seen| effective(&resolved, gpus, seen))
                     .map(|effective| with_older_clients(effective, &tenant.name, &resolved, neighbours));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
+                status.conditions.extend(above_maximum(&tenant, status.clients));
                 status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants(), gpus));
                 add_shares(&mut status, &tenant, &stored, gpus, neighbours);
                 if ctx.actor.scope().is_none() {
@@ -508,9 +511,7 @@ impl Backend {
             (None, Some(problem)) => {
                 (ConditionReason::SocketNotHandedOut, socket_problem(problem).text_for(&ctx.actor))
             }
-            (None, None) if applied => {
-                (ConditionReason::AppliedAndReadBack, "its daemon holds its limits".to_owned())
-            }
+            (None, None) if applied => (ConditionReason::AppliedAndReadBack, "limits in force".to_owned()),
             (None, None) => not_applied(ctx, &tenant.spec.daemon, condition::ready(&daemon.conditions)),
         };
         Condition::new(ConditionType::Ready, is_ready, reason, message)

@@ -132,7 +132,7 @@ impl Backend {
                 layout.partitions.iter().find(|one| one.gpu == *gpu && one.tenants.contains(&tenant.name));
             let Some(mine) = mine else {
                 let why = format!(
-                    "its layout binds this tenant to no partition of {gpu}: bind it, or remove the GPU from the tenant's gpus"
+                    "its layout has no partition of {gpu} for this tenant: bind it to one, or remove the GPU from the tenant's gpus"
                 );
                 return Err(refused(tenant, AudienceText::same(&why)));
             };

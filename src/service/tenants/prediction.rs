@@ -36,12 +36,10 @@ impl Service {
         let others: Vec<_> = others.map(|other| (other.name.clone(), other.spec.clone())).collect();
         let mut refusals = Vec::new();
         if let Some(name) = name {
-            let exists = store::tenants::get(&mut reader, name).await?.is_some();
-            if exists && is_new {
-                refusals.push(AdmissionError {
-                    field: "name",
-                    detail: format!("there is a tenant {name} already"),
-                });
+            if let Some(there) = store::tenants::get(&mut reader, name).await?.filter(|_| is_new) {
+                let on = &there.spec.daemon;
+                let detail = format!("there is a tenant {name} already, on daemon {on}: choose another name");
+                refusals.push(AdmissionError { field: "name", detail });
             }
             let alike = refuse_namesake("tenant", name, store::tenants::namesake(&mut reader, name).await?);
             refusals

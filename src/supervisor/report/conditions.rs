@@ -215,7 +215,7 @@ fn waiting(queue: &Waiting) -> Condition {
 
 fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition {
     let (reason, message) = match phase {
-        Phase::Ready => (ConditionReason::AppliedAndReadBack, "every setting was read back as it should be".to_owned()),
+        Phase::Ready => (ConditionReason::AppliedAndReadBack, "all settings confirmed".to_owned()),
         Phase::Unknown => (ConditionReason::NotPolled, "it has not been polled yet".to_owned()),
         Phase::Stopped if desired.maintenance.is_some_and(MaintenanceState::holds_down) => {
             (ConditionReason::StoppedForMaintenance, "it is stopped while the host is in maintenance".to_owned())

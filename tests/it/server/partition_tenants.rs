@@ -232,7 +232,7 @@ fn tenant_is_refused_without_proven_partition() {
     host.api().succeeds(&applying);
     host.await_phase("gpu1", "ready");
     let named = handed_out(&host, "web");
-    refused(&host, "jobs", &["binds this tenant to no partition of GPU-"]);
+    refused(&host, "jobs", &["has no partition of GPU-"]);
 
     // The control process dies: its successor has to give the same IDs first, under this manager or the next.
     for next_manager in [false, true] {
@@ -282,7 +282,7 @@ fn reused_id_is_refused_while_still_held() {
     });
     give_to_second(&host);
     let name = format!("process {pid}-");
-    refused(&host, "first", &["binds this tenant to no partition of GPU-"]);
+    refused(&host, "first", &["has no partition of GPU-"]);
     refused(&host, "second", &[&name, "of tenant first"]);
     host.end_manager(Signal::KILL);
     host.serve();
