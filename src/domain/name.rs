@@ -10,6 +10,10 @@ use super::InvalidValue;
 /// Longest name, in bytes.
 pub const MAX_LEN: usize = 63;
 
+/// The rule for all names.
+pub const RULE: &str = "1 to 63 lower-case letters, digits, hyphens and underscores, beginning with a letter and ending with a letter or \
+     digit";
+
 fn check(kind: &str, text: &str) -> Result<(), InvalidValue> {
     let well_formed = text.len() <= MAX_LEN
         && text.starts_with(|c: char| c.is_ascii_lowercase())
@@ -19,10 +23,7 @@ fn check(kind: &str, text: &str) -> Result<(), InvalidValue> {
         return Ok(());
     }
     let shown: String = text.chars().take(80).collect();
-    Err(InvalidValue(format!(
-        "{shown:?} is not a {kind} name: use 1 to {MAX_LEN} lower-case letters, digits, hyphens and underscores, \
-         beginning with a letter and ending with a letter or digit"
-    )))
+    Err(InvalidValue(format!("{shown:?} is not a {kind} name: use {RULE}")))
 }
 
 macro_rules! name {

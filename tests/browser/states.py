@@ -156,7 +156,7 @@ def forms(host, show):
     def tenant(page):
         page.get_by_label("Name", exact=True).fill("Not A Name")
         page.get_by_label("Memory limit").fill("1.5G")
-        page.get_by_label("Clients at once").fill("many")
+        page.get_by_label("Max clients").fill("many")
         page.get_by_label("A number of SMs").check()
         page.get_by_label("SMs", exact=True).fill("33")
         press(page, "Create tenant")
@@ -187,7 +187,7 @@ def forms(host, show):
         press(page, "Save")
         page.get_by_label("Token").fill(host.token)
         press(page, "Log in")
-        page.get_by_role("button", name="Send it now").wait_for()
+        page.get_by_role("button", name="Submit", exact=True).wait_for()
 
     show("wrong-tenant", "/tenants/-/new", tenant)
     show("wrong-daemon", "/daemons/-/new", daemon)

@@ -115,7 +115,7 @@ def log_in_again(page, token):
     expect(page.get_by_text("What you typed is kept")).to_be_visible()
     page.get_by_label("Token").fill(token)
     press(page, "Log in")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Send what you typed?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Submit your changes?")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -132,7 +132,7 @@ def test_expired_session_keeps_typed_form(host, visitor, form):
     for text in typed:
         expect(reported).to_contain_text(text)
     visit.accessible()
-    press(page, "Send it now")
+    press(page, "Submit")
     # It is refused as without the log-in, and the typed values are shown.
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
     expect(page.locator("[aria-invalid=true]").first).to_be_visible()
@@ -152,7 +152,7 @@ def test_expired_session_keeps_apply_and_adopt_forms(own_host, visitor):
     press(page, "Apply to gpu1")
     log_in_again(page, token)
     expect(page.locator("dl.facts")).to_contain_text("for the web")
-    press(page, "Send it now")
+    press(page, "Submit")
     page.wait_for_url("**/operations/*")
     expect(page.get_by_text("for the web")).to_be_visible()
     # A daemon of another program, adopted under a chosen name.
@@ -166,7 +166,7 @@ def test_expired_session_keeps_apply_and_adopt_forms(own_host, visitor):
     press(page, "Adopt")
     log_in_again(page, token)
     expect(page.locator("dl.facts")).to_contain_text("from_them")
-    press(page, "Send it now")
+    press(page, "Submit")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Daemon from_them")
 
 
@@ -185,7 +185,7 @@ def test_expired_session_keeps_layout_editor_input(host, visitor):
     page.locator("#step-0-chunks").fill("7")
     press(page, "Add a partition")
     log_in_again(page, token)
-    press(page, "Send it now")
+    press(page, "Submit")
     expect(page.locator("#step-1-partition")).to_be_visible()
     for field, value in [("name", "written"), ("step-0-partition", "web"), ("step-0-chunks", "7")]:
         expect(page.locator(f"#{field}")).to_have_value(value)
@@ -207,7 +207,7 @@ def test_file_survives_log_in_as_text(host, visitor, tmp_path):
     visit.log_out_elsewhere()
     press(page, "Import")
     log_in_again(page, token)
-    press(page, "Send it now")
+    press(page, "Submit")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Layout from_")
     expect(page.locator(".sequence li")).to_have_text(["add web on GPU 0: 7 chunks"])
 

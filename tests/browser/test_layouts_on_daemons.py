@@ -80,7 +80,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     # The plan is a diff that changes nothing.
     page.get_by_role("link", name="Plan and apply").click()
     rows = page.locator(".diff tbody tr")
-    expect(rows.locator("th")).to_have_text(["made", "made", "made", "removed"])
+    expect(rows.locator("th")).to_have_text(["Add", "Add", "Add", "Remove"])
     expect(page.get_by_text("Chunks used 0 → 12, free 15 → 3")).to_be_visible()
     visit.accessible()
     assert host.api("GET", "/daemons/gpu1/partitions")["items"] == []
@@ -222,14 +222,46 @@ def test_partitions_are_recreated_only_on_request(static_host, visitor):
     page.goto("/layouts/prod/apply?daemon=gpu1")
     press(page, "Apply to gpu1")
     expect(page.get_by_role("heading", name="Blockers")).to_be_visible()
+    alert = page.get_by_role("alert")
+    expect(alert).to_be_focused()
+    expect(alert).to_contain_text("must be recreated")
     visit.accessible()
-    page.get_by_label("Recreate partitions that stay").check()
+    alert.get_by_role("link", name="Recreate these partitions").click()
+    expect(page.get_by_label("Recreate these partitions")).to_be_focused()
+    page.get_by_label("Recreate these partitions").check()
     press(page, "Apply to gpu1")
     page.wait_for_url("**/operations/*")
     assert operation_ends(page, host)["state"] == "succeeded"
     page.goto("/layouts/prod/delete")
     expect(page.get_by_role("alert")).to_contain_text("is in use by the daemons gpu1")
     visit.accessible()
+
+
+def test_recreate_is_explained_while_clients_block(static_host, visitor):
+    host = static_host
+    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
+    write(host, "prod", add("web", 7, "web"), add("batch", 5))
+    visit = visitor(host)
+    page = visit.log_in()
+    apply(page, host, "prod")
+    client = host.client("web", "--spin", "600")
+    write(host, "prod", add("batch", 5), add("web", 7, "web"))
+    page.goto("/layouts/prod/apply?daemon=gpu1")
+    box = page.get_by_label("Recreate these partitions")
+    expect(box).to_be_visible()
+    expect(page.get_by_role("link", name=f"Client {client.pid}").first).to_be_visible()
+    expect(page.get_by_text("No partition is recreated while a client is in it")).to_be_visible()
+    expect(page.get_by_role("button", name="Apply to gpu1")).to_have_count(0)
+    visit.accessible()
+    box.check()
+    client.kill()
+    client.wait()
+    eventually("the client is gone", lambda: not host.api("GET", "/clients?tenant=web&fresh=true")["items"])
+    press(page, "Plan again")
+    expect(box).to_be_checked()
+    press(page, "Apply to gpu1")
+    page.wait_for_url("**/operations/*")
+    assert operation_ends(page, host)["state"] == "succeeded"
 
 
 def test_partition_drift_is_shown(static_host, visitor):

@@ -65,7 +65,7 @@ def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visi
     page.get_by_role("link", name="Plan and apply").click()
     expect(page.get_by_role("note").filter(has_text="Thread percentages reserve nothing")).to_be_visible()
     made = page.locator(".diff tbody tr")
-    expect(made.locator("th")).to_have_text(["made", "made"])
+    expect(made.locator("th")).to_have_text(["Add", "Add"])
     for row, (name, (chunks, sms)) in zip(made.all(), PARTITIONS.items()):
         expect(row.locator("td").nth(0)).to_have_text(name)
         expect(row.locator("td.number")).to_have_text([str(chunks), str(sms)])

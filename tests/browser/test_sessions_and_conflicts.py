@@ -23,7 +23,7 @@ def log_in_again(host, page):
     expect(page.get_by_text("What you typed is kept")).to_be_visible()
     page.get_by_label("Token").fill(host.token)
     page.get_by_role("button", name="Log in").click()
-    page.get_by_role("button", name="Send it now").click()
+    page.get_by_role("button", name="Submit", exact=True).click()
 
 
 def test_layout_editor_outlives_its_session(own_host, visitor):
@@ -241,6 +241,25 @@ def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
     expect(page.get_by_label("Memory over-commit")).to_have_value("2")
     expect(page.get_by_label("Name", exact=True)).to_have_value("gpu1")
     visit.accessible()
+
+
+def test_page_stays_when_its_session_ends(own_host, visitor, scripted):
+    if not scripted:
+        return
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants?q=de")
+    expect(page.locator("#connection")).to_have_text("live")
+    visit.log_out_elsewhere()
+    own_host.api("PUT", "/tenants/demo", {**own_host.api("GET", "/tenants/demo")["spec"], "max_clients": 3})
+    notice = page.locator("#stale-notice")
+    expect(notice).to_contain_text("Your session ended at", timeout=FIGURES_MS)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Tenants")
+    visit.accessible()
+    notice.get_by_role("link", name="Log in").click()
+    page.get_by_label("Token").fill(own_host.token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url("**/tenants?q=de")
+    expect(page.get_by_role("row", name="demo")).to_be_visible()
 
 
 def test_form_sent_twice_makes_one_token(host, visitor, scripted):

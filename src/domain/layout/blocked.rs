@@ -94,8 +94,8 @@ impl std::fmt::Display for Blocked {
                 )
             }
             Self::MadeAgain { partition, gpu, id } => {
-                let with = "the layout with `mps-manager layout apply --recreate`";
-                f.write_str(&made_again(partition, gpu, id, with))
+                let remedy = "apply the layout with `mps-manager layout apply --recreate`";
+                f.write_str(&made_again(partition, gpu, id, remedy))
             }
             Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),
             Self::OwnShare(own) => write!(f, "{own}"),
@@ -103,20 +103,18 @@ impl std::fmt::Display for Blocked {
     }
 }
 
-fn made_again(partition: &PartitionName, gpu: &GpuUuid, id: &PartitionId, with: &str) -> String {
+fn made_again(partition: &PartitionName, gpu: &GpuUuid, id: &PartitionId, remedy: &str) -> String {
     format!(
-        "partition {partition} ({gpu}/{id}) stays in the layout but would have to be made again in its order, which may change \
-         its ID: end the processes that were started with it, and apply {with}"
+        "partition {partition} ({gpu}/{id}) must be recreated in the layout's order, which may change its ID: stop its clients, \
+         then {remedy}"
     )
 }
 
 impl Blocked {
-    /// What blocks a layout of a host file: the file is applied again, since its layout is not stored yet.
-    pub fn in_host_file(&self) -> String {
+    /// The blocker in words; `recreate` says how partitions are recreated where it is shown.
+    pub fn in_words(&self, recreate: &str) -> String {
         match self {
-            Self::MadeAgain { partition, gpu, id } => {
-                made_again(partition, gpu, id, "the file with `mps-manager apply --recreate`")
-            }
+            Self::MadeAgain { partition, gpu, id } => made_again(partition, gpu, id, recreate),
             other => other.to_string(),
         }
     }

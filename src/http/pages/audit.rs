@@ -9,7 +9,6 @@ use axum::response::Response;
 use axum::routing::get;
 use serde_json::Value;
 
-use super::format::{Badge, Moment, outcome};
 use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::listed;
@@ -48,8 +47,6 @@ impl AuditPage<'_> {
 /// A row, and what it changed.
 struct AuditRow {
     record: AuditRecord,
-    at: Moment,
-    came: Badge,
     /// Link to its target.
     subject: Option<String>,
     changes: Vec<FieldChange>,
@@ -109,8 +106,6 @@ impl AuditRow {
             })
         };
         Self {
-            at: Moment(record.at),
-            came: outcome(record.outcome),
             // A resource whose creation was refused does not exist.
             subject: (is_one(&record.target) && is_made(&record)).then(|| format!("/{}", record.target)),
             changes: changes(record.before.as_deref(), record.after.as_deref()),

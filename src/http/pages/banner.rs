@@ -38,14 +38,6 @@ impl IncidentRow {
         Badge { word, tone: self.tone }
     }
 
-    pub(super) fn opened(&self) -> Moment {
-        Moment(self.incident.opened_at)
-    }
-
-    pub(super) fn recovered(&self) -> Option<Moment> {
-        self.incident.recovered_at.map(Moment)
-    }
-
     pub(super) fn lasted(&self) -> Option<Lasting> {
         self.incident.time_to_recovery_ms.map(Lasting)
     }

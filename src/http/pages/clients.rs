@@ -51,10 +51,6 @@ impl ClientsPage {
     fn is_filtered(&self) -> bool {
         !self.tenant.is_empty() || !self.daemon.is_empty()
     }
-
-    fn terminates(&self) -> bool {
-        self.frame.operates() || self.frame.grant.tenant().is_some()
-    }
 }
 
 /// Total memory of a client, if the driver reports any.
@@ -100,12 +96,6 @@ struct ClientPage {
     of_host: bool,
     memory: Vec<(GpuUuid, String, Option<Amount>)>,
     events: Vec<Event>,
-}
-
-impl ClientPage {
-    fn terminates(&self) -> bool {
-        self.frame.operates() || self.frame.grant.tenant().is_some()
-    }
 }
 
 async fn show(

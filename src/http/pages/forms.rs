@@ -3,8 +3,6 @@
 //! A form is converted to the JSON that a program would send, so the same validation applies with the same messages. What was
 //! typed is kept, and shown again with the errors.
 
-use std::collections::BTreeMap;
-
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
@@ -13,7 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use crate::domain::duration::parse_seconds;
 use crate::domain::json::missing_field;
+use crate::domain::rfc3339;
 use crate::http::extract;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
@@ -57,6 +57,10 @@ pub(super) enum Shape {
     Whole,
     /// A number; omitted if empty.
     Number,
+    /// A time; omitted if empty. A duration from now on may be typed for it.
+    Time,
+    /// A duration, in seconds for the API.
+    Seconds,
     /// A checkbox.
     Flag,
     /// The checked values, or the values of several fields of that name, without empty ones.
@@ -179,21 +183,13 @@ impl Form {
         Ok(form)
     }
 
-    /// The form's value as an API type.
+    /// The form's value as an API type, or everything that is wrong in it.
     pub(super) fn read<T: DeserializeOwned>(&self, fields: &[Field]) -> Result<T, ServiceError> {
-        let json = self.json(fields)?;
-        let read: Result<T, Problem> = extract::parse(json.to_string().as_bytes());
-        read.map_err(|problem| {
-            let errors = if problem.errors.is_empty() {
-                vec![FieldError { pointer: String::new(), detail: problem.detail }]
-            } else {
-                problem.errors
-            };
-            ServiceError::Invalid(errors)
-        })
+        without_errors(self.read_rest(fields))
     }
 
-    fn json(&self, fields: &[Field]) -> Result<Value, ServiceError> {
+    /// The form's value without its wrong fields, if it can do without them, and what is wrong in these.
+    pub(super) fn read_rest<T: DeserializeOwned>(&self, fields: &[Field]) -> (Option<T>, Vec<FieldError>) {
         let (mut root, mut errors) = (Map::new(), Vec::new());
         for (name, shape) in fields {
             match self.value(name, *shape) {
@@ -202,7 +198,23 @@ impl Form {
                 Err(detail) => errors.push(FieldError { pointer: pointer(name), detail }),
             }
         }
-        if errors.is_empty() { Ok(Value::Object(root)) } else { Err(ServiceError::Invalid(errors)) }
+        let mut root = Value::Object(root);
+        loop {
+            // Reading stops at the first error: it is repeated without that field.
+            let problem = match extract::parse::<T>(root.to_string().as_bytes()) {
+                Ok(value) => return (Some(value), errors),
+                Err(problem) => problem,
+            };
+            let wrong: Vec<FieldError> = match problem.errors.is_empty() {
+                true => vec![FieldError { pointer: String::new(), detail: problem.detail }],
+                false => problem.errors,
+            };
+            let is_removed = wrong.iter().any(|error| removed(&mut root, &error.pointer));
+            add_new(&mut errors, wrong);
+            if !is_removed {
+                return (None, errors);
+            }
+        }
     }
 
     fn value(&self, name: &str, shape: Shape) -> Result<Option<Value>, String> {
@@ -219,11 +231,24 @@ impl Form {
             Shape::Text | Shape::Memory => Ok(Some(Value::String(text.to_owned()))),
             Shape::Whole => match text.parse::<u64>() {
                 Ok(number) => Ok(Some(number.into())),
-                Err(_) => Err(format!("{:?} is not a whole number: give digits only, as 16", shown())),
+                Err(_) => {
+                    Err(format!("{:?} is not a whole number: give digits only, for example 16", shown()))
+                }
+            },
+            Shape::Time => match rfc3339::parse(text) {
+                Ok(_) => Ok(Some(Value::String(text.to_owned()))),
+                Err(_) => Err(format!(
+                    "{:?} is not a time: give a duration from now on, for example 2d or 36h, or a time as YYYY-MM-DDThh:mm:ssZ",
+                    shown()
+                )),
+            },
+            Shape::Seconds => match parse_seconds::<u64>(text) {
+                Ok(seconds) => Ok(Some(seconds.into())),
+                Err(error) => Err(error.to_string()),
             },
             Shape::Number => match text.parse::<f64>() {
                 Ok(number) if number.is_finite() => Ok(Some(number.into())),
-                _ => Err(format!("{:?} is not a number: give one as 12.5", shown())),
+                _ => Err(format!("{:?} is not a number: give one, for example 12.5", shown())),
             },
         }
     }
@@ -234,7 +259,9 @@ fn pairs(text: &str) -> Result<Value, String> {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let Some((key, value)) = line.split_once('=') else {
             let shown: String = line.chars().take(80).collect();
-            return Err(format!("{shown:?} has no \"=\": write each on a separate line, as team=search"));
+            return Err(format!(
+                "{shown:?} has no \"=\": write each on a separate line, for example team=search"
+            ));
         };
         if pairs.insert(key.trim().to_owned(), value.trim().into()).is_some() {
             return Err(format!("{:?} occurs twice: give each key once", key.trim()));
@@ -290,6 +317,35 @@ fn put(root: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
+/// A value that was read without errors.
+pub(super) fn without_errors<T>(read: (Option<T>, Vec<FieldError>)) -> Result<T, ServiceError> {
+    match read {
+        (Some(value), errors) if errors.is_empty() => Ok(value),
+        (_, errors) => Err(ServiceError::Invalid(errors)),
+    }
+}
+
+/// Adds errors of fields that have none yet: a field that is missing since its value was wrong has one.
+pub(super) fn add_new(errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
+    let known: Vec<String> = errors.iter().map(|error| error.pointer.clone()).collect();
+    errors.extend(more.into_iter().filter(|error| !known.contains(&error.pointer)));
+}
+
+/// The field of a form that an error belongs to: that with the longest matching name, since an item's error belongs to its list.
+pub(super) fn field_of<'f>(pointer: &str, fields: &[&'f str]) -> Option<&'f str> {
+    let inside = pointer.trim_start_matches('/').replace('/', ".");
+    let of =
+        |name: &&str| inside.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    fields.iter().copied().filter(of).max_by_key(|name| name.len())
+}
+
+/// Removes the field of an error, or the list or map that it is in; false if there is none.
+fn removed(root: &mut Value, pointer: &str) -> bool {
+    let Some((outer, field)) = pointer.rsplit_once('/') else { return false };
+    let fields = root.pointer_mut(outer).and_then(Value::as_object_mut);
+    fields.and_then(|fields| fields.remove(field)).is_some() || removed(root, outer)
+}
+
 fn pointer(name: &str) -> String {
     format!("/{}", name.replace('.', "/"))
 }
@@ -312,11 +368,24 @@ impl<S: Send + Sync> FromRequest<S> for Form {
     }
 }
 
+/// A field's name as its label.
+fn in_words(name: &str) -> String {
+    name.trim_end_matches("_s").replace('_', " ").replace("gpu", "GPU")
+}
+
 /// What is wrong with a form: by field, or as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FormErrors {
-    by_field: BTreeMap<String, String>,
+    by_field: Vec<WrongField>,
     whole: Vec<String>,
+}
+
+/// A wrong field: the ID of its element, which is its name, its label, and what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WrongField {
+    pub(super) id: String,
+    pub(super) label: String,
+    pub(super) why: String,
 }
 
 impl FormErrors {
@@ -330,26 +399,44 @@ impl FormErrors {
         }
         for FieldError { pointer, detail } in problem.errors {
             if let Some(name) = missing_field(&detail).filter(|name| fields.contains(name)) {
-                refused.by_field.insert(name.to_owned(), "fill this in".to_owned());
+                refused.add(name, &in_words(name), "fill this in");
                 continue;
             }
-            let inside = pointer.trim_start_matches('/').replace('/', ".");
-            // The longest matching name: the error of an item belongs to its list.
-            let of = |name: &&&str| {
-                inside == **name || inside.strip_prefix(**name).is_some_and(|rest| rest.starts_with('.'))
-            };
-            match fields.iter().filter(of).max_by_key(|name| name.len()) {
-                Some(name) => {
-                    let message = refused.by_field.entry((*name).to_string()).or_default();
-                    if !message.is_empty() {
-                        message.push_str("; ");
-                    }
-                    message.push_str(&detail);
-                }
+            match field_of(&pointer, fields) {
+                Some(name) => refused.add(name, &in_words(name), &detail),
                 None => refused.whole.push(detail),
             }
         }
+        refused.by_field.sort_by_key(|wrong| fields.iter().position(|name| *name == wrong.id));
         refused
+    }
+
+    /// Adds an error of a field.
+    pub(super) fn add(&mut self, id: &str, label: &str, why: &str) {
+        match self.by_field.iter_mut().find(|wrong| wrong.id == id) {
+            Some(wrong) => {
+                wrong.why.push_str("; ");
+                wrong.why.push_str(why);
+            }
+            None => {
+                let (id, label, why) = (id.to_owned(), label.to_owned(), why.to_owned());
+                self.by_field.push(WrongField { id, label, why });
+            }
+        }
+    }
+
+    /// Adds an error of the form as a whole.
+    pub(super) fn add_whole(&mut self, why: String) {
+        self.whole.push(why);
+    }
+
+    /// Errors with the labels of the form's fields, where these are not their names.
+    #[must_use]
+    pub(super) fn labelled(mut self, label: impl Fn(&str) -> Option<&'static str>) -> Self {
+        for wrong in &mut self.by_field {
+            wrong.label = label(&wrong.id).map_or_else(|| std::mem::take(&mut wrong.label), str::to_owned);
+        }
+        self
     }
 
     /// An error of the form as a whole.
@@ -359,7 +446,12 @@ impl FormErrors {
 
     /// The error of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
-        self.by_field.get(name).map(String::as_str)
+        self.by_field.iter().find(|wrong| wrong.id == name).map(|wrong| wrong.why.as_str())
+    }
+
+    /// The wrong fields, in the order of the form.
+    pub(super) fn fields(&self) -> &[WrongField] {
+        &self.by_field
     }
 
     /// The errors of the form as a whole.
@@ -419,6 +511,26 @@ mod tests {
         let refused = read("").expect_err("no daemon");
         assert_eq!(refused.field("daemon"), Some("fill this in"));
         assert_eq!(Form::parse(b"a=+x+&b").typed("a"), " x ");
+    }
+
+    #[test]
+    fn all_wrong_fields_are_named_in_order() {
+        let refused = read(
+            "daemon=GPU0&device_memory_limit=lots&max_clients=none&active_thread_percentage=500&labels=team",
+        )
+        .expect_err("all are wrong");
+        let named: Vec<&str> = refused.fields().iter().map(|wrong| wrong.id.as_str()).collect();
+        assert_eq!(
+            named,
+            ["daemon", "device_memory_limit", "max_clients", "active_thread_percentage", "labels"]
+        );
+        let labels: Vec<&str> = refused.fields().iter().map(|wrong| wrong.label.as_str()).collect();
+        assert_eq!(labels[1], "device memory limit");
+        assert!(refused.whole().is_empty(), "{refused:?}");
+        let (spec, errors) = Form::parse(b"daemon=gpu0&max_clients=two&device_memory_limit=4G")
+            .read_rest::<TenantSpec<GpuRef>>(&TENANT);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(spec.expect("the rest").device_memory_limit.is_some());
     }
 
     #[test]

@@ -132,6 +132,11 @@ impl Frame {
         self.may(Role::Operator)
     }
 
+    /// Whether clients may be terminated: those of the host, or of the user's tenant.
+    pub(super) fn terminates(&self) -> bool {
+        self.operates() || self.grant.tenant().is_some()
+    }
+
     /// Whether actions of admins are offered.
     pub(super) fn administers(&self) -> bool {
         self.may(Role::Admin)

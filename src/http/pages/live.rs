@@ -52,6 +52,7 @@ pub(super) async fn follow(
     let begin = PageUpdates {
         following,
         first: true,
+        is_over: false,
         rests_until: Instant::now(),
         stop,
         clock,
@@ -64,6 +65,8 @@ pub(super) async fn follow(
 struct PageUpdates {
     following: Following,
     first: bool,
+    /// Whether the session has ended, which was said.
+    is_over: bool,
     /// Until when no stale message follows the last one.
     rests_until: Instant,
     stop: CancellationToken,
@@ -78,11 +81,17 @@ impl PageUpdates {
         if std::mem::take(&mut self.first) {
             return Some((Ok(Message::default().retry(RETRY).comment("following")), self));
         }
+        if self.is_over {
+            return None;
+        }
         let (stop, lifetime) = (self.stop.clone(), self.lifetime.clone());
         tokio::select! {
             biased;
             () = stop.cancelled() => None,
-            () = lifetime.over(self.clock) => None,
+            () = lifetime.over(self.clock) => {
+                self.is_over = true;
+                Some((Ok(Message::default().event("ended").data("now")), self))
+            }
             stale = self.stale() => stale.then(|| (Ok(Message::default().event("stale").data("now")), self)),
         }
     }

@@ -117,22 +117,10 @@ impl OperationSummary {
         format!("{} {subject}", self.verb)
     }
 
-    pub(super) fn requested_at(&self) -> Moment {
-        Moment(self.operation.created_at)
-    }
-
     /// Its duration so far; `None` before it starts.
     pub(super) fn lasting(&self) -> Option<Lasting> {
         let begun = self.operation.started_at?;
         Some(Lasting::between(begun, self.operation.finished_at.unwrap_or(self.now)))
-    }
-
-    fn ended(&self) -> Option<Moment> {
-        self.operation.finished_at.map(Moment)
-    }
-
-    fn begun(&self) -> Option<Moment> {
-        self.operation.started_at.map(Moment)
     }
 
     /// Its latest status, in one line.

@@ -83,11 +83,6 @@ struct LoginUrlPage {
 }
 
 impl HostPart {
-    /// When maintenance began.
-    fn since(&self) -> Option<Moment> {
-        self.maintenance.since.map(Moment)
-    }
-
     fn maintenance(&self) -> &'static str {
         match self.maintenance.state {
             None => "none",
@@ -104,12 +99,6 @@ impl HostPart {
 
     fn can_end(&self) -> bool {
         self.maintenance.state == Some(MaintenanceState::Active)
-    }
-}
-
-impl SettingsPage {
-    fn opened(&self) -> Option<(Moment, Moment)> {
-        self.session.as_ref().map(|session| (Moment(session.created_at), Moment(session.ends_at)))
     }
 }
 

@@ -11,14 +11,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::de::DeserializeOwned;
 
-use super::forms::{FieldDifference, Form, FormErrors, SpecField};
+use super::forms::{FieldDifference, Form, FormErrors, SpecField, add_new, field_of, without_errors};
 use super::{refused_with, rendered};
 use crate::domain::access::Right;
 use crate::http::AppState;
 use crate::http::extract::Path;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
-use crate::service::{ServiceError, WriteOptions, etag};
+use crate::service::{FieldError, ServiceError, WriteOptions, etag};
 
 /// The field that holds the revision on which a form was opened.
 pub(super) const REVISION: &str = "revision";
@@ -31,14 +31,14 @@ pub(super) trait FormSpec: DeserializeOwned {
     const NOUN: &'static str;
     const FIELDS: &'static [SpecField];
 
-    /// The form without what its user has typed and does not use.
-    fn used(form: &Form) -> Form {
+    /// The form without what its user has typed and does not use, and with times for durations from now on.
+    fn used(form: &Form, _now: i64) -> Form {
         form.clone()
     }
 
-    /// The spec of a form, or what is wrong in it.
-    fn read(form: &Form) -> Result<Self, ServiceError> {
-        parsed(form)
+    /// A field that another choice of the form needs, and that is empty.
+    fn unfilled(_: &Form) -> Option<FieldError> {
+        None
     }
 
     /// The form that shows what is stored, with its revision.
@@ -76,19 +76,21 @@ impl<N> SpecDraft<N> {
     }
 }
 
-/// The spec of the fields that a form uses.
-pub(super) fn parsed<S: FormSpec>(form: &Form) -> Result<S, ServiceError> {
-    let fields: Vec<_> = S::FIELDS.iter().map(|(name, shape, _)| (*name, *shape)).collect();
-    S::used(form).read(&fields)
+/// The spec of the fields that a form uses, or everything that is wrong in these.
+pub(super) fn read<S: FormSpec>(form: &Form, now: i64) -> Result<S, ServiceError> {
+    without_errors(read_rest(form, now))
 }
 
-/// The label of a field.
-pub(super) fn label<S: FormSpec>(field: &str) -> &str {
-    match S::FIELDS.iter().find(|(name, _, _)| *name == field) {
-        Some((_, _, label)) => label,
-        None if field == "name" => "Name",
-        None => field,
-    }
+fn read_rest<S: FormSpec>(form: &Form, now: i64) -> (Option<S>, Vec<FieldError>) {
+    let fields: Vec<_> = S::FIELDS.iter().map(|(name, shape, _)| (*name, *shape)).collect();
+    let (spec, mut errors) = S::used(form, now).read_rest(&fields);
+    add_new(&mut errors, S::unfilled(form).into_iter().collect());
+    (spec, errors)
+}
+
+/// The label of a field, where it is not its name.
+pub(super) fn label<S: FormSpec>(field: &str) -> Option<&'static str> {
+    S::FIELDS.iter().find(|(name, _, _)| *name == field).map(|(_, _, label)| *label)
 }
 
 /// The name that a form gives to a new resource.
@@ -111,18 +113,35 @@ pub(super) async fn create<S: FormSpec>(
         return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(None, form)).await?));
     }
     let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
-    let error = match both(name::<S>(&form), S::read(&form)) {
-        Ok((name, spec)) => match spec.write(&app, &ctx, name.clone(), options).await {
-            Ok(()) => return Ok(written::<S>(&name)),
-            Err(ServiceError::PreconditionFailed(_)) => {
-                let why = format!("there is a {} {name} already: choose another name", S::NOUN);
-                ServiceError::field("/name", why)
-            }
-            Err(error) => error,
-        },
-        Err(error) => error,
+    let write = async {
+        let (name, spec) = (name::<S>(&form)?, read::<S>(&form, ctx.clock.unix_ms())?);
+        write_new(&app, &ctx, name.clone(), spec, options).await.map(|()| name)
     };
-    refused::<S>(&app, &ctx, SpecDraft::new(None, form), error).await
+    match write.await {
+        Ok(name) => Ok(written::<S>(&name)),
+        Err(error) => refused::<S>(&app, &ctx, SpecDraft::new(None, form), error).await,
+    }
+}
+
+/// Writes a spec; where it must be new and is not, its name is what is wrong.
+async fn write_new<S: FormSpec>(
+    app: &AppState,
+    ctx: &RequestContext,
+    name: S::Name,
+    spec: S,
+    options: WriteOptions,
+) -> Result<(), ServiceError> {
+    let must_be_new = options.must_be_new;
+    match spec.write(app, ctx, name.clone(), options).await {
+        Err(ServiceError::PreconditionFailed(_)) if must_be_new => {
+            let stored = S::stored(app, ctx, &name).await.unwrap_or_default();
+            let daemon = Some(stored.text("daemon")).filter(|daemon| !daemon.is_empty());
+            let on = daemon.map(|daemon| format!(", on daemon {daemon}")).unwrap_or_default();
+            let why = format!("there is a {} {name} already{on}: choose another name", S::NOUN);
+            Err(ServiceError::field("/name", why))
+        }
+        written => written,
+    }
 }
 
 pub(super) async fn edit<S: FormSpec>(
@@ -147,18 +166,14 @@ pub(super) async fn change<S: FormSpec>(
     }
     let revision = form.text(REVISION).parse().unwrap_or_default();
     let options = WriteOptions { if_match: Some(etag(revision)), ..WriteOptions::default() };
-    let error = match S::read(&form) {
-        Ok(spec) => match spec.write(&app, &ctx, name.clone(), options).await {
-            Ok(()) => return Ok(written::<S>(&name)),
-            Err(error) => error,
-        },
-        Err(error) => error,
-    };
-    match error {
-        ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. } => {
+    let write =
+        async { read::<S>(&form, ctx.clock.unix_ms())?.write(&app, &ctx, name.clone(), options).await };
+    match write.await {
+        Ok(()) => Ok(written::<S>(&name)),
+        Err(error @ (ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. })) => {
             outdated::<S>(&app, &ctx, name, form, error).await
         }
-        error => refused::<S>(&app, &ctx, SpecDraft::new(Some(name), form), error).await,
+        Err(error) => refused::<S>(&app, &ctx, SpecDraft::new(Some(name), form), error).await,
     }
 }
 
@@ -174,7 +189,7 @@ async fn outdated<S: FormSpec>(
     let draft = match S::stored(app, ctx, &name).await {
         Ok(stored) => {
             form.replace(REVISION, stored.text(REVISION));
-            let conflict = S::used(&form).differences(&stored, S::FIELDS);
+            let conflict = S::used(&form, ctx.clock.unix_ms()).differences(&stored, S::FIELDS);
             let why = format!(
                 "Someone else changed this {noun} after you opened the form. Your values are kept: overwrite the stored ones with \
                  them, or discard them.",
@@ -202,7 +217,7 @@ async fn outdated<S: FormSpec>(
     Ok(refused_with(&S::page(app, ctx, draft).await?, Problem::of(error, &ctx.actor)))
 }
 
-/// The form again, with what is wrong in it.
+/// The form again, with everything that is wrong in it.
 async fn refused<S: FormSpec>(
     app: &AppState,
     ctx: &RequestContext,
@@ -210,23 +225,44 @@ async fn refused<S: FormSpec>(
     error: ServiceError,
 ) -> Result<Response, Problem> {
     let names: Vec<&str> = ["name"].into_iter().chain(S::FIELDS.iter().map(|(name, _, _)| *name)).collect();
-    let draft =
-        SpecDraft { refused: FormErrors::of(Problem::of(error.clone(), &ctx.actor), &names), ..draft };
-    Ok(refused_with(&S::page(app, ctx, draft).await?, Problem::of(error, &ctx.actor)))
+    let mut problem = Problem::of(error, &ctx.actor);
+    if !problem.errors.is_empty() {
+        add_other_errors::<S>(app, ctx, &draft, &names, &mut problem.errors).await;
+    }
+    let refused = FormErrors::of(problem.clone(), &names).labelled(label::<S>);
+    let draft = SpecDraft { refused, ..draft };
+    Ok(refused_with(&S::page(app, ctx, draft).await?, problem))
+}
+
+/// Adds what else is wrong in a form. A write stops at the first error, so the rest is rehearsed without the wrong fields.
+async fn add_other_errors<S: FormSpec>(
+    app: &AppState,
+    ctx: &RequestContext,
+    draft: &SpecDraft<S::Name>,
+    names: &[&str],
+    errors: &mut Vec<FieldError>,
+) {
+    let mut form = draft.form.clone();
+    loop {
+        let known = errors.len();
+        for error in errors.iter() {
+            form.remove(field_of(&error.pointer, names).unwrap_or_default());
+        }
+        let named = draft.edited.clone().or_else(|| name::<S>(&form).ok());
+        let Some(name) = named.or_else(|| "unnamed".parse().ok()) else { return };
+        let options = WriteOptions { must_be_new: draft.edited.is_none(), ..WriteOptions::rehearsal() };
+        let (spec, wrong) = read_rest::<S>(&form, ctx.clock.unix_ms());
+        add_new(errors, wrong);
+        let Some(spec) = spec else { return };
+        if let Err(error) = write_new(app, ctx, name, spec, options).await {
+            add_new(errors, Problem::of(error, &ctx.actor).errors);
+        }
+        if errors.len() == known {
+            return;
+        }
+    }
 }
 
 fn written<S: FormSpec>(name: &S::Name) -> Response {
     Redirect::to(&format!("/{}s/{name}", S::NOUN)).into_response()
-}
-
-/// What is wrong with either, together.
-fn both<A, B>(a: Result<A, ServiceError>, b: Result<B, ServiceError>) -> Result<(A, B), ServiceError> {
-    match (a, b) {
-        (Ok(a), Ok(b)) => Ok((a, b)),
-        (Err(ServiceError::Invalid(mut all)), Err(ServiceError::Invalid(more))) => {
-            all.extend(more);
-            Err(ServiceError::Invalid(all))
-        }
-        (Err(error), _) | (_, Err(error)) => Err(error),
-    }
 }

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
-use super::format::{Badge, Moment, token};
+use super::format::{Badge, token};
 use super::forms::{Field, Form, FormErrors, KEY, Shape};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing};
@@ -20,15 +20,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::SessionsOf;
 use crate::service::access::tokens::{TokenRequest, TokenView};
 
-const FIELDS: [Field; 3] = [("name", Shape::Text), ("grant", Shape::Text), ("expires_in_s", Shape::Whole)];
-/// The lifetimes that the form offers, in seconds.
-const LIFETIMES: [(&str, &str); 5] = [
-    ("3600", "an hour"),
-    ("86400", "a day"),
-    ("2592000", "30 days"),
-    ("31536000", "a year"),
-    ("", "until it is revoked"),
-];
+const FIELDS: [Field; 3] = [("name", Shape::Text), ("grant", Shape::Text), ("expires_in_s", Shape::Seconds)];
 
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
@@ -79,27 +71,11 @@ struct TokenRevokePage {
 struct Row {
     token: TokenView,
     badge: Badge,
-    created: Moment,
-    expires: Option<Moment>,
-    used: Option<Moment>,
-    revoked: Option<Moment>,
 }
 
 impl Row {
     fn of(view: TokenView) -> Self {
-        Self {
-            badge: token(view.state),
-            created: Moment(view.created_at),
-            expires: view.expires_at.map(Moment),
-            used: view.last_used_at.map(Moment),
-            revoked: view.revoked_at.map(Moment),
-            token: view,
-        }
-    }
-
-    /// Whether it is valid.
-    fn is_good(&self) -> bool {
-        self.token.state == TokenState::Active
+        Self { badge: token(view.state), token: view }
     }
 }
 
@@ -137,7 +113,7 @@ async fn fill_in(
     let first = crate::service::page::Page::first(1);
     app.service.tokens(&ctx, &first).await?;
     let mut form = query.form().clone();
-    form.set("expires_in_s", "86400");
+    form.set("expires_in_s", "1d");
     form.replace(KEY, app.service.clock().new_id().to_string());
     let (frame, refused) = (frame(&app, &ctx, "New token").await, FormErrors::default());
     Ok(rendered(&NewPage { frame, form: &form, refused }))

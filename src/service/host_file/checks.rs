@@ -163,7 +163,9 @@ impl Backend {
         let projected = Projected { daemon, active: active.clone(), layout };
         if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
             for blocker in plan.refusals(compared.file_options.recreate) {
-                faults.conflict(place.clone(), blocker.what.in_host_file());
+                // The file is applied again, since its layout is not stored yet.
+                let remedy = "apply the file with `mps-manager apply --recreate`";
+                faults.conflict(place.clone(), blocker.what.in_words(remedy));
             }
         }
         Ok(())

@@ -34,6 +34,7 @@ mod foreign;
 mod foreign_kept;
 mod foreign_refused;
 mod foreign_shared;
+mod forms;
 mod gpu_limits;
 mod gpus;
 mod handout;

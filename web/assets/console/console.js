@@ -175,13 +175,13 @@
     // The time of the last response, whatever its status.
     let respondedAt = Date.now();
 
-    function showNotice(text) {
+    function showNotice(text, label = "Reload", href = window.location.href) {
       if (notice.dataset.text === text) return;
       notice.dataset.text = text;
       notice.textContent = `${text} `;
       const link = document.createElement("a");
-      link.href = window.location.href;
-      link.textContent = "Reload";
+      link.href = href;
+      link.textContent = label;
       notice.append(link);
       notice.hidden = false;
     }
@@ -197,10 +197,20 @@
       clearInterval(timer);
     }
 
+    // The page stays, and the login page leads back to it.
+    function showEnded() {
+      if (isStopped) return;
+      stop();
+      const { pathname, search } = window.location;
+      showNotice(`Your session ended at ${today.format(new Date())}. The page is as of ${today.format(validSince)}.`,
+        "Log in", `/login?next=${encodeURIComponent(pathname + search)}`);
+      showConnection("session ended", "lost");
+    }
+
     function showStatus(status) {
       respondedAt = Date.now();
       if (status === 401) {
-        window.location.reload();
+        showEnded();
       } else if ([403, 404, 410].includes(status)) {
         stop();
         showNotice("This no longer exists, or you no longer have access. The page is as last seen.");
@@ -244,6 +254,7 @@
         wasLost = false;
       });
       stream.addEventListener("stale", refresh);
+      stream.addEventListener("ended", showEnded);
       stream.addEventListener("error", () => {
         if (isStopped) return;
         if (stream.readyState === EventSource.CLOSED) {

@@ -33,30 +33,6 @@ struct DaemonFormPage {
     conflict: Option<Vec<FieldDifference>>,
 }
 
-impl DaemonFormPage {
-    fn has_value(&self, name: &str, value: &str) -> bool {
-        self.form.text(name) == value
-    }
-
-    fn wrong(&self, name: &str) -> bool {
-        self.refused.field(name).is_some()
-    }
-
-    fn action(&self) -> String {
-        match &self.daemon {
-            Some(daemon) => format!("/daemons/{}/edit", daemon.name),
-            None => "/daemons/-/new".to_owned(),
-        }
-    }
-
-    fn back(&self) -> String {
-        match &self.daemon {
-            Some(daemon) => format!("/daemons/{}", daemon.name),
-            None => "/daemons".to_owned(),
-        }
-    }
-}
-
 /// A selectable GPU.
 struct DaemonGpuChoice {
     row: GpuRow,
@@ -111,8 +87,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
         ("admission", Shape::Text, "Admission"),
         ("memory_overcommit", Shape::Number, "Memory over-commit"),
         ("drift_policy", Shape::Text, "Drift policy"),
-        ("wedge_policy", Shape::Text, "Clients of a hung server"),
-        ("wedge_grace_s", Shape::Whole, "Seconds to wait for them"),
+        ("wedge_policy", Shape::Text, "If a server hangs"),
+        ("wedge_grace_s", Shape::Whole, "Seconds until it is replaced"),
     ];
 
     async fn stored(app: &AppState, ctx: &RequestContext, name: &DaemonName) -> Result<Form, ServiceError> {
@@ -194,7 +170,10 @@ mod tests {
         for spec in specs {
             let spec: DaemonSpec<GpuRef> = serde_json::from_value(spec).expect("a spec");
             let form = Form::of(&spec, DaemonSpec::FIELDS).expect("a form");
-            assert_eq!(DaemonSpec::read(&form).expect("the same"), spec);
+            assert_eq!(
+                crate::http::pages::spec_form::read::<DaemonSpec<GpuRef>>(&form, 0).expect("the same"),
+                spec
+            );
         }
     }
 }

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::client::ClientId;
+use crate::domain::count::counted;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::blocked::Blocked;
@@ -28,6 +29,9 @@ use crate::service::layouts::{ApplyRequest, LayoutTarget};
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
+
+/// The label of the box that allows partitions to be recreated.
+const RECREATE: &str = "Recreate these partitions";
 
 #[derive(Template)]
 #[template(path = "layouts/apply.html")]
@@ -152,13 +156,13 @@ async fn planned(
         refusal = Some(ServiceError::NotFound { kind, name: form.text("daemon").chars().take(80).collect() });
     }
     let status = if error.is_some() { status(error.as_ref()) } else { status(refusal.as_ref()) };
-    // Blockers are shown in the plan, and not repeated.
-    let unplanned = match (&plan, error) {
-        (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => None,
-        (_, error) => error.or(refusal),
+    let refused = match (&plan, error.or(refusal)) {
+        (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => {
+            refused_by(plan, form.ticked("recreate"))
+        }
+        (_, Some(error)) => FormErrors::of(Problem::of(error, &ctx.actor), &["version", "note"]),
+        (_, None) => FormErrors::default(),
     };
-    let refused = unplanned.map(|error| Problem::of(error, &ctx.actor));
-    let refused = refused.map(|problem| FormErrors::of(problem, &["note", "version"])).unwrap_or_default();
     let clients = match &plan {
         Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
             app.service.clients(ctx, &ClientFilter::default(), false, &all).await?.items
@@ -171,10 +175,21 @@ async fn planned(
     Ok(page(status, &shown))
 }
 
+/// The blockers of a refused request; that partitions must be recreated is the error of its box.
+fn refused_by(plan: &LayoutPlan, recreate: bool) -> FormErrors {
+    let mut refused = FormErrors::default();
+    let (again, others): (Vec<_>, Vec<_>) =
+        plan.refusals(recreate).partition(|one| matches!(one.what, Blocked::MadeAgain { .. }));
+    others.into_iter().for_each(|one| refused.add_whole(one.message.clone()));
+    if !again.is_empty() {
+        let why = format!("tick this: {} must be recreated", counted(again.len(), "partition"));
+        refused.add("recreate", RECREATE, &why);
+    }
+    refused
+}
+
 fn status(error: Option<&ServiceError>) -> StatusCode {
-    error.map_or(StatusCode::OK, |error| {
-        StatusCode::from_u16(Problem::from(error.clone()).status).unwrap_or(StatusCode::CONFLICT)
-    })
+    error.map_or(StatusCode::OK, |error| Problem::from(error.clone()).status())
 }
 
 impl ApplyPage<'_> {
@@ -199,7 +214,7 @@ impl ApplyPage<'_> {
     }
 
     /// The remedy for a blocker; `None` if it is offered elsewhere on the page.
-    fn remedy(&self, plan: &LayoutPlan, what: &Blocked) -> Option<BlockedRemedy> {
+    fn remedy(&self, what: &Blocked) -> Option<BlockedRemedy> {
         let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
         let (href, label) = match what {
             Blocked::TooManyChunks { .. } => (
@@ -210,8 +225,7 @@ impl ApplyPage<'_> {
                 "Edit the layout",
             ),
             Blocked::InUse { .. } => (format!("/daemons/{daemon}#clients"), "All clients of the daemon"),
-            Blocked::MadeAgain { .. } if !Self::is_possible(plan) => return None,
-            Blocked::MadeAgain { .. } => ("#recreate".to_owned(), "Allow it below"),
+            Blocked::MadeAgain { .. } => return None,
             Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
             Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
         };
@@ -243,10 +257,10 @@ impl PlanRow<'_> {
 
     fn word(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
-            (Action::Keep, _) => "stays",
-            (Action::Add, Reason::MadeAgain) => "recreated",
-            (Action::Add, _) => "made",
-            (Action::Remove, _) => "removed",
+            (Action::Keep, _) => "Keep",
+            (Action::Add, Reason::MadeAgain) => "Recreate",
+            (Action::Add, _) => "Add",
+            (Action::Remove, _) => "Remove",
         }
     }
 

@@ -16,18 +16,8 @@ pub(super) enum LineChange {
 }
 
 impl LineChange {
-    /// Its class in the style sheet.
+    /// Its class in the style sheet, which is also its label.
     pub(super) fn class(self) -> &'static str {
-        match self {
-            Self::Same => "same",
-            Self::Changed => "changed",
-            Self::Gone => "gone",
-            Self::New => "new",
-        }
-    }
-
-    /// Its label.
-    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Same => "same",
             Self::Changed => "changed",

@@ -5,7 +5,7 @@
 
 use crate::domain::layout::{AddStep, Enforcement, Layout, LayoutStep, RemoveStep};
 use crate::domain::{PartitionName, TenantName};
-use crate::http::pages::forms::Form;
+use crate::http::pages::forms::{Form, FormErrors};
 use crate::service::FieldError;
 
 /// Most steps of a form: one more than a layout may have, so that the error is shown.
@@ -212,6 +212,18 @@ impl LayoutDraft {
             && self.steps.iter().all(|step| step.wrong.is_empty())
     }
 
+    /// Adds the draft's errors to those of its form.
+    pub(super) fn add_errors(&self, refused: &mut FormErrors) {
+        self.wrong.iter().for_each(|why| refused.add_whole(why.clone()));
+        self.wrong_sku.iter().for_each(|why| refused.add("sku", "product", why));
+        for (number, step) in self.steps.iter().enumerate() {
+            for (field, why) in &step.wrong {
+                let label = format!("step {}, {field}", number + 1);
+                refused.add(&format!("step-{number}-{field}"), &label, why);
+            }
+        }
+    }
+
     /// Assigns validation errors to steps; returns those that belong to no step.
     pub(super) fn refuse_all(&mut self, errors: Vec<FieldError>) -> Vec<FieldError> {
         let places: Vec<usize> = (0..self.steps.len()).collect();
@@ -296,7 +308,7 @@ impl DraftStep {
                 let shown: String = text.chars().take(80).collect();
                 self.refuse(
                     field,
-                    format!("{shown:?} is not a whole number: give digits only, as {example}"),
+                    format!("{shown:?} is not a whole number: give digits only, for example {example}"),
                 );
                 None
             }

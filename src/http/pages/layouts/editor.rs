@@ -22,7 +22,7 @@ use crate::http::pages::page;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutRequest, LayoutView};
-use crate::service::{ServiceError, WriteOptions, etag};
+use crate::service::{FieldError, ServiceError, WriteOptions, etag};
 
 #[derive(Template)]
 #[template(path = "layouts/editor.html")]
@@ -30,18 +30,10 @@ struct EditorPage<'a> {
     frame: Frame,
     /// Where the form is sent.
     action: String,
-    /// The layout; `None` for a new one.
-    name: Option<&'a LayoutName>,
-    form: &'a Form,
-    draft: LayoutDraft,
+    state: EditorState<'a>,
     gpu_kinds: Vec<GpuKind>,
     gpu_kind: Option<GpuKind>,
     preview: LayoutPreview,
-    refused: FormErrors,
-    /// The version being edited; empty for a new layout.
-    base: String,
-    /// A version that someone else saved in between.
-    between: Option<u32>,
 }
 
 /// What a new draft starts from.
@@ -55,12 +47,17 @@ pub(super) struct EditorQuery {
 
 /// The state of the editor: the layout, the draft, and the result.
 struct EditorState<'a> {
+    /// The layout; `None` for a new one.
     name: Option<&'a LayoutName>,
     form: &'a Form,
     draft: LayoutDraft,
     refused: FormErrors,
+    /// The version being edited; empty for a new layout.
     base: String,
+    /// A version that someone else saved in between.
     between: Option<u32>,
+    /// Whether no GPU of this host has room for it, although it names no product.
+    is_too_large: bool,
     status: StatusCode,
 }
 
@@ -146,10 +143,12 @@ async fn written(
     };
     let mut shown = EditorState::first(name, form, draft, base);
     shown.status = StatusCode::UNPROCESSABLE_ENTITY;
+    let gpu_kinds = gpu_kind::of_host(app, ctx).await?;
+    let layout = layout.and_then(|layout| shown.refuse_too_large(layout, &gpu_kinds));
     let (layout, target) = match (layout, target) {
         (Some(layout), Ok(target)) => (layout, target),
         (_, Err(why)) => {
-            shown.refused = FormErrors::of(ServiceError::field("/name", why), &["name"]);
+            shown.refused.add("name", "name", &why);
             return shown.answer(app, ctx).await;
         }
         (None, Ok(_)) => return shown.answer(app, ctx).await,
@@ -180,7 +179,30 @@ async fn put(
 impl<'a> EditorState<'a> {
     fn first(name: Option<&'a LayoutName>, form: &'a Form, draft: LayoutDraft, base: String) -> Self {
         let (refused, between, status) = (FormErrors::default(), None, StatusCode::OK);
-        Self { name, form, draft, refused, base, between, status }
+        Self { name, form, draft, refused, base, between, is_too_large: false, status }
+    }
+
+    /// Refuses a layout that is too large for all GPUs of its product; without a product it is saved once that was shown.
+    fn refuse_too_large(&mut self, layout: Layout, gpu_kinds: &[GpuKind]) -> Option<Layout> {
+        let too_large = gpu_kind::too_large(&layout, gpu_kinds);
+        let Some((number, why)) = too_large.first() else { return Some(layout) };
+        if layout.sku.is_some() {
+            let error = |(number, detail): (usize, String)| FieldError {
+                pointer: format!("/layout/steps/{number}/add/chunks"),
+                detail,
+            };
+            self.draft.refuse_all(too_large.into_iter().map(error).collect());
+            return None;
+        }
+        self.is_too_large = true;
+        if self.form.ticked("too_large") {
+            return Some(layout);
+        }
+        self.refused.add_whole(format!(
+            "No GPU of this host has room for this layout: step {} {why}. Save it again if it is meant for other hosts.",
+            number + 1
+        ));
+        None
     }
 
     /// Assigns an error to the form, if it can be corrected there.
@@ -195,7 +217,7 @@ impl<'a> EditorState<'a> {
             ServiceError::PreconditionFailed(_) if self.name.is_none() => {
                 let why =
                     format!("there is a layout {target} already: choose another name, or edit that one");
-                self.refused = FormErrors::of(ServiceError::field("/name", why), &["name"]);
+                self.refused.add("name", "name", &why);
             }
             ServiceError::PreconditionFailed(_) => {
                 // The user has been informed of the other version, so the next save is based on it.
@@ -218,7 +240,7 @@ impl<'a> EditorState<'a> {
             }
             ServiceError::Invalid(errors) => {
                 let others = self.draft.refuse_all(errors);
-                let by_name = |mut error: crate::service::FieldError| {
+                let by_name = |mut error: FieldError| {
                     if error.pointer.starts_with("/layouts/") {
                         "/name".clone_into(&mut error.pointer);
                     }
@@ -233,50 +255,33 @@ impl<'a> EditorState<'a> {
         self.answer(app, ctx).await
     }
 
-    async fn answer(self, app: &AppState, ctx: &RequestContext) -> Result<Response, Problem> {
-        let Self { name, form, mut draft, refused, base, between, status } = self;
+    async fn answer(mut self, app: &AppState, ctx: &RequestContext) -> Result<Response, Problem> {
+        self.draft.add_errors(&mut self.refused);
         let gpu_kinds = gpu_kind::all(app, ctx).await?;
-        let sku = draft.sku.trim();
-        let gpu_kind = choose(&gpu_kinds, form.text("on"), Some(sku).filter(|sku| !sku.is_empty())).cloned();
+        let sku = self.draft.sku.trim();
+        let gpu_kind =
+            choose(&gpu_kinds, self.form.text("on"), Some(sku).filter(|sku| !sku.is_empty())).cloned();
         // Parsed from a copy, whose errors are shown already.
-        let whole = draft.clone().read(false);
+        let whole = self.draft.clone().read(false);
         let steps = whole.iter().map(|(number, step)| (*number, step));
         let preview =
             gpu_kind.as_ref().map(|gpu_kind| gpu_kind::preview(steps, gpu_kind)).unwrap_or_default();
         for (number, why) in &preview.too_many {
-            if let Some(step) = draft.steps.get_mut(*number) {
+            // A step that is refused says that already.
+            if let Some(step) = self.draft.steps.get_mut(*number).filter(|step| step.wrong.is_empty()) {
                 step.unfit = Some(why.clone());
             }
         }
+        let name = self.name.map(LayoutName::as_str);
         let title = name.map_or_else(|| "New layout".to_owned(), |name| format!("Edit layout {name}"));
-        let action = name.map_or_else(|| "/layouts/-/new".to_owned(), |name| format!("/layouts/{name}/edit"));
+        let action = format!("/layouts/{}", name.map_or("-/new".to_owned(), |name| format!("{name}/edit")));
         let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
-        let shown = EditorPage {
-            frame,
-            action,
-            name,
-            form,
-            draft,
-            gpu_kinds,
-            gpu_kind,
-            preview,
-            refused,
-            base,
-            between,
-        };
-        Ok(page(status, &shown))
+        let status = self.status;
+        Ok(page(status, &EditorPage { frame, action, state: self, gpu_kinds, gpu_kind, preview }))
     }
 }
 
 impl EditorPage<'_> {
-    /// Whether the form has errors.
-    fn is_refused(&self) -> bool {
-        !self.refused.is_empty()
-            || !self.draft.wrong.is_empty()
-            || self.draft.wrong_sku.is_some()
-            || self.draft.steps.iter().any(|step| !step.wrong.is_empty())
-    }
-
     fn is_on(&self, gpu_kind: &GpuKind) -> bool {
         self.gpu_kind.as_ref() == Some(gpu_kind)
     }

@@ -5,7 +5,7 @@
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
-use crate::domain::layout::LayoutStep;
+use crate::domain::layout::{Layout, LayoutStep};
 use crate::domain::{DaemonName, PartitionName, TenantName};
 use crate::http::AppState;
 use crate::http::pages::sm_map::SmMap;
@@ -67,23 +67,35 @@ impl GpuKind {
     }
 }
 
-/// The kinds that this host offers: its daemons', static mode first, otherwise its first GPU.
-pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, Problem> {
+/// The kinds of all GPUs of this host.
+pub(super) async fn of_host(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, Problem> {
     let page = Page::first(MAX_LIMIT);
     let daemons = app.service.daemons(ctx, &page).await?.items;
     let gpus = app.service.gpu_views(ctx).await?;
     let censuses = app.service.chunk_counts(ctx).await?;
-    let of = |daemon: &DaemonView| {
-        let first = daemon.spec.gpus.first()?;
-        let gpu = gpus.iter().find(|gpu| gpu.uuid == *first)?;
-        GpuKind::of(gpu, Some(daemon), censuses.get(first))
+    let of = |gpu: &GpuView| {
+        let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
+        GpuKind::of(gpu, daemon, censuses.get(&gpu.uuid))
     };
-    let mut gpu_kinds: Vec<GpuKind> = daemons.iter().filter_map(of).collect();
-    gpu_kinds.sort_by_key(|gpu_kind| gpu_kind.mode != Some(Mode::Static));
-    if gpu_kinds.is_empty() {
-        gpu_kinds.extend(gpus.iter().find_map(|gpu| GpuKind::of(gpu, None, censuses.get(&gpu.uuid))));
+    Ok(gpus.iter().filter_map(of).collect())
+}
+
+/// The kinds to choose from: one for each daemon, static mode first, otherwise that of the first GPU.
+pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, Problem> {
+    let mut gpu_kinds = of_host(app, ctx).await?;
+    if gpu_kinds.iter().any(|gpu_kind| gpu_kind.daemon.is_some()) {
+        gpu_kinds.retain(|gpu_kind| gpu_kind.daemon.is_some());
     }
+    gpu_kinds.sort_by_key(|gpu_kind| (gpu_kind.mode != Some(Mode::Static), gpu_kind.daemon.clone()));
+    gpu_kinds.dedup_by(|one, other| one.daemon == other.daemon);
     Ok(gpu_kinds)
+}
+
+/// The steps for which no GPU has room, as the largest shows; of GPUs that are not known, nothing is said.
+pub(super) fn too_large(layout: &Layout, gpu_kinds: &[GpuKind]) -> Vec<(usize, String)> {
+    let is_meant = |gpu_kind: &&GpuKind| layout.sku.as_ref().is_none_or(|sku| *sku == gpu_kind.sku);
+    let largest = gpu_kinds.iter().filter(is_meant).max_by_key(|gpu_kind| gpu_kind.chunks);
+    largest.map(|largest| preview(layout.steps.iter().enumerate(), largest).too_many).unwrap_or_default()
 }
 
 /// The kind of that daemon, otherwise the first with the product name.
@@ -224,6 +236,25 @@ mod tests {
             outcome.roles.iter().map(|role| (role.role, role.used, role.free())).collect();
         assert_eq!(used, [(0, 15, 0), (1, 3, 12)]);
         assert_eq!(outcome.roles[1].map.groups[0].description(), "d: 24 SMs in 3 chunks, for web");
+    }
+
+    #[test]
+    fn largest_gpu_of_the_product_decides() {
+        let small = GpuKind { chunks: 8, ..gpu_kind() };
+        let other = GpuKind { chunks: 20, sku: "NVIDIA GB300".to_owned(), ..gpu_kind() };
+        let layout = |sku: Option<&str>, chunks: u32| Layout {
+            sku: sku.map(str::to_owned),
+            ..serde_json::from_str(&format!(
+                r#"{{"steps": [{{"add": {{"gpu": 0, "partition": "a", "chunks": {chunks}}}}}]}}"#
+            ))
+            .expect("a layout")
+        };
+        let gpu_kinds = [small, gpu_kind(), other];
+        let refused = |sku, chunks| too_large(&layout(sku, chunks), &gpu_kinds).len();
+        assert_eq!((refused(Some("NVIDIA H200"), 15), refused(Some("NVIDIA H200"), 16)), (0, 1));
+        assert_eq!((refused(None, 20), refused(None, 21)), (0, 1));
+        assert_eq!(refused(Some("NVIDIA L40S"), 99), 0, "of other GPUs nothing is known");
+        assert!(too_large(&layout(None, 99), &[]).is_empty());
     }
 
     #[test]

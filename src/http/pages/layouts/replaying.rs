@@ -190,8 +190,7 @@ async fn answer(
     let layouts = app.service.layouts(ctx, &all).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
     let problem = error.clone().map(Problem::from);
-    let status =
-        problem.and_then(|problem| StatusCode::from_u16(problem.status).ok()).unwrap_or(StatusCode::OK);
+    let status = problem.map_or(StatusCode::OK, |problem| problem.status());
     let (refused, fingerprint) = match error {
         Some(ServiceError::OtherHardware { errors, .. }) => (FormErrors::default(), errors),
         Some(error @ (ServiceError::Internal(_) | ServiceError::Forbidden(_))) => return Err(error.into()),

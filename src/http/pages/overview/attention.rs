@@ -232,13 +232,10 @@ fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
         found.push(attention(Tone::Warn, what, why, open()));
     }
     if let Some(memory) = row.memory.filter(Gauge::is_overcommitted) {
-        let why = format!(
-            "its tenants' limits come to {} of {}: {} more than they can use at once",
-            memory.limits,
-            memory.total,
-            memory.over()
-        );
-        found.push(attention(Tone::Quiet, format!("The memory of {called} is over-committed"), why, open()));
+        let (over, limits, total) = (memory.over(), memory.limits, memory.total);
+        let what = format!("{called}: limits exceed memory by {over} ({limits} of {total})");
+        let why = "its tenants cannot use all of their limits at once";
+        found.push(attention(Tone::Quiet, what, why, open()));
     }
     found
 }

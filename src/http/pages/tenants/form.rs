@@ -12,9 +12,12 @@ use super::super::rendered;
 use super::super::spec_form::{self, FormSpec, REVISION, SpecDraft};
 use super::prediction::PredictionView;
 use crate::domain::access::Right;
+use crate::domain::daemon::Mode;
+use crate::domain::duration::parse_duration;
 use crate::domain::gpu::GpuRef;
+use crate::domain::prediction::Prediction;
 use crate::domain::tenant::TenantSpec;
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::http::AppState;
 use crate::http::extract::Query;
 use crate::http::problem::Problem;
@@ -35,6 +38,8 @@ struct TenantFormPage {
     conflict: Option<Vec<FieldDifference>>,
     daemons: Vec<DaemonName>,
     gpus: Vec<GpuRow>,
+    /// An example of an expiry.
+    in_two_days: String,
     outcome: PredictionView,
 }
 
@@ -109,7 +114,9 @@ async fn form_page(
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
     let gpus = GpuRow::all(app, ctx).await?.into_iter().filter(held).collect();
     let outcome = outcome(app, ctx, &form, edited.is_none()).await?;
-    Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, outcome })
+    let in_two_days =
+        rfc3339::format(ctx.clock.unix_ms() / 60_000 * 60_000 + 172_800_000).replace(".000", "");
+    Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, in_two_days, outcome })
 }
 
 /// The prediction for a form, or its errors.
@@ -120,7 +127,7 @@ async fn outcome(
     is_new: bool,
 ) -> Result<PredictionView, Problem> {
     let name = spec_form::name::<TenantSpec<GpuRef>>(form).ok();
-    let predicted = match TenantSpec::read(form) {
+    let predicted = match spec_form::read(form, ctx.clock.unix_ms()) {
         Ok(spec) => app.service.predict_tenant(ctx, name.as_ref(), is_new, spec).await,
         Err(error) => Err(error),
     };
@@ -130,6 +137,7 @@ async fn outcome(
             let refusals = refusals.map(|refusal| (label(refusal.field).to_owned(), refusal.detail.clone()));
             Ok(PredictionView {
                 refusals: refusals.collect(),
+                unplaced: unplaced(app, ctx, form, name.as_ref(), &prediction).await,
                 prediction: Some(prediction),
                 is_untouched: false,
             })
@@ -139,15 +147,33 @@ async fn outcome(
                 let field = pointer.trim_start_matches('/').split('/').next().unwrap_or_default().to_owned();
                 (label(&field).to_owned(), detail)
             });
-            Ok(PredictionView { refusals: refusals.collect(), prediction: None, is_untouched: false })
+            Ok(PredictionView { refusals: refusals.collect(), ..PredictionView::default() })
         }
         Err(error) => Err(error.into()),
     }
 }
 
+/// Why no process of the tenant could start in static mode: a GPU on which no partition is bound to it.
+async fn unplaced(
+    app: &AppState,
+    ctx: &RequestContext,
+    form: &Form,
+    name: Option<&TenantName>,
+    prediction: &Prediction,
+) -> Option<String> {
+    let daemon = DaemonName::parse(form.text("daemon")).ok().filter(|_| prediction.mode == Mode::Static)?;
+    let daemon = app.service.daemon(ctx, &daemon, false).await.ok()?;
+    let places = name.map(|name| super::places(name, Some(&daemon))).unwrap_or_default();
+    let without = prediction.gpus.iter().find(|gpu| places.iter().all(|place| place.gpu != gpu.gpu))?;
+    Some(format!(
+        "daemon {} is static, and no layout on it binds this tenant to a partition of GPU {}: no process can start until one does",
+        daemon.name, without.index
+    ))
+}
+
 /// The label of a field of the spec.
 fn label(field: &str) -> &str {
-    spec_form::label::<TenantSpec<GpuRef>>(field)
+    spec_form::label::<TenantSpec<GpuRef>>(field).unwrap_or(if field == "name" { "Name" } else { field })
 }
 
 impl FormSpec for TenantSpec<GpuRef> {
@@ -158,18 +184,22 @@ impl FormSpec for TenantSpec<GpuRef> {
         ("uid", Shape::Whole, "User"),
         ("gpus", Shape::List, "GPUs"),
         ("device_memory_limit", Shape::Memory, "Memory limit"),
-        ("max_clients", Shape::Whole, "Clients"),
+        ("max_clients", Shape::Whole, "Max clients"),
         ("sms", Shape::Whole, "SMs"),
         ("active_thread_percentage", Shape::Number, "Percentage"),
         ("weight", Shape::Whole, "Weight"),
         ("priority", Shape::Text, "Priority"),
         ("visible_devices", Shape::Text, "GPU names"),
         ("labels", Shape::Pairs, "Labels"),
-        ("expires_at", Shape::Text, "Expiry"),
+        ("expires_at", Shape::Time, "Expiry"),
     ];
 
-    fn used(form: &Form) -> Form {
+    fn used(form: &Form, now: i64) -> Form {
         let mut form = form.clone();
+        if let Ok(ttl) = parse_duration(form.text("expires_at")) {
+            let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+            form.replace("expires_at", rfc3339::format(now.saturating_add(ttl)));
+        }
         for (share, field) in SHARES {
             if form.text("share") != share {
                 form.remove(field);
@@ -178,12 +208,11 @@ impl FormSpec for TenantSpec<GpuRef> {
         form
     }
 
-    fn read(form: &Form) -> Result<Self, ServiceError> {
+    fn unfilled(form: &Form) -> Option<FieldError> {
         let chosen = SHARES.iter().find(|(share, _)| form.text("share") == *share);
-        if let Some((_, field)) = chosen.filter(|(_, field)| form.text(field).is_empty()) {
-            return Err(ServiceError::field(&format!("/{field}"), "fill this in, or choose another share"));
-        }
-        spec_form::parsed(form)
+        let (_, field) = chosen.filter(|(_, field)| form.text(field).is_empty())?;
+        let detail = "fill this in, or choose another share".to_owned();
+        Some(FieldError { pointer: format!("/{field}"), detail })
     }
 
     async fn stored(app: &AppState, ctx: &RequestContext, name: &TenantName) -> Result<Form, ServiceError> {

@@ -27,7 +27,7 @@ use super::{listed, rendered};
 use crate::domain::access::{Right, Role};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::LeaseKind;
-use crate::domain::condition::{Condition, ConditionType};
+use crate::domain::condition::ConditionType;
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::event::{Event, EventFilter};
@@ -35,7 +35,7 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::ProvisioningStrategy;
 use crate::domain::resolution::context_bytes;
-use crate::domain::tenant::{EffectiveMemory, TenantSpec, WaitingProcess};
+use crate::domain::tenant::{EffectiveMemory, TenantSpec};
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Path;
@@ -181,27 +181,12 @@ struct TenantPage {
     verified: Verified,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
-    waiting: Vec<WaitingRow>,
     leases: Vec<HeldLease>,
     chart: Chart,
     /// Start of the known history of its clients.
     history_since: Moment,
     environment: Environment,
     events: Vec<Event>,
-}
-
-/// A process that waits for the daemon.
-struct WaitingRow {
-    pid: u32,
-    uid: u32,
-    since: Moment,
-}
-
-impl WaitingRow {
-    fn of(process: &WaitingProcess) -> Self {
-        let WaitingProcess { pid, uid, since } = *process;
-        Self { pid, uid, since: Moment(since) }
-    }
 }
 
 /// A desired value beside the effective one.
@@ -214,41 +199,9 @@ struct TenantSettingRow {
 }
 
 impl TenantPage {
-    fn conditions(&self) -> impl Iterator<Item = &Condition> {
-        self.tenant.status.conditions.iter()
-    }
-
-    /// Whether the user may terminate its processes.
-    fn terminates(&self) -> bool {
-        self.frame.operates() || self.frame.grant.tenant().is_some()
-    }
-
     /// Whether the user may revoke a lease: recorded ones need an operator.
     fn revokes(&self, lease: &HeldLease) -> bool {
-        self.frame.operates() || (lease.kind == LeaseKind::Own && self.terminates())
-    }
-
-    /// Whether the user may start a verification.
-    fn verifies(&self) -> bool {
-        self.terminates()
-    }
-
-    /// Its clients that were started with other limits, in words.
-    fn with_other_limits(&self) -> Option<String> {
-        self.tenant.status.effective.as_ref()?.other_limits()
-    }
-
-    /// Its processes that wait for a slot, in words.
-    fn queued(&self) -> Option<String> {
-        match self.tenant.status.queued {
-            0 => None,
-            1 => Some("1 process waits for a slot".to_owned()),
-            several => Some(format!("{several} processes wait for a slot")),
-        }
-    }
-
-    fn read_at(&self) -> Option<Moment> {
-        self.tenant.status.effective.as_ref().map(|effective| Moment(effective.observed_at))
+        self.frame.operates() || (lease.kind == LeaseKind::Own && self.frame.terminates())
     }
 }
 
@@ -295,7 +248,6 @@ async fn show(
         of_host,
         gpus,
         clients,
-        waiting: tenant.status.waiting.iter().map(WaitingRow::of).collect(),
         leases,
         chart,
         history_since: Moment(service.tenant_history_since(&ctx, &name)?),

@@ -3,9 +3,8 @@
 use super::super::format::Amount;
 use crate::domain::MemoryLimit;
 use crate::domain::count::counted;
-use crate::domain::daemon::{AdmissionMode, Mode};
+use crate::domain::daemon::Mode;
 use crate::domain::prediction::{GpuPrediction, Prediction};
-use crate::domain::provisioning::ProvisioningStatus;
 
 /// The prediction that the form shows.
 #[derive(Default)]
@@ -14,26 +13,29 @@ pub(super) struct PredictionView {
     pub(super) prediction: Option<Prediction>,
     /// Errors, by field if they belong to one.
     pub(super) refusals: Vec<(String, String)>,
+    /// Why no process can start on a static daemon.
+    pub(super) unplaced: Option<String>,
     /// Whether the form is still untouched, when missing values are no errors.
     pub(super) is_untouched: bool,
 }
 
+/// By how much the limits exceed the memory of a GPU.
+fn over_committed(gpu: &GpuPrediction) -> Option<String> {
+    let (sum, memory) = (gpu.sum(), gpu.memory?);
+    let over = Amount(sum.checked_sub(memory).filter(|over| *over > 0)?);
+    Some(format!("limits exceed memory by {over} ({} of {})", Amount(sum), Amount(memory)))
+}
+
 impl PredictionView {
-    pub(super) fn is_static(&self) -> bool {
-        self.prediction.as_ref().is_some_and(|prediction| prediction.mode == Mode::Static)
-    }
-
-    /// Why no client could start although the spec is valid; equal warnings of several GPUs are shown once.
-    pub(super) fn warnings(&self) -> Vec<&str> {
-        let gpus = self.prediction.iter().flat_map(|prediction| &prediction.gpus);
-        let mut warnings: Vec<&str> = gpus.filter_map(|gpu| gpu.below_context.as_deref()).collect();
+    /// What is wrong although the spec is valid, each with what it is about; equal warnings of several GPUs are shown once.
+    pub(super) fn warnings(&self) -> Vec<(String, String)> {
+        let gpus = || self.prediction.iter().flat_map(|prediction| &prediction.gpus);
+        let contexts = gpus().filter_map(|gpu| Some(("Memory limit".to_owned(), gpu.below_context.clone()?)));
+        let mut warnings: Vec<_> = contexts.collect();
         warnings.dedup();
+        warnings.extend(gpus().filter_map(|gpu| Some((format!("GPU {}", gpu.index), over_committed(gpu)?))));
+        warnings.extend(self.unplaced.iter().map(|why| ("Partition".to_owned(), why.clone())));
         warnings
-    }
-
-    /// The shares that the daemon's strategy would give.
-    pub(super) fn provisioning(&self) -> Option<&ProvisioningStatus> {
-        self.prediction.as_ref()?.provisioning.as_ref()
     }
 
     pub(super) fn gpus(&self) -> impl Iterator<Item = OutlookRow<'_>> {
@@ -45,7 +47,7 @@ impl PredictionView {
 
 /// A GPU of the tenant.
 pub(super) struct OutlookRow<'a> {
-    prediction: &'a Prediction,
+    pub(super) prediction: &'a Prediction,
     pub(super) gpu: &'a GpuPrediction,
 }
 
@@ -70,48 +72,12 @@ impl OutlookRow<'_> {
         words(self.gpu.limit.map(MemoryLimit::bytes).or(self.gpu.memory))
     }
 
-    pub(super) fn usable(&self) -> Option<Amount> {
-        self.gpu.usable.map(Amount)
-    }
-
-    pub(super) fn context(&self) -> Option<Amount> {
-        self.gpu.context.map(Amount)
-    }
-
     pub(super) fn allowed(&self) -> String {
         words(self.gpu.allowed)
     }
 
-    pub(super) fn is_reserved(&self) -> bool {
-        self.prediction.admission == AdmissionMode::Reserved
-    }
-
-    pub(super) fn others(&self) -> Amount {
-        Amount(self.gpu.others)
-    }
-
     pub(super) fn others_without_limit(&self) -> String {
         counted(self.gpu.others_without_limit, "tenant")
-    }
-
-    pub(super) fn own(&self) -> Option<Amount> {
-        self.gpu.own.map(Amount)
-    }
-
-    pub(super) fn sum(&self) -> Amount {
-        Amount(self.gpu.sum())
-    }
-
-    pub(super) fn left(&self) -> Option<Amount> {
-        self.gpu.left().map(Amount)
-    }
-
-    pub(super) fn over(&self) -> Amount {
-        Amount(self.gpu.over())
-    }
-
-    pub(super) fn ceiling(&self) -> u32 {
-        self.prediction.ceiling
     }
 }
 
