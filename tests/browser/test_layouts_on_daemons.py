@@ -239,7 +239,7 @@ def test_partitions_are_recreated_only_on_request(static_host, visitor):
 
 def test_recreate_is_explained_while_clients_block(static_host, visitor):
     host = static_host
-    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "device_memory_limit": "4G"})
+    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G"})
     write(host, "prod", add("web", 7, "web"), add("batch", 5))
     visit = visitor(host)
     page = visit.log_in()

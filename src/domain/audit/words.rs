@@ -23,9 +23,10 @@ impl AuditRecord {
             ("POST", "maintenance") => "begin maintenance".to_owned(),
             ("PUT", "spec") => "apply host file".to_owned(),
             ("POST", "new") => format!("create {}", one(owner)),
-            ("POST", noun) if noun.ends_with('s') => format!("create {}", one(noun)),
             // Verbs of two words say on what.
-            ("POST", verb) if owner.is_empty() || verb.contains('-') => verb.replace('-', " "),
+            ("POST", verb) if verb.contains('-') && !owner.is_empty() => verb.replace('-', " "),
+            ("POST", noun) if noun.ends_with('s') => format!("create {}", one(noun)),
+            ("POST", verb) if owner.is_empty() => verb.replace('-', " "),
             ("POST", verb) => format!("{verb} {}", one(owner)),
             ("PUT", noun) => format!("set {}", one(noun)),
             (method, noun) => format!("{} {}", method.to_lowercase(), one(noun)),
@@ -78,6 +79,7 @@ mod tests {
             ("POST /api/v1/foreign-daemons/adopt-lost", "adopt lost"),
             ("POST /foreign-daemons/{id}/adopt", "adopt foreign daemon"),
             ("GET /api/v1/audit", "get audit"),
+            ("POST /api/v1/login-urls", "create login url"),
             ("expire", "expire"),
         ] {
             assert_eq!(row(action, "").action_words(), words, "{action}");

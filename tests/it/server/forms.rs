@@ -215,6 +215,10 @@ fn too_large_layout_is_refused_at_saving() {
 fn lowered_max_clients_is_reported() {
     let host = InProcess::ready();
     let clients = [host.run_client("batch"), host.run_client("batch")];
+    eventually("both are connected", || {
+        let tenant = host.api().get("/api/v1/tenants/batch?fresh=true").ok();
+        (tenant["status"]["clients"] == 2).then_some(())
+    });
     let mut spec = host.api().get("/api/v1/tenants/batch").ok()["spec"].clone();
     spec["max_clients"] = json!(1);
     let written = host.api().tenant("batch", &spec).ok();

@@ -10,7 +10,7 @@ use super::super::frame::{Frame, Section};
 use super::super::gpus::{GpuRow, name_gpus_by_index};
 use super::super::rendered;
 use super::super::spec_form::{self, FormSpec, REVISION, SpecDraft};
-use super::prediction::PredictionView;
+use super::prediction::{PredictionView, places};
 use crate::domain::access::Right;
 use crate::domain::daemon::Mode;
 use crate::domain::duration::parse_duration;
@@ -163,7 +163,7 @@ async fn unplaced(
 ) -> Option<String> {
     let daemon = DaemonName::parse(form.text("daemon")).ok().filter(|_| prediction.mode == Mode::Static)?;
     let daemon = app.service.daemon(ctx, &daemon, false).await.ok()?;
-    let places = name.map(|name| super::places(name, Some(&daemon))).unwrap_or_default();
+    let places = name.map(|name| places(name, Some(&daemon))).unwrap_or_default();
     let without = prediction.gpus.iter().find(|gpu| places.iter().all(|place| place.gpu != gpu.gpu))?;
     Some(format!(
         "daemon {} is static, and no layout on it binds this tenant to a partition of GPU {}: no process can start until one does",

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
 use self::environment::Environment;
+use self::prediction::places;
 use self::verification::Verified;
 use super::banner::Banner;
 use super::chart::Chart;
@@ -386,13 +387,6 @@ pub(super) fn priority(priority: Priority) -> &'static str {
         Priority::Normal => "normal",
         Priority::BelowNormal => "below normal",
     }
-}
-
-/// The partitions that a layout binds a tenant to.
-fn places(name: &TenantName, daemon: Option<&DaemonView>) -> Vec<PartitionStatus> {
-    let layout = daemon.and_then(|daemon| daemon.status.as_ref()?.layout.as_ref());
-    let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
-    partitions.filter(|partition| partition.tenants.contains(name)).cloned().collect()
 }
 
 /// How a client's tenant is known, in a few words.

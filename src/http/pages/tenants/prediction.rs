@@ -1,10 +1,12 @@
 //! What a tenant would get, shown beside its form.
 
 use super::super::format::Amount;
-use crate::domain::MemoryLimit;
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
+use crate::domain::layout::status::PartitionStatus;
 use crate::domain::prediction::{GpuPrediction, Prediction};
+use crate::domain::{MemoryLimit, TenantName};
+use crate::service::daemons::DaemonView;
 
 /// The prediction that the form shows.
 #[derive(Default)]
@@ -43,6 +45,13 @@ impl PredictionView {
             .iter()
             .flat_map(|prediction| prediction.gpus.iter().map(move |gpu| OutlookRow { prediction, gpu }))
     }
+}
+
+/// The partitions that a layout binds a tenant to.
+pub(super) fn places(name: &TenantName, daemon: Option<&DaemonView>) -> Vec<PartitionStatus> {
+    let layout = daemon.and_then(|daemon| daemon.status.as_ref()?.layout.as_ref());
+    let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
+    partitions.filter(|partition| partition.tenants.contains(name)).cloned().collect()
 }
 
 /// A GPU of the tenant.
