@@ -102,7 +102,7 @@ def test_audit_shows_changed_fields(host, visitor):
     host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25})
     visit = visitor(host)
     page = visit.log_in(to="/audit?target=tenants/demo")
-    row = page.get_by_role("row").filter(has_text="PUT /api/v1/tenants/{name}").first
+    row = page.get_by_role("row").filter(has_text="set tenant").first
     row.locator("summary").click()
     changed = row.get_by_role("row").filter(has_text="device_memory_limit")
     expect(changed.locator("del")).to_have_text("3221225472")

@@ -10,9 +10,8 @@ impl AuditRecord {
         let nouns: Vec<&str> =
             path.split('/').filter(|part| !part.starts_with('{') && *part != "-").collect();
         let (last, owner) = match nouns[..] {
-            [.., "settings" | "host", last] => (last, ""),
+            [.., "settings" | "host", last] | [last] => (last, ""),
             [.., owner, last] => (last, owner),
-            [last] => (last, ""),
             [] => return self.action.clone(),
         };
         let one = |noun: &str| noun.strip_suffix('s').unwrap_or(noun).replace('-', " ");
@@ -23,10 +22,11 @@ impl AuditRecord {
             ("POST", "maintenance") => "begin maintenance".to_owned(),
             ("PUT", "spec") => "apply host file".to_owned(),
             ("POST", "new") => format!("create {}", one(owner)),
+            ("POST", noun) if noun.ends_with('s') && (owner.is_empty() || !noun.contains('-')) => {
+                format!("create {}", one(noun))
+            }
             // Verbs of two words say on what.
-            ("POST", verb) if verb.contains('-') && !owner.is_empty() => verb.replace('-', " "),
-            ("POST", noun) if noun.ends_with('s') => format!("create {}", one(noun)),
-            ("POST", verb) if owner.is_empty() => verb.replace('-', " "),
+            ("POST", verb) if owner.is_empty() || verb.contains('-') => verb.replace('-', " "),
             ("POST", verb) => format!("{verb} {}", one(owner)),
             ("PUT", noun) => format!("set {}", one(noun)),
             (method, noun) => format!("{} {}", method.to_lowercase(), one(noun)),

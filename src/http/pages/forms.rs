@@ -205,9 +205,10 @@ impl Form {
                 Ok(value) => return (Some(value), errors),
                 Err(problem) => problem,
             };
-            let wrong: Vec<FieldError> = match problem.errors.is_empty() {
-                true => vec![FieldError { pointer: String::new(), detail: problem.detail }],
-                false => problem.errors,
+            let wrong = if problem.errors.is_empty() {
+                vec![FieldError { pointer: String::new(), detail: problem.detail }]
+            } else {
+                problem.errors
             };
             let is_removed = wrong.iter().any(|error| removed(&mut root, &error.pointer));
             add_new(&mut errors, wrong);
@@ -376,8 +377,9 @@ fn in_words(name: &str) -> String {
 /// What is wrong with a form: by field, or as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FormErrors {
-    by_field: Vec<WrongField>,
-    whole: Vec<String>,
+    /// The wrong fields, in the order of the form.
+    pub(super) by_field: Vec<WrongField>,
+    pub(super) whole: Vec<String>,
 }
 
 /// A wrong field: the ID of its element, which is its name, its label, and what is wrong.
@@ -425,11 +427,6 @@ impl FormErrors {
         }
     }
 
-    /// Adds an error of the form as a whole.
-    pub(super) fn add_whole(&mut self, why: String) {
-        self.whole.push(why);
-    }
-
     /// Errors with the labels of the form's fields, where these are not their names.
     #[must_use]
     pub(super) fn labelled(mut self, label: impl Fn(&str) -> Option<&'static str>) -> Self {
@@ -447,11 +444,6 @@ impl FormErrors {
     /// The error of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.by_field.iter().find(|wrong| wrong.id == name).map(|wrong| wrong.why.as_str())
-    }
-
-    /// The wrong fields, in the order of the form.
-    pub(super) fn fields(&self) -> &[WrongField] {
-        &self.by_field
     }
 
     /// The errors of the form as a whole.
@@ -519,12 +511,12 @@ mod tests {
             "daemon=GPU0&device_memory_limit=lots&max_clients=none&active_thread_percentage=500&labels=team",
         )
         .expect_err("all are wrong");
-        let named: Vec<&str> = refused.fields().iter().map(|wrong| wrong.id.as_str()).collect();
+        let named: Vec<&str> = refused.by_field.iter().map(|wrong| wrong.id.as_str()).collect();
         assert_eq!(
             named,
             ["daemon", "device_memory_limit", "max_clients", "active_thread_percentage", "labels"]
         );
-        let labels: Vec<&str> = refused.fields().iter().map(|wrong| wrong.label.as_str()).collect();
+        let labels: Vec<&str> = refused.by_field.iter().map(|wrong| wrong.label.as_str()).collect();
         assert_eq!(labels[1], "device memory limit");
         assert!(refused.whole().is_empty(), "{refused:?}");
         let (spec, errors) = Form::parse(b"daemon=gpu0&max_clients=two&device_memory_limit=4G")

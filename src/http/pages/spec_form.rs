@@ -248,8 +248,8 @@ async fn add_other_errors<S: FormSpec>(
         for error in errors.iter() {
             form.remove(field_of(&error.pointer, names).unwrap_or_default());
         }
-        let named = draft.edited.clone().or_else(|| name::<S>(&form).ok());
-        let Some(name) = named.or_else(|| "unnamed".parse().ok()) else { return };
+        let typed = draft.edited.clone().or_else(|| name::<S>(&form).ok());
+        let Some(name) = typed.or_else(|| "unnamed".parse().ok()) else { return };
         let options = WriteOptions { must_be_new: draft.edited.is_none(), ..WriteOptions::rehearsal() };
         let (spec, wrong) = read_rest::<S>(&form, ctx.clock.unix_ms());
         add_new(errors, wrong);

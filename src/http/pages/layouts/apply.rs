@@ -180,7 +180,9 @@ fn refused_by(plan: &LayoutPlan, recreate: bool) -> FormErrors {
     let mut refused = FormErrors::default();
     let (again, others): (Vec<_>, Vec<_>) =
         plan.refusals(recreate).partition(|one| matches!(one.what, Blocked::MadeAgain { .. }));
-    others.into_iter().for_each(|one| refused.add_whole(one.message.clone()));
+    for one in others {
+        refused.whole.push(one.message.clone());
+    }
     if !again.is_empty() {
         let why = format!("tick this: {} must be recreated", counted(again.len(), "partition"));
         refused.add("recreate", RECREATE, &why);

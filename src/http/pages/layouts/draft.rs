@@ -214,8 +214,12 @@ impl LayoutDraft {
 
     /// Adds the draft's errors to those of its form.
     pub(super) fn add_errors(&self, refused: &mut FormErrors) {
-        self.wrong.iter().for_each(|why| refused.add_whole(why.clone()));
-        self.wrong_sku.iter().for_each(|why| refused.add("sku", "product", why));
+        for why in &self.wrong {
+            refused.whole.push(why.clone());
+        }
+        if let Some(why) = &self.wrong_sku {
+            refused.add("sku", "product", why);
+        }
         for (number, step) in self.steps.iter().enumerate() {
             for (field, why) in &step.wrong {
                 let label = format!("step {}, {field}", number + 1);

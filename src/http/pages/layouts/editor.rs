@@ -198,7 +198,7 @@ impl<'a> EditorState<'a> {
         if self.form.ticked("too_large") {
             return Some(layout);
         }
-        self.refused.add_whole(format!(
+        self.refused.whole.push(format!(
             "No GPU of this host has room for this layout: step {} {why}. Save it again if it is meant for other hosts.",
             number + 1
         ));
