@@ -131,7 +131,10 @@ fn invisible_text_is_refused_everywhere() {
         let file = |note: &str| json!({"version": "v1", "layouts": {"l": {"note": note, "steps": steps}}});
         for (answer, pointer) in [
             (host.api().tenant("t", &json!({"daemon": "gpu0", "uid": 0, "labels": {"a": text}})), "/labels"),
-            (host.api().tenant("t", &json!({"daemon": "gpu0", "uid": 0, "labels": {text.as_str(): "a"}})), "/labels"),
+            (
+                host.api().tenant("t", &json!({"daemon": "gpu0", "uid": 0, "labels": {text.as_str(): "a"}})),
+                "/labels",
+            ),
             (host.api().put("/api/v1/layouts/l", &layout(&text, "a")), "/layout/sku"),
             (host.api().put("/api/v1/layouts/l", &layout("NVIDIA H200", &text)), "/note"),
             (host.api().post("/api/v1/layouts/import", &file(&text)), "/layouts/l/note"),

@@ -378,6 +378,7 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
         | FewestSmsOfMps
         | MigEnabled
         | StaticModeUnsupported
+        | MaximumLowered
         | MultiUserUnsupported
         | NearLimit => DECISION,
         DriverMissing
