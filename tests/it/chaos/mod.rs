@@ -180,7 +180,7 @@ impl Scene {
             assert_eq!(host.api().tenant(name, &spec).status, 201);
         }
         // Its limits are what the adopted daemon was found with.
-        let heir = json!({"daemon": ADOPTED, "max_clients": 3});
+        let heir = json!({"daemon": ADOPTED, "uid": 0, "max_clients": 3});
         assert_eq!(host.api().tenant("steady3", &heir).status, 201);
         let exclusive = json!({"gpus": [EXCLUSIVE.to_string()], "compute_mode": "exclusive_process"});
         let put = host.api().put(&format!("/api/v1/daemons/{}", plan::DAEMONS[EXCLUSIVE]), &exclusive);

@@ -166,6 +166,7 @@ impl World {
             "put_layout" => json!({"layout": layout}),
             "plan_layout" | "assert_layout" | "apply_layout" => target,
             "create_replay" => json!({"daemon": "gpu1", "layout": "prod"}),
+            "patch_tenant" | "patch_daemon" => json!({}),
             "put_tenant" => json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "1G"}),
             "create_lease" => json!({}),
             "acknowledge_incident" => json!({"note": "seen"}),

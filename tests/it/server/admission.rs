@@ -28,7 +28,7 @@ fn tenant_without_limit_names_whom_it_weakens() {
         conditions.into_iter().find(|condition| condition["type"] == "LimitWeakened")
     };
     assert_eq!(weakened("demo"), None);
-    let plain = json!({"daemon": "gpu0"});
+    let plain = json!({"daemon": "gpu0", "uid": 0});
     let rehearsed = host.api().put("/api/v1/tenants/plain?dry_run=true", &plain).ok();
     assert_eq!(rehearsed["status"]["weakens"], json!(["batch", "demo"]));
     assert_eq!(weakened("demo"), None, "it was a dry run");

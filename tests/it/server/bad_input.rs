@@ -85,7 +85,10 @@ fn invalid_field_value_is_refused_by_pointer() {
         let problem = answer.problem(422, "invalid-request");
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{spec}: {problem}");
     };
-    let with = |field: &str, value: &str| format!("{{\"daemon\": \"gpu0\", \"{field}\": {value}}}");
+    let with = |field: &str, value: &str| {
+        let user = if field == "uid" { "" } else { "\"uid\": 0, " };
+        format!("{{\"daemon\": \"gpu0\", {user}\"{field}\": {value}}}")
+    };
     let digits = "9".repeat(5000);
     for value in
         ["-1", "4294967296", "18446744073709551616", "1e30", "1.5", "\"1\"", "true", "[]", digits.as_str()]

@@ -88,7 +88,7 @@ fn nothing_is_promised_before_volta() {
         [json!({"device_memory_limit": "4G"}), json!({"active_thread_percentage": 33}), json!({"sms": 18})]
     {
         let (name, _) = field.as_object().unwrap().iter().next().unwrap();
-        let mut spec = json!({"daemon": "gpu0"});
+        let mut spec = json!({"daemon": "gpu0", "uid": 0});
         spec[name] = field[name].clone();
         let refused = host.api().tenant("wanting", &spec).problem(409, "not-admitted");
         assert!(refused.to_string().contains("compute capability 6.0"), "{refused}");

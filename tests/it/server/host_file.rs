@@ -88,8 +88,8 @@ fn host_becomes_what_its_file_says() {
             "create layout prod enforcement steps",
             "change daemon gpu0 multi_user",
             "change daemon gpu1 mode",
-            "create tenant jobs daemon device_memory_limit priority",
-            "create tenant web daemon device_memory_limit",
+            "create tenant jobs daemon device_memory_limit priority uid",
+            "create tenant web daemon device_memory_limit uid",
             "create binding gpu1 gpu_map layout",
             "delete tenant batch",
             "delete tenant demo",
@@ -310,8 +310,7 @@ daemons:
 fn pruned_daemon_hands_its_gpu_on() {
     let host = InProcess::ready();
     let old = host.daemon_pid("gpu0");
-    let text =
-        "version: v1\ndaemons: {renamed: {gpus: [0]}, gpu1: {gpus: [1]}}\ntenants: {demo: {daemon: renamed}}";
+    let text = "version: v1\ndaemons: {renamed: {gpus: [0]}, gpu1: {gpus: [1]}}\ntenants: {demo: {daemon: renamed, uid: 0}}";
     put(&host, text, "").problem(409, "host-file-refused");
     host.api().succeeds(&put(&host, text, "?prune=true"));
     assert!(!crate::harness::is_alive(old));

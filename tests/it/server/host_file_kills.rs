@@ -41,7 +41,7 @@ daemons:
   gpu1: {gpus: [1], mode: static}
 tenants:
   web: {daemon: gpu1, uid: 0, device_memory_limit: 8G}
-  new: {daemon: other, device_memory_limit: 2G}
+  new: {daemon: other, uid: 0, device_memory_limit: 2G}
 bindings:
   gpu1: {layout: two, gpu_map: {0: 1}}
 ",
