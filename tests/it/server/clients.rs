@@ -144,7 +144,7 @@ fn program_outside_mps_is_a_bypass() {
     assert!(
         String::from_utf8(host.cli(&["status", "-o", "wide"]).stdout)
             .unwrap()
-            .contains("process outside MPS")
+            .contains("(Bypass: ProcessOutsideMps)")
     );
     let reported = |kind: &str| host.api().get(&format!("/api/v1/events?type={kind}")).ok()["items"].clone();
     let event = eventually("it is in the journal", || reported("bypass.appeared").get(0).cloned());

@@ -90,7 +90,7 @@ fn a_wrong_field_is_named_by_its_pointer() {
     for (status, spec, pointer, shown) in [
         (422, json!({"daemon": "gpu1", "colour": "red"}), "/colour", "colour"),
         (422, json!({"daemon": "Gpu1"}), "/daemon", "\"Gpu1\""),
-        (422, json!({"daemon": "gpu7"}), "/daemon", "gpu7"),
+        (422, json!({"daemon": "gpu7", "uid": 0}), "/daemon", "gpu7"),
         (422, json!({"daemon": "gpu1", "uid": 0, "gpus": ["9"]}), "/gpus", "there is no GPU 9"),
         (422, json!({"daemon": "gpu1", "uid": 0, "gpus": ["GPU-00000000"]}), "/gpus", "GPU-00000000"),
         (422, json!({"daemon": "gpu1", "uid": 0, "gpus": ["1", 1.5]}), "/gpus/1", "1.5"),

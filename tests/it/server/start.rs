@@ -99,7 +99,7 @@ fn missing_driver_is_waited_for() {
         (&json!(true), &json!([]))
     );
     assert_eq!(api.get("/api/v1/tenants/demo").ok()["spec"]["daemon"], "gpu0", "what is stored is shown");
-    let spec = json!({"daemon": "gpu0"});
+    let spec = json!({"daemon": "gpu0", "uid": 0});
     let refused = api.put("/api/v1/tenants/late", &spec);
     assert!(
         refused.status >= 400 && refused.text.contains("the NVIDIA driver is waited for"),

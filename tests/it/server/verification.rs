@@ -54,7 +54,7 @@ fn ordinals_name_the_gpu_of_the_daemon() {
     let verified = verify(&host, "numbers");
     assert_eq!(verified["outcome"], "verified", "{verified}");
     let second = host.api().get("/api/v1/gpus/1").ok();
-    assert_eq!(verified["comparisons"][1]["seen"], second["uuid"], "{verified}");
+    assert_eq!(verified["comparisons"][1]["seen"][0], second["uuid"], "{verified}");
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn verification_confirms_every_configured_setting() {
     assert_eq!(settings(&result, "holds"), all);
     assert_eq!(settings(&result, "not_seen"), ["priority"], "a hint that nobody sees");
     let sms = of_setting(&result, "sms");
-    assert_eq!((&sms["expected"], &sms["seen"]), (&json!("32"), &json!("32")));
-    let seen: u64 = of_setting(&result, "device_memory_limit")["seen"].as_str().unwrap().parse().unwrap();
+    assert_eq!((&sms["expected"], &sms["seen"]), (&json!(32), &json!(32)));
+    let seen: u64 = of_setting(&result, "device_memory_limit")["seen"].as_u64().unwrap();
     assert!((3 << 30..4 << 30).contains(&seen), "a context is paid from 4 GiB: {seen}");
-    let largest: u64 = of_setting(&result, "largest_allocation")["seen"].as_str().unwrap().parse().unwrap();
+    let largest: u64 = of_setting(&result, "largest_allocation")["seen"].as_u64().unwrap();
     assert!((3 << 30..4 << 30).contains(&largest), "{largest}");
     let given = host.api().get("/api/v1/tenants/demo/environment").ok();
     assert_eq!(result["environment"], given["variables"], "exactly what the tenant is given");
@@ -157,7 +157,7 @@ fn static_mode_is_verified_by_partition_sms() {
     apply(&host, "prod", &json!({}));
     let result = verify(&host, "web");
     assert_eq!(result["outcome"], "verified", "{result}");
-    assert_eq!(of_setting(&result, "sms")["seen"], "56", "7 chunks of 8");
+    assert_eq!(of_setting(&result, "sms")["seen"], 56, "7 chunks of 8");
     assert!(result["environment"]["CUDA_MPS_SM_PARTITION"].is_string());
 }
 
@@ -224,7 +224,7 @@ fn failed_verification_is_explained_without_results() {
     host.api().tenant("demo", &spec).ok();
     assert_eq!(of(host.api(), "demo")["last"]["stale"], "tenant_changed");
     let result = verify(&host, "demo");
-    assert_eq!((&result["outcome"], &of_setting(&result, "sms")["seen"]), (&json!("verified"), &json!("66")));
+    assert_eq!((&result["outcome"], &of_setting(&result, "sms")["seen"]), (&json!("verified"), &json!(66)));
     // Maintenance takes the daemon down.
     host.api()
         .succeeds(&host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["0"], "timeout_s": 5})));
@@ -271,7 +271,7 @@ fn only_operators_and_own_tenant_may_verify() {
     );
     // Its client is nobody's: no event of another client is written.
     host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
-    let strangers = host.api().get("/api/v1/events?type=client.connected,client.left").ok();
+    let strangers = host.api().get("/api/v1/events?type=client.connected").ok();
     assert_eq!(strangers["items"], json!([]), "{strangers}");
     // Why a daemon is not ready may name others.
     let pid = host.daemon_pid("gpu0");
