@@ -141,11 +141,7 @@ fn program_outside_mps_is_a_bypass() {
         message.contains(&format!("process {}", client.pid())) && message.contains("exclusive_process"),
         "{message}"
     );
-    assert!(
-        String::from_utf8(host.cli(&["status", "-o", "wide"]).stdout)
-            .unwrap()
-            .contains("(Bypass: ProcessOutsideMps)")
-    );
+    assert!(String::from_utf8(host.cli(&["status", "-o", "wide"]).stdout).unwrap().contains("outside MPS"));
     let reported = |kind: &str| host.api().get(&format!("/api/v1/events?type={kind}")).ok()["items"].clone();
     let event = eventually("it is in the journal", || reported("bypass.appeared").get(0).cloned());
     assert_eq!(

@@ -198,10 +198,8 @@ fn strategy_excludes_other_shares() {
         {"add": {"gpu": 0, "partition": "p", "chunks": 2}},
     ]}});
     assert_eq!(host.api().put("/api/v1/layouts/main", &layout).status, 201);
-    let problem = host
-        .api()
-        .post("/api/v1/layouts/main/apply", &json!({"daemon": "gpu1", "uid": 0}))
-        .problem(409, "conflict");
+    let problem =
+        host.api().post("/api/v1/layouts/main/apply", &json!({"daemon": "gpu1"})).problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("set its provisioning to none"), "{problem}");
     let named = json!({"gpus": ["1"], "provisioning": uniform, "layout": {"name": "main", "version": 1}});
     refused(&named, "/provisioning/strategy", "layout main");
