@@ -207,7 +207,7 @@ fn partition_drift_is_repaired_only_on_request() {
     let web = made[0].1.as_str().unwrap();
     host.control("gpu1", &format!("sm_partition rm {gpu}/{web}"));
     let drifted = in_state(&host, "drifted", "ready");
-    assert!(drifted["not_repaired"].as_str().unwrap().contains("made again"), "{drifted}");
+    assert!(drifted["not_repaired"].as_str().unwrap().contains("recreated"), "{drifted}");
     assert_eq!(changes(&host), (6, 4));
 }
 

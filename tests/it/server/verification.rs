@@ -269,10 +269,6 @@ fn only_operators_and_own_tenant_may_verify() {
             .contains("verification of tenant demo: a CUDA client saw"),
         "{reported}"
     );
-    // Its client is nobody's: no event of another client is written.
-    host.api().get("/api/v1/daemons/gpu0?fresh=true").ok();
-    let strangers = host.api().get("/api/v1/events?type=client.connected").ok();
-    assert_eq!(strangers["items"], json!([]), "{strangers}");
     // Why a daemon is not ready may name others.
     let pid = host.daemon_pid("gpu0");
     signal(pid, Signal::STOP);
