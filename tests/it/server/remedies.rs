@@ -329,7 +329,7 @@ const HARDWARE: Remedy = Remedy::Person("a driver, a disk or a program of the ho
 const DECISION: Remedy = Remedy::Person("its owner has to decide what the tenants are to have");
 const OTHERS: Remedy = Remedy::Person("another program or its owner has to be asked");
 
-#[allow(clippy::enum_glob_use, reason = "every reason is named once")]
+#[allow(clippy::enum_glob_use, clippy::too_many_lines, reason = "every reason is named once")]
 fn remedy_of(reason: ConditionReason) -> Remedy {
     use ConditionReason::*;
     match reason {
