@@ -62,7 +62,7 @@ mod tests {
     fn tenant(name: &str, extra: &str) -> Tenant {
         Tenant {
             name: TenantName::parse(name).expect("a name"),
-            spec: spec(&format!("{{\"daemon\":\"gpu0\"{extra}}}")),
+            spec: spec(&format!("{{\"daemon\":\"gpu0\",\"uid\":0{extra}}}")),
             generation: 1,
             daemon_generation: 1,
             created_at: 0,

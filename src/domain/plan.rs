@@ -261,7 +261,7 @@ mod tests {
             desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").priority
         };
         assert_eq!(plan(&[]), Priority::BelowNormal);
-        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0"}"#)]), Priority::BelowNormal);
+        assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","uid":0}"#)]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0", "uid": 0,"priority":"normal"}"#)]), Priority::Normal);
     }
 
@@ -297,7 +297,7 @@ mod tests {
         let percentage = |tenants: &[TenantSpec]| {
             desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").percentage.tenths()
         };
-        let plain = spec(r#"{"daemon":"gpu0"}"#);
+        let plain = spec(r#"{"daemon":"gpu0","uid":0}"#);
         assert_eq!(percentage(&vec![plain.clone(); 4]), 250);
         assert_eq!(percentage(&vec![plain.clone(); 5]), 200);
         let own = spec(r#"{"daemon":"gpu0", "uid": 0,"active_thread_percentage":60}"#);
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn one_tenant_without_a_limit_lifts_the_servers() {
         let plan =
-            plan(&[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#, r#"{"daemon":"gpu0"}"#]);
+            plan(&[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#, r#"{"daemon":"gpu0","uid":0}"#]);
         assert_eq!(plan.memory_limits, vec![None]);
         assert_eq!(plan.percentage, ThreadPercentage::FULL);
     }

@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn omitted_settings_come_from_daemon_then_gpu() {
         let mut daemon = daemon();
-        let bare = spec(r#"{"daemon":"gpu0"}"#);
+        let bare = spec(r#"{"daemon":"gpu0","uid":0}"#);
         let whole = resolve(&bare, &daemon, None, &[h200(0)]).expect("possible");
         assert_eq!((whole.memory.len(), whole.percentage), (0, ThreadPercentage::FULL));
         daemon.defaults.device_memory_limit = Some(MemoryLimit::parse("2G").expect("2G").into());

@@ -93,7 +93,7 @@ mod tests {
         let names = (0..).map(|number| TenantName::parse(&format!("t{number}")).expect("name"));
         let tenants: Vec<(TenantName, TenantSpec)> = names
             .zip(tenants)
-            .map(|(name, extra)| (name, spec(&format!(r#"{{"daemon":"gpu0"{extra}}}"#))))
+            .map(|(name, extra)| (name, spec(&format!(r#"{{"daemon":"gpu0","uid":0{extra}}}"#))))
             .collect();
         let tenants = tenants.iter().map(|(name, spec)| (name, spec));
         status(&daemon, tenants, &[h200(0)], |_, _| 0).expect("a strategy")

@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn past_expiry_is_refused_with_its_time() {
-        let stays = spec(r#"{"daemon":"gpu0"}"#);
+        let stays = spec(r#"{"daemon":"gpu0","uid":0}"#);
         assert!(stays.check_expiry(i64::MAX).is_ok() && !stays.has_expired(i64::MAX));
         assert!(!serde_json::to_string(&stays).expect("JSON").contains("expires_at"), "it says nothing");
         let text = r#"{"daemon":"gpu0", "uid": 0,"expires_at":"2025-11-25T06:03:49.120+01:00"}"#;

@@ -275,7 +275,7 @@ mod tests {
                 Box::pin(async move {
                     let daemon = DaemonName::parse("gpu0").expect("a name");
                     daemons::put(&mut *db, &daemon, &DaemonSpec::of(vec![h200(0).uuid]), 1).await?;
-                    let stays = spec(r#"{"daemon":"gpu0"}"#);
+                    let stays = spec(r#"{"daemon":"gpu0","uid":0}"#);
                     let until = |at| TenantSpec { expires_at: Some(at), ..stays.clone() };
                     let name = |text| TenantName::parse(text).expect("a name");
                     for (text, spec) in

@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn open_daemon_takes_tenants_without_limits() {
-        let plain = [r#"{"daemon":"gpu0"}"#; 60];
+        let plain = [r#"{"daemon":"gpu0","uid":0}"#; 60];
         assert_eq!(check(&daemon(""), &plain), Ok(()));
         let large = r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"100G","max_clients":40}"#;
         assert_eq!(check(&daemon(""), &[large, large]), Ok(()));
@@ -486,7 +486,7 @@ mod tests {
     fn own_shares_leave_something_to_divide() {
         let uniform = daemon(r#","provisioning":{"strategy":"uniform"}"#);
         let own = r#"{"daemon":"gpu0", "uid": 0,"active_thread_percentage":25,"max_clients":4}"#;
-        let plain = r#"{"daemon":"gpu0"}"#;
+        let plain = r#"{"daemon":"gpu0","uid":0}"#;
         assert_eq!(check(&uniform, &[own, own]), Ok(()), "nobody is given a share");
         let error = check(&uniform, &[plain, own]).expect_err("nothing is left");
         assert_eq!(error.field, "active_thread_percentage");

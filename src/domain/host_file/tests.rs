@@ -117,8 +117,8 @@ daemons:
   c: {gpus: [9]}
   d: {gpus: [3], mode: static}
 tenants:
-  web: {daemon: nowhere}
-  two: {daemon: a, sms: 8, active_thread_percentage: 5}
+  web: {daemon: nowhere, uid: 0}
+  two: {daemon: a, uid: 0, sms: 8, active_thread_percentage: 5}
 bindings:
   d: {layout: big, gpu_map: {0: 3}}
   a: {layout: none}
@@ -179,7 +179,7 @@ fn changes_are_listed_field_by_field() {
 #[test]
 fn tenants_that_expire_are_in_no_file() {
     let expires =
-        FILE.replace("web: {daemon: gpu0", "web: {daemon: gpu0, uid: 0, expires_at: '2099-01-01T00:00:00Z'");
+        FILE.replace("web: {daemon: gpu0", "web: {daemon: gpu0, expires_at: '2099-01-01T00:00:00Z'");
     let errors = text::read(&expires, LayoutFormat::Yaml).expect_err("a file says what stays");
     assert_eq!(errors[0].pointer, "/tenants/web/expires_at");
     assert!(errors[0].to_string().contains("mps-manager tenant ensure web --ttl 48h"), "{}", errors[0]);

@@ -463,16 +463,17 @@ mod tests {
     use crate::domain::gpu::GpuRef;
     use crate::domain::tenant::TenantSpec;
 
-    const TENANT: [Field; 6] = [
+    const TENANT: [Field; 7] = [
         ("daemon", Shape::Text),
+        ("uid", Shape::Whole),
         ("device_memory_limit", Shape::Memory),
         ("max_clients", Shape::Whole),
         ("active_thread_percentage", Shape::Number),
         ("gpus", Shape::List),
         ("labels", Shape::Pairs),
     ];
-    const NAMES: [&str; 6] =
-        ["daemon", "device_memory_limit", "max_clients", "active_thread_percentage", "gpus", "labels"];
+    const NAMES: [&str; 7] =
+        ["daemon", "uid", "device_memory_limit", "max_clients", "active_thread_percentage", "gpus", "labels"];
 
     fn read(text: &str) -> Result<TenantSpec<GpuRef>, FormErrors> {
         Form::parse(text.as_bytes()).read(&TENANT).map_err(|error| FormErrors::of(error, &NAMES))
@@ -480,7 +481,7 @@ mod tests {
 
     #[test]
     fn form_parses_like_json() {
-        let typed = "daemon=+gpu0+&device_memory_limit=4G&max_clients=2&active_thread_percentage=&gpus=0&gpus=&gpus=1\
+        let typed = "daemon=+gpu0+&uid=0&device_memory_limit=4G&max_clients=2&active_thread_percentage=&gpus=0&gpus=&gpus=1\
                      &labels=team%3Dsearch%0D%0A%0D%0Aowner%3Da%3Db&other=ignored";
         let spec = read(typed).expect("a tenant");
         let sent: TenantSpec<GpuRef> = serde_json::from_value(serde_json::json!({
@@ -493,14 +494,15 @@ mod tests {
 
     #[test]
     fn errors_are_assigned_to_fields() {
-        let refused = read("daemon=gpu0&max_clients=two&labels=team").expect_err("two fields");
+        let refused = read("daemon=gpu0&uid=0&max_clients=two&labels=team").expect_err("two fields");
         assert!(refused.field("max_clients").expect("a word").contains("\"two\""), "{refused:?}");
         assert!(refused.field("labels").expect("a word").contains("team=search"), "{refused:?}");
-        let refused = read("daemon=GPU0").expect_err("a name");
+        let refused = read("daemon=GPU0&uid=0").expect_err("a name");
         assert!(refused.field("daemon").expect("a word").contains("GPU0"), "{refused:?}");
-        let refused = read("daemon=gpu0&device_memory_limit=lots").expect_err("no size");
+        let refused = read("daemon=gpu0&device_memory_limit=lots").expect_err("no size, and no user");
         assert!(refused.field("device_memory_limit").is_some() && refused.whole().is_empty(), "{refused:?}");
-        let refused = read("").expect_err("no daemon");
+        assert_eq!(refused.field("uid"), Some("fill this in"));
+        let refused = read("").expect_err("nothing");
         assert_eq!(refused.field("daemon"), Some("fill this in"));
         assert_eq!(Form::parse(b"a=+x+&b").typed("a"), " x ");
     }
@@ -508,18 +510,18 @@ mod tests {
     #[test]
     fn all_wrong_fields_are_named_in_order() {
         let refused = read(
-            "daemon=GPU0&device_memory_limit=lots&max_clients=none&active_thread_percentage=500&labels=team",
+            "daemon=GPU0&uid=root&device_memory_limit=lots&max_clients=none&active_thread_percentage=500&labels=team",
         )
         .expect_err("all are wrong");
         let named: Vec<&str> = refused.by_field.iter().map(|wrong| wrong.id.as_str()).collect();
         assert_eq!(
             named,
-            ["daemon", "device_memory_limit", "max_clients", "active_thread_percentage", "labels"]
+            ["daemon", "uid", "device_memory_limit", "max_clients", "active_thread_percentage", "labels"]
         );
         let labels: Vec<&str> = refused.by_field.iter().map(|wrong| wrong.label.as_str()).collect();
-        assert_eq!(labels[1], "device memory limit");
+        assert_eq!(labels[2], "device memory limit");
         assert!(refused.whole().is_empty(), "{refused:?}");
-        let (spec, errors) = Form::parse(b"daemon=gpu0&max_clients=two&device_memory_limit=4G")
+        let (spec, errors) = Form::parse(b"daemon=gpu0&uid=0&max_clients=two&device_memory_limit=4G")
             .read_rest::<TenantSpec<GpuRef>>(&TENANT);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(spec.expect("the rest").device_memory_limit.is_some());

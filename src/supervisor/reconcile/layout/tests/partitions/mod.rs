@@ -300,7 +300,7 @@ fn repair_neither_removes_used_nor_recreates_partitions() {
     for target in [&target, &again] {
         let state = progress(&reconciler, target, &die);
         assert!(
-            matches!(&state, LayoutProgress::Drifted(_, Some(why)) if why.contains("made again")),
+            matches!(&state, LayoutProgress::Drifted(_, Some(why)) if why.contains("must be recreated")),
             "who recreates with an apply does not with a repair: {state:?}"
         );
     }
