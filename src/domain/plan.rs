@@ -325,8 +325,10 @@ mod tests {
 
     #[test]
     fn one_tenant_without_a_limit_lifts_the_servers() {
-        let plan =
-            plan(&[r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#, r#"{"daemon":"gpu0","uid":0}"#]);
+        let plan = plan(&[
+            r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"4G"}"#,
+            r#"{"daemon":"gpu0","uid":0}"#,
+        ]);
         assert_eq!(plan.memory_limits, vec![None]);
         assert_eq!(plan.percentage, ThreadPercentage::FULL);
     }

@@ -30,9 +30,9 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use procfs::{CurrentSI as _, KernelStats};
 pub use rustix::process::Signal;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -74,11 +74,15 @@ fn machine_id_in(text: &str) -> Option<String> {
     (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 
-/// When this boot began, in milliseconds of Unix time: `btime` of `/proc/stat`, which has whole seconds.
-pub fn boot_time() -> io::Result<i64> {
-    // Read each time: `procfs::boot_time_secs` remembers it by thread, and it moves when the clock is set.
-    let seconds = KernelStats::current().map_err(io::Error::other)?.btime;
-    i64::try_from(seconds.saturating_mul(1000)).map_err(io::Error::other)
+/// When this boot began, in milliseconds of Unix time. It moves when the clock is set.
+///
+/// Not `btime` of `/proc/stat`: that is cut to seconds, which puts a process's start up to a second before what it followed.
+pub fn boot_time() -> i64 {
+    let ms = |clock| {
+        let now = clock_gettime(clock);
+        now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+    };
+    ms(ClockId::Realtime) - ms(ClockId::Boottime)
 }
 
 /// Raises the soft limit on open files to the hard one, for this process and its children; returns it.
@@ -109,7 +113,7 @@ mod tests {
     #[test]
     fn the_boot_has_an_id_and_a_time() {
         assert_eq!(boot_id().expect("boot id").len(), 36);
-        assert!(boot_time().expect("btime") > 0);
+        assert!(boot_time() > 0);
     }
 
     #[test]

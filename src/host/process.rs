@@ -440,10 +440,21 @@ mod tests {
         assert!(!is_alive(Identity { start_time: id.start_time + 1, ..id }));
         assert_eq!(uid(me), Some(rustix::process::getuid().as_raw()));
         assert_eq!(parent(me), rustix::process::getppid().map(|pid| pid.as_raw_pid().unsigned_abs()));
-        let started = started_at(id, super::super::boot_time().expect("btime"));
+        let started = started_at(id, super::super::boot_time());
         let now = jiff::Timestamp::now().as_millisecond();
-        // `btime` has whole seconds and follows the clock's corrections.
-        assert!(started <= now + 2000 && started > now - 86_400_000, "{started} against {now}");
+        assert!(started <= now + 100 && started > now - 86_400_000, "{started} against {now}");
+    }
+
+    #[test]
+    fn start_is_known_to_a_few_ticks() {
+        let before = jiff::Timestamp::now().as_millisecond();
+        let mut child = sleeper();
+        let id = identify(child.id()).expect("alive");
+        let after = jiff::Timestamp::now().as_millisecond();
+        let started = started_at(id, super::super::boot_time());
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert!((before - 30..=after + 30).contains(&started), "{started} is not in {before}..={after}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::domain::environment::is_managed;
 use crate::domain::foreign::visible_gpus;
 use crate::domain::listening::RENEWAL_MS;
 use crate::host::systemd::{Scopes, cgroup, has_mounts_of_its_own};
-use crate::host::{boot_id, boot_time, process, sockets};
+use crate::host::{boot_id, process, sockets};
 use crate::http::server::check_address;
 use crate::mps::process::foreign::{Running, running};
 use crate::service::host::HostIsolation;
@@ -267,23 +267,18 @@ impl Examination {
         let now = Clock::system().unix_ms();
         let written =
             self.contents.iter().flat_map(|contents| &contents.daemons).map(|daemon| daemon.updated_at);
-        let check = match (boot_id(), boot_time()) {
-            (Err(error), _) => Check::fail(
+        let check = match boot_id() {
+            Err(error) => Check::fail(
                 "clock",
                 format!("the ID of this boot cannot be read: {error}"),
                 "mount /proc: without that ID, processes from before a reboot cannot be distinguished from new ones",
-            ),
-            (_, Ok(began)) if began > now => Check::warn(
-                "clock",
-                "the clock is earlier than this boot",
-                "set the clock: times in the journals and of clients are wrong",
             ),
             _ if written.max().is_some_and(|written| written > now) => Check::warn(
                 "clock",
                 "the clock is earlier than the last write to the database",
                 "set the clock: times in the journals are wrong",
             ),
-            (Ok(boot), _) => Check::ok("clock", format!("boot {boot}")),
+            Ok(boot) => Check::ok("clock", format!("boot {boot}")),
         };
         self.add(check);
     }

@@ -24,8 +24,8 @@ use crate::supervisor::report::server_log_events::ServerLogEvents;
 const LOG_BOUND: u64 = 4 << 20;
 /// Pause after the logs were read: beside callers who write all the time, they are read ten times a second.
 const QUIET: Duration = Duration::from_millis(100);
-/// By how much the clock of a log line and the start time of a process may disagree, in milliseconds: the boot's time
-/// has whole seconds.
+/// By how much the clock of a log line and the start time of a process may disagree, in milliseconds: the
+/// clock may have been corrected between the two.
 const CLOCKS: i64 = 2_000;
 
 /// The logs of one daemon.
@@ -245,7 +245,7 @@ impl Logs {
 
     /// What the logs say of the servers and of who is connected, as far as /proc agrees.
     pub(crate) fn evidence(&self) -> LogEvidence {
-        let boot_time = host::boot_time().unwrap_or_default();
+        let boot_time = host::boot_time();
         let is_it = |(pid, since): &(u32, DateTime)| {
             let since = since.to_zoned(TimeZone::system()).ok().map(|at| at.timestamp().as_millisecond());
             let identity = process::identify(*pid);
@@ -296,7 +296,7 @@ impl Logs {
     pub(crate) fn queue(&self, seen: &Effective, clients: &[ClientFacts]) -> Vec<Waiting> {
         let serving = seen.servers.iter().find_map(|server| Some((server.pid, server.uid?)));
         let Some((server, present)) = serving else { return Vec::new() };
-        let boot_time = host::boot_time().unwrap_or_default();
+        let boot_time = host::boot_time();
         let waits = self.state.pending().filter_map(|(pid, PendingClient { uid, since })| {
             let identity = process::identify(pid)?;
             let since = since.to_zoned(TimeZone::system()).ok()?.timestamp().as_millisecond();
@@ -323,7 +323,7 @@ impl Logs {
 /// Reads a message of server.log, and whose the process is that it reports as refused: now, since it may end at any moment.
 fn note_server_record(events: &mut ServerLogEvents, record: &LogRecord) {
     let Some(refusal) = events.read_record(record) else { return };
-    let boot_time = host::boot_time().unwrap_or_default();
+    let boot_time = host::boot_time();
     // Its number may be another process's by now.
     let was_there = |signs: &Signs| {
         refusal.at.is_none_or(|at| process::started_at(signs.id.into(), boot_time) <= at + CLOCKS)
@@ -354,7 +354,7 @@ mod tests {
     fn refused_process_is_read_when_its_line_is() {
         let this = std::process::id();
         let started = process::identify(this).expect("alive");
-        let started = process::started_at(started, host::boot_time().expect("btime"));
+        let started = process::started_at(started, host::boot_time());
         let refused = |pid: u32, at: i64| {
             let mut events = ServerLogEvents::default();
             let at = jiff::Timestamp::from_millisecond(at).expect("a time").to_zoned(TimeZone::system());

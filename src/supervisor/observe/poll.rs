@@ -426,7 +426,7 @@ async fn clients(
     })
     .await
     .unwrap_or_default();
-    let boot_time = host::boot_time().unwrap_or_default();
+    let boot_time = host::boot_time();
     let with_mounts = |row: parse::ClientRow| {
         let mounted = mounted.remove(&row.pid).unwrap_or_default();
         facts(row, &memory, mounted, boot_time)
