@@ -11,6 +11,7 @@ mod host_schema;
 mod layout_schema;
 mod names;
 mod openapi_3_0;
+mod page;
 mod problems;
 mod shared;
 mod unions;
@@ -23,6 +24,7 @@ use serde_json::{Map, Value, json};
 pub use host_schema::host_file_schema;
 pub use layout_schema::layout_document_schema;
 pub use openapi_3_0::openapi_3_0;
+pub use page::page;
 use walk::{for_each_operation, not_null};
 
 /// The document, complete.

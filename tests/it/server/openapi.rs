@@ -41,6 +41,21 @@ fn served_printed_and_stored_documents_are_equal() {
     }
 }
 
+#[test]
+fn reference_page_is_made_of_the_document() {
+    let page = crate::document::page(&crate::document::document());
+    kept("web/assets/docs/index.html", &page);
+    for (_, operation) in operations(&document()) {
+        let id = operation["operationId"].as_str().expect("an ID");
+        assert_eq!(page.matches(&format!(" id=\"{id}\"")).count(), 1, "{id}");
+    }
+    // Each link within it leads somewhere.
+    for link in page.split("href=\"#").skip(1) {
+        let id = link.split('"').next().expect("an end");
+        assert!(page.contains(&format!(" id=\"{id}\"")), "{id}");
+    }
+}
+
 /// Holds a generated file to what is generated now, or writes it again if that is asked for.
 pub(super) fn kept(name: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
