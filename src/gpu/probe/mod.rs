@@ -60,6 +60,9 @@ pub struct ProbeArgs {
     /// Be the process that uses CUDA.
     #[arg(long, hide = true)]
     pub child: bool,
+    /// Print the PID of the process that uses CUDA first; it begins when stdin ends.
+    #[arg(long, hide = true)]
+    pub announce: bool,
 }
 
 /// Runs the command.
@@ -69,7 +72,9 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
     }
     let report = match args.uid.map(become_user) {
         Some(Err(error)) => Report::failed(Failure::own(ProbeFailure::NotStarted, error)),
-        Some(Ok(_)) | None => supervise(child_command(args), Duration::from_secs(args.timeout)),
+        Some(Ok(_)) | None => {
+            supervise(child_command(args), Duration::from_secs(args.timeout), args.announce)
+        }
     };
     print(&report);
     exit_code(&report)
@@ -78,6 +83,10 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
 /// The child: uses CUDA and says what it saw.
 fn run_child(args: &ProbeArgs) -> ExitCode {
     let parent = rustix::process::getppid();
+    if args.announce {
+        // The end of the input says all there is to know, and so does an error.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    }
     let still_wanted = || rustix::process::getppid() == parent;
     let Some(report) = cuda::probe(args.allocate_up_to.map(MemoryLimit::bytes), still_wanted) else {
         return ExitCode::from(REFUSED);
@@ -91,6 +100,9 @@ fn child_command(args: &ProbeArgs) -> Command {
     // Not the path: the file there may have been replaced since this process started.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("mps-manager").args(["cuda-probe", "--child"]).process_group(0);
+    if args.announce {
+        command.arg("--announce");
+    }
     if let Some(limit) = args.allocate_up_to {
         command.args(["--allocate-up-to", &limit.as_mps()]);
     }
@@ -98,8 +110,9 @@ fn child_command(args: &ProbeArgs) -> Command {
 }
 
 /// Runs the child to its end or its deadline and turns whatever happened into a report.
-fn supervise(mut command: Command, timeout: Duration) -> Report {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+fn supervise(mut command: Command, timeout: Duration, announce: bool) -> Report {
+    command.stdin(if announce { Stdio::inherit() } else { Stdio::null() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -109,6 +122,9 @@ fn supervise(mut command: Command, timeout: Duration) -> Report {
             ));
         }
     };
+    if announce {
+        print_line(&child.id().to_string());
+    }
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
     let Ok(stdout) = stdout.recv_timeout(timeout) else {
@@ -188,7 +204,10 @@ fn crash(how: &str, stderr: &[u8]) -> Failure {
 }
 
 fn print(report: &Report) {
-    let text = serde_json::to_string(report).expect("a report holds no map and no odd number");
+    print_line(&serde_json::to_string(report).expect("a report holds no map and no odd number"));
+}
+
+fn print_line(text: &str) {
     // A reader that has gone away learns nothing from an error either.
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
@@ -208,7 +227,7 @@ mod tests {
     fn shell(script: &str, timeout: Duration) -> Report {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        supervise(command, timeout)
+        supervise(command, timeout, false)
     }
 
     fn failure(report: Report) -> Failure {
@@ -253,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_child_that_cannot_start_is_an_answer() {
-        let seen = failure(supervise(Command::new("/nowhere/at/all"), LONG));
+        let seen = failure(supervise(Command::new("/nowhere/at/all"), LONG, false));
         assert_eq!(seen.name, "not_started");
     }
 

@@ -9,11 +9,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -102,7 +104,6 @@ impl Prober {
             ));
         };
         let report = self.run(self.command(request, timeout), timeout + GRACE).await;
-        self.note_own(report.pid);
         if let Some(failure) = &report.error
             && failure.is_timeout()
         {
@@ -115,7 +116,7 @@ impl Prober {
         // Whole seconds, as the command line takes them.
         let seconds = timeout.as_millis().div_ceil(1000).max(1);
         let mut command = Command::new(&self.program);
-        command.arg0("mps-manager").args(["cuda-probe", "--timeout", &seconds.to_string()]);
+        command.arg0("mps-manager").args(["cuda-probe", "--announce", "--timeout", &seconds.to_string()]);
         command.args(["--uid", &request.uid.to_string()]);
         if let Some(limit) = request.allocate_up_to {
             command.args(["--allocate-up-to", &limit.as_mps()]);
@@ -157,9 +158,9 @@ impl Prober {
 
     /// Runs the watching process to its end, or leaves it when it does not come to one.
     async fn run(&self, mut command: Command, timeout: Duration) -> Report {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
         let until = Instant::now() + timeout;
-        let child = match command.spawn() {
+        let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
                 return Report::failed(Failure::own(
@@ -169,9 +170,20 @@ impl Prober {
             }
         };
         self.note_own(child.id());
-        match tokio::time::timeout_at(until, child.wait_with_output()).await {
-            Ok(Ok(output)) => answer(&output.stdout)
-                .unwrap_or_else(|| Report::failed(crash(&ending(output.status), &output.stderr))),
+        let (input, mut output) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("piped")));
+        let answered = async {
+            let mut printed = Vec::new();
+            output.read_until(b'\n', &mut printed).await?;
+            let client = String::from_utf8_lossy(&printed).trim().parse().ok();
+            // Known before it can reach a daemon, whose log would show it as a client like any other.
+            self.note_own(client);
+            drop(input);
+            let (ended, _) = tokio::try_join!(child.wait_with_output(), output.read_to_end(&mut printed))?;
+            Ok::<_, io::Error>((printed, ended))
+        };
+        match tokio::time::timeout_at(until, answered).await {
+            Ok(Ok((printed, ended))) => answer(&printed)
+                .unwrap_or_else(|| Report::failed(crash(&ending(ended.status), &ended.stderr))),
             Ok(Err(error)) => Report::failed(Failure::own(
                 ProbeFailure::Crashed,
                 format!("the probe's answer cannot be read: {error}"),

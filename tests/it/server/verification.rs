@@ -269,6 +269,9 @@ fn only_operators_and_own_tenant_may_verify() {
             .contains("verification of tenant demo: a CUDA client saw"),
         "{reported}"
     );
+    // Its own client is no client of anybody.
+    let met = own.get("/api/v1/events?type=client.connected,client.left").ok();
+    assert_eq!(met["items"], json!([]));
     // Why a daemon is not ready may name others.
     let pid = host.daemon_pid("gpu0");
     signal(pid, Signal::STOP);
