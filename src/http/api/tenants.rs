@@ -37,7 +37,7 @@ pub(super) struct TenantQuery {
     /// Only those of this daemon.
     daemon: Option<DaemonName>,
     /// Only those with these labels: `KEY=VALUE`, or `KEY` for any value, several with commas between.
-    #[param(example = "team=ml,tier")]
+    #[param(example = "team=ml,tier", pattern = "^[^,=]+(=[^,]*)?(,[^,=]+(=[^,]*)?)*$")]
     labels: Option<String>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,
@@ -82,7 +82,7 @@ pub(super) async fn get(
 #[utoipa::path(put, path = "/api/v1/tenants/{name}", operation_id = "put_tenant", tag = "tenants",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     params(
-        ("name" = TenantName, Path, description = "The name of the tenant."), WriteQuery,
+        ("name" = TenantName, Path, description = "The name of the tenant."), EffectQuery,
         IfMatch, IfNoneMatch,
     ),
     request_body = TenantSpec<GpuRef>,

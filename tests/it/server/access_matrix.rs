@@ -284,6 +284,49 @@ fn every_route_admits_exactly_documented_callers() {
     assert!(cells > 300, "{cells}");
 }
 
+/// A parameter that a handler takes and the document does not have is no generated client's.
+#[test]
+fn parameters_are_taken_where_they_are_declared() {
+    let world = World::new();
+    let document = expanded(world.host.api().get("/openapi.json").json());
+    let declared = |operation: &Value| -> BTreeMap<String, &str> {
+        let all = operation["parameters"].as_array().into_iter().flatten();
+        let in_query = all.filter(|parameter| parameter["in"] == "query");
+        let valid = |parameter: &Value| match parameter["schema"]["type"].as_str() {
+            Some("boolean") => "true",
+            Some("integer") => "1",
+            _ => "x",
+        };
+        in_query.map(|one| (one["name"].as_str().expect("a name").to_owned(), valid(one))).collect()
+    };
+    let paths = document["paths"].as_object().expect("paths");
+    let operations: Vec<(&String, &String, &Value)> = paths
+        .iter()
+        .filter(|(path, _)| path.starts_with("/api/v1/"))
+        .flat_map(|(path, item)| {
+            item.as_object().expect("methods").iter().map(move |(method, one)| (path, method, one))
+        })
+        .collect();
+    let all: BTreeMap<String, &str> =
+        operations.iter().flat_map(|(_, _, operation)| declared(operation)).collect();
+    let (mut tried, mut taken) = (0, Vec::new());
+    for (path, method, operation) in operations {
+        let own = declared(operation);
+        for (name, value) in all.iter().filter(|(name, _)| !own.contains_key(*name)) {
+            let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            let request = format!("{}?{name}={value}", world.path(path));
+            let answer = world.host.api().send(method.clone(), &request, &[], None);
+            let refused = ["takes no query", &format!("unknown field {name}:")];
+            if answer.status != 422 || !refused.iter().any(|text| answer.text.contains(*text)) {
+                taken.push(format!("{method} {request}: {} {}", answer.status, answer.text));
+            }
+            tried += 1;
+        }
+    }
+    assert!(taken.is_empty(), "{} of {tried}:\n{}", taken.len(), taken.join("\n"));
+    assert!(tried > 1000, "{tried}");
+}
+
 /// Whether a response reveals anything of another tenant.
 pub(super) fn names_the_other(world: &World, body: &str) -> bool {
     body.contains("\"demo\"")
