@@ -201,28 +201,20 @@ fn called(condition: &Condition) -> String {
     }
 }
 
-/// The command for a condition that needs attention.
+/// The command for a condition that needs attention: the one that its message names, or one that shows more.
 fn remedy(daemon: &str, condition: &Condition) -> String {
+    let mut quoted = condition.message.split('`').skip(1).step_by(2);
+    if let Some(command) = quoted.find(|words| words.starts_with("mps-manager ")) {
+        return command.to_owned();
+    }
     match (condition.kind, condition.reason) {
-        (_, ConditionReason::Maintenance | ConditionReason::StoppedForMaintenance) => {
-            "mps-manager maintenance end".to_owned()
-        }
-        (_, ConditionReason::Cordoned) => format!("mps-manager daemon uncordon {daemon}"),
+        (_, ConditionReason::StoppedForMaintenance) => "mps-manager maintenance end".to_owned(),
         (_, ConditionReason::StoppedBySpec) => format!("mps-manager daemon start {daemon}"),
         (_, ConditionReason::BackOff | ConditionReason::CrashLoop | ConditionReason::ServerExits) => {
             format!("mps-manager daemon logs {daemon} control")
         }
-        (ConditionType::RestartRequired, _) | (_, ConditionReason::RestartRequired) => {
-            format!("mps-manager daemon restart {daemon}")
-        }
         (ConditionType::Bypass | ConditionType::ServerFault, _) => {
             format!("mps-manager incident list --daemon {daemon}")
-        }
-        (ConditionType::SettingsDrifted, _) => {
-            format!("mps-manager daemon set {daemon} --drift-policy repair")
-        }
-        (ConditionType::PartitionsDrifted, _) => {
-            format!("mps-manager events --daemon {daemon} --severity warning")
         }
         _ => format!("mps-manager daemon get {daemon}"),
     }
@@ -276,18 +268,18 @@ mod tests {
 
     #[test]
     fn remedy_of_condition_is_a_command() {
-        let condition = |kind, reason| Condition::new(kind, false, reason, "");
-        for (kind, reason, command) in [
-            (ConditionType::Schedulable, ConditionReason::Cordoned, "mps-manager daemon uncordon gpu0"),
-            (ConditionType::Schedulable, ConditionReason::Maintenance, "mps-manager maintenance end"),
+        let restart = "settings wait: `timings` aside, `mps-manager daemon restart gpu0` applies them";
+        for (kind, reason, message, command) in [
             (
                 ConditionType::RestartRequired,
                 ConditionReason::RestartRequired,
+                restart,
                 "mps-manager daemon restart gpu0",
             ),
-            (ConditionType::Ready, ConditionReason::Wedged, "mps-manager daemon get gpu0"),
+            (ConditionType::Ready, ConditionReason::CrashLoop, "", "mps-manager daemon logs gpu0 control"),
+            (ConditionType::Ready, ConditionReason::Wedged, "it hangs", "mps-manager daemon get gpu0"),
         ] {
-            assert_eq!(remedy("gpu0", &condition(kind, reason)), command);
+            assert_eq!(remedy("gpu0", &Condition::new(kind, false, reason, message)), command);
         }
     }
 }

@@ -94,7 +94,8 @@ impl std::fmt::Display for Blocked {
                 )
             }
             Self::MadeAgain { partition, gpu, id } => {
-                let remedy = "apply the layout with `mps-manager layout apply --recreate`";
+                let remedy =
+                    "apply the layout with `mps-manager layout apply LAYOUT --daemon NAME --recreate`";
                 f.write_str(&made_again(partition, gpu, id, remedy))
             }
             Self::NotListed { gpu } => write!(f, "the daemon lists no partitions of {gpu}"),

@@ -269,7 +269,10 @@ fn refused_plan_changes_nothing() {
     let problem = post(&host, "turned", "apply", &json!({})).problem(409, "layout-blocked");
     assert_eq!(problem["errors"].as_array().unwrap().len(), 2);
     assert!(
-        problem["errors"][0]["detail"].as_str().unwrap().contains("mps-manager layout apply --recreate"),
+        problem["errors"][0]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("mps-manager layout apply LAYOUT --daemon NAME --recreate"),
         "{problem}"
     );
     assert_eq!(post(&host, "turned", "plan", &json!({})).ok()["needs_recreate"], true);
