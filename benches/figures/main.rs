@@ -28,13 +28,14 @@ fn main() -> ExitCode {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let home = tempfile::Builder::new().prefix("mf").tempdir_in("/tmp").expect("a directory");
     let mut table = Table::default();
-    let all: [(&str, Measure); 10] = [
+    let all: [(&str, Measure); 11] = [
         ("start", daemons::starts),
         ("polls", daemons::polls),
         ("idle", daemons::idle),
         ("partitions", partitions::partitions),
         ("imports", imports::imports),
         ("host-file", host_file::host_files),
+        ("busy-host", host_file::busy_host),
         ("callers", callers::callers),
         ("bare", bare::bare),
         ("metrics", metrics::metrics),
@@ -66,12 +67,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 
 #[derive(Default)]
 pub(crate) struct Table {
-    rows: Vec<(&'static str, f64, Option<f64>)>,
+    rows: Vec<(String, f64, Option<f64>)>,
 }
 
 impl Table {
-    pub(crate) fn row(&mut self, what: &'static str, value: f64, bound: Option<f64>) {
-        self.rows.push((what, value, bound));
+    pub(crate) fn row(&mut self, what: impl Into<String>, value: f64, bound: Option<f64>) {
+        self.rows.push((what.into(), value, bound));
     }
 
     fn print(&self) -> ExitCode {

@@ -150,6 +150,13 @@ impl Server {
         gpu
     }
 
+    /// Whether a command of this host's administrator succeeds.
+    pub(crate) fn cli(&self, words: &[&str]) -> bool {
+        let mut command = Command::new(MANAGER);
+        command.args(words).env("MPS_MANAGER_RUNTIME_DIR", self.runtime("")).stdout(Stdio::null());
+        command.status().expect("it runs").success()
+    }
+
     /// Sessions that the daemon's log has counted.
     pub(crate) fn control_sessions(&self) -> usize {
         let log = self.runtime("daemons/gpu0/log/control.log");
