@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The console in headless Chromium, with and without script: `tests/browser/run.sh [PYTEST OPTION...]`, and with
 # `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, wide and narrow, with their weight. With
-# `--picture docs/pictures/console.png` it makes the picture of the README.
+# `--picture docs/pictures/console.png` it makes the picture of the README. With `--freshness 50` it measures how soon pages are true after a
+# POST.
 # Needs a debug build or MPS_MANAGER_BINARY, Debian's chromium-headless-shell (a third faster) or chromium, or MPS_MANAGER_CHROMIUM, Python
 # 3.11 with venv, and Node with npm; what it installs stays below the build directory.
 set -euo pipefail
@@ -22,6 +23,9 @@ if [ "${1:-}" = --screenshots ]; then
 fi
 if [ "${1:-}" = --picture ]; then
     exec "$python" tests/browser/picture.py "${2:?a file for the picture}"
+fi
+if [ "${1:-}" = --freshness ]; then
+    exec "$python" tests/browser/freshness.py "${2:?how often}"
 fi
 # Four at a time, each on hosts of its own, since most of them wait: a file is one worker's, whose tests share a host. `-n 0` is one
 # after the other.

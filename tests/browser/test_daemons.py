@@ -55,7 +55,7 @@ def test_daemon_restart_is_confirmed_and_live(own_host, visitor, scripted):
     expect(grace).to_have_value("10")
     grace.fill("soon")
     page.get_by_role("button", name="Restart gpu0").click()
-    expect(page.get_by_text('"soon" is not a whole number')).to_be_visible()
+    expect(page.locator("#wrong-grace_s")).to_contain_text('"soon" is not a whole number')
     expect(grace).to_have_attribute("aria-invalid", "true")
     expect(grace).to_have_value("soon")
     visit.accessible()

@@ -24,8 +24,7 @@ def test_missing_gpu_is_replaced(own_host, visitor, scripted):
     mark.touch()
     page.goto("/")
     # Until its incident is open, a row of the overview says so.
-    incident = page.locator("a[href^='/incidents/']")
-    missing = page.get_by_role("listitem").filter(has_text="is missing").filter(has=incident)
+    missing = page.get_by_role("list", name="Incidents").get_by_role("listitem").filter(has_text="no longer listed by the driver")
     follow(page, scripted, lambda ms: expect(missing).to_be_visible(timeout=ms))
     missing.get_by_role("link").click()
     page.locator("dl.facts a[href^='/gpus/']").click()

@@ -143,7 +143,7 @@ def test_concurrent_layout_edits_are_both_kept(host, visitor):
     page.get_by_label("Name").fill(name)
     fill(page, 1, partition="web", chunks=1)
     press(page, "Create")
-    expect(page.get_by_text(f"there is a layout {name} already")).to_be_visible()
+    expect(page.locator("#wrong-name")).to_contain_text(f"there is a layout {name} already")
 
 
 def test_layout_versions_are_compared(host, visitor):
@@ -181,7 +181,7 @@ def test_layout_is_exported_and_imported_renamed(host, visitor):
     page.goto("/layouts/-/import")
     visit.accessible()
     press(page, "Import")
-    expect(page.get_by_text("there is nothing to import")).to_be_visible()
+    expect(page.locator("#wrong-text")).to_contain_text("there is nothing to import")
     page.get_by_label("Text", exact=True).fill(text.replace("chunks: 7", "chunks: 0"))
     press(page, "Import")
     expect(page.locator("#wrong-text")).to_contain_text(f"/layouts/{name}/steps/0/add/chunks: 0 chunks")

@@ -116,7 +116,7 @@ def test_outdated_form_shows_both_values_and_overwrites(roomy, visitor):
     open_an_outdated_form(page, roomy)
     expect(page.get_by_role("alert")).to_contain_text("Someone else changed this tenant")
     differences = page.get_by_role("table").first.locator("tbody tr")
-    expect(differences).to_have_text(["Memory limit6G5G", "Clients–2", "SMs–32"])
+    expect(differences).to_have_text(["Memory limit6G5G", "Max clients–2", "SMs–32"])
     visit.accessible()
     assert roomy.api("GET", "/tenants/web")["spec"]["device_memory_limit"] == 5 << 30, "nothing is written yet"
     page.get_by_role("button", name="Overwrite with my values").click()

@@ -154,7 +154,10 @@ async function lifeOfATenant(a: Host): Promise<void> {
   const each = { ...body, device_memory_limit: { "0": "1G" } };
   const limited = await meant(200, api.PUT(tenant, { params: { path, query: { dry_run: true } }, body: each }));
   assert.deepEqual(Object.values(limited.spec.device_memory_limit ?? {}), [2 ** 30]);
-  const list = await meant(200, api.GET("/api/v1/tenants", { params: { query: { daemon: "gpu0" } } }));
+  const merge = { "Content-Type": "application/merge-patch+json" };
+  const patch = { params: { path, query: { wait_s: 30 } }, headers: merge, body: { labels: { team: "ml" } } };
+  assert.deepEqual((await meant(200, api.PATCH(tenant, patch))).spec.labels, { team: "ml" });
+  const list = await meant(200, api.GET("/api/v1/tenants", { params: { query: { daemon: "gpu0", labels: "team=ml" } } }));
   assert(list.items.some(({ name }) => name === "web"));
   const environment = await meant(200, api.GET("/api/v1/tenants/{name}/environment", { params: { path } }));
   assert(typeof environment !== "string" && environment.variables["CUDA_MPS_PIPE_DIRECTORY"]);
@@ -227,6 +230,9 @@ async function lifeOfADaemon(a: Host): Promise<void> {
   const put = await api.PUT("/api/v1/daemons/{name}", { ...at, body });
   assert(put.response.ok && put.data?.spec.mode === "static", JSON.stringify(put.error));
   await ready(a);
+  const merge = { "Content-Type": "application/merge-patch+json" };
+  const patch = { params: { ...at.params, query: { wait_s: 30 } }, headers: merge, body: { drift_policy: "report" } };
+  assert.equal((await meant(200, api.PATCH("/api/v1/daemons/{name}", patch))).spec.mode, "static");
   const first = await meant(200, api.GET("/api/v1/daemons", { params: { query: { limit: 1 } } }));
   assert.equal(first.items.length, 1);
   assert.equal((await meant(200, api.GET("/api/v1/daemons/{name}", at))).status?.phase, "ready");

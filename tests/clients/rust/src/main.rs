@@ -38,24 +38,24 @@ async fn main() -> Outcome {
     let api = Client::new_with_client(&setting("HOST_A_URL"), http);
     let web = "web".parse()?;
 
-    let made = api.put_tenant(&web, None, None, Some("*".parse()?), &tenant(2)?).await?;
+    let made = api.put_tenant(&web, None, None, None, Some("*".parse()?), &tenant(2)?).await?;
     assert_eq!(made.status().as_u16(), 201);
     let tag = made.headers()["etag"].to_str()?.to_owned();
-    let tried = api.put_tenant(&web, Some(true), None, None, &tenant(3)?).await?;
+    let tried = api.put_tenant(&web, Some(true), None, None, None, &tenant(3)?).await?;
     assert_eq!(tried.spec.max_clients.map(u64::from), Some(3));
-    api.put_tenant(&web, None, Some(&tag.parse()?), None, &tenant(3)?).await?;
-    assert_eq!(refused(api.put_tenant(&web, None, Some(&tag.parse()?), None, &tenant(2)?).await), Some(412));
+    api.put_tenant(&web, None, None, Some(&tag.parse()?), None, &tenant(3)?).await?;
+    assert_eq!(refused(api.put_tenant(&web, None, None, Some(&tag.parse()?), None, &tenant(2)?).await), Some(412));
 
     let deadline = Instant::now() + Duration::from_secs(60);
     while !api.get_readiness().await.is_ok_and(|readiness| readiness.ready) {
         assert!(Instant::now() < deadline, "never happened: every daemon is ready");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let read = api.get_tenant(&web, Some(true), None).await?;
+    let read = api.get_tenant(&web, Some(true), None, None).await?;
     // A number in answers, whatever the request wrote.
     let limit = serde_json::to_value(&read.spec.device_memory_limit)?;
     assert_eq!(limit, 4_u64 << 30);
-    let list = api.list_tenants(None, Some(&"gpu0".parse()?), None).await?;
+    let list = api.list_tenants(None, Some(&"gpu0".parse()?), None, None).await?;
     assert!(list.items.iter().any(|tenant| tenant.name == web));
     let environment = api.get_tenant_environment(&web).await?;
     assert!(environment.variables.contains_key("CUDA_MPS_PIPE_DIRECTORY"));
