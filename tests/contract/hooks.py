@@ -30,6 +30,7 @@ MEANING = {
     ("put_tenant", "/active_thread_percentage"): "beside SMs, or with two decimals",
     ("put_tenant", "/device_memory_limit"): "more than the GPU has",
     ("put_tenant", "/expires_at"): "it has passed",
+    ("patch_*", "/*"): "not with the rest of what is stored",
     ("put_daemon", "/defaults*"): "more than the GPU has, or with two decimals",
     ("put_daemon", "/memory_overcommit"): "with two decimals",
     ("put_daemon", "/compute_mode"): "one that cannot be kept",

@@ -1,7 +1,5 @@
 //! Changes of single fields: JSON merge patches (RFC 7396).
 
-use std::collections::BTreeMap;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,7 +15,7 @@ const RETRIES: u32 = 4;
 /// The fields of a spec that change; `null` gives one its default.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(transparent)]
-#[schema(value_type = BTreeMap<String, Value>)]
+#[schema(value_type = Object)]
 pub(super) struct MergePatch(Map<String, Value>);
 
 impl MergePatch {

@@ -171,7 +171,11 @@ pub struct WorstIncidents {
 pub struct AcknowledgeRequest {
     /// What was found or done; shown with the incident.
     #[serde(default)]
-    #[schema(max_length = 1000, example = "client 5337 reads past its buffer; reported to the team")]
+    #[schema(
+        max_length = 1000,
+        pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]*$",
+        example = "client 5337 reads past its buffer; reported to the team"
+    )]
     pub note: Option<String>,
 }
 

@@ -81,7 +81,10 @@ pub struct ApplyRequest {
     pub plan: Option<String>,
     /// The reason, which is also the note of a version that is created.
     #[serde(default)]
-    #[schema(max_length = 1024, pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f]*$")]
+    #[schema(
+        max_length = 1024,
+        pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]*$"
+    )]
     pub note: Option<String>,
 }
 

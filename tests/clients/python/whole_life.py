@@ -121,7 +121,7 @@ def life_of_a_tenant(host):
     limits = host.call("put_tenant", "web", body=spec, dry_run=True).spec.device_memory_limit
     assert list(limits.to_dict().values()) == [1 << 30]
     spec.device_memory_limit = "4G"
-    patch = m.MergePatch.from_dict({"labels": {"team": "ml"}})
+    patch = m.TenantPatch.from_dict({"labels": {"team": "ml"}})
     assert host.call("patch_tenant", "web", body=patch, wait_s=30).spec.labels.to_dict() == {"team": "ml"}
     assert [tenant.name for tenant in host.call("list_tenants", labels="team=ml").items] == ["web"]
     assert "web" in [tenant.name for tenant in host.call("list_tenants", daemon="gpu0").items]
@@ -170,7 +170,7 @@ def life_of_a_daemon(host):
     daemon = host.call("put_daemon", "gpu1", body=m.DaemonSpec(gpus=["1"], mode=m.DaemonMode.STATIC))
     assert daemon.spec.mode == m.DaemonMode.STATIC
     host.ready()
-    patch = m.MergePatch.from_dict({"drift_policy": "report"})
+    patch = m.DaemonPatch.from_dict({"drift_policy": "report"})
     assert host.call("patch_daemon", "gpu1", body=patch, wait_s=30).spec.mode == m.DaemonMode.STATIC
     assert len(host.call("list_daemons", limit=1).items) == 1
     assert host.call("get_daemon", "gpu1", fresh=True).status.phase == m.DaemonPhase.READY

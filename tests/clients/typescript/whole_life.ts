@@ -231,7 +231,7 @@ async function lifeOfADaemon(a: Host): Promise<void> {
   assert(put.response.ok && put.data?.spec.mode === "static", JSON.stringify(put.error));
   await ready(a);
   const merge = { "Content-Type": "application/merge-patch+json" };
-  const patch = { params: { ...at.params, query: { wait_s: 30 } }, headers: merge, body: { drift_policy: "report" } };
+  const patch = { params: { ...at.params, query: { wait_s: 30 } }, headers: merge, body: { drift_policy: "report" } } as const;
   assert.equal((await meant(200, api.PATCH("/api/v1/daemons/{name}", patch))).spec.mode, "static");
   const first = await meant(200, api.GET("/api/v1/daemons", { params: { query: { limit: 1 } } }));
   assert.equal(first.items.length, 1);

@@ -28,20 +28,13 @@ pub(super) fn add(method: &str, operation: &mut Value) {
 }
 
 fn etag(of_read: bool, may_be_of_dry_run: bool) -> Value {
-    let more = match (of_read, may_be_of_dry_run) {
-        (true, _) => " `If-None-Match` of a later read compares all of it, `If-Match` its revision only.",
-        (false, true) => " A dry run has none.",
-        (false, false) => "",
-    };
-    let (pattern, example) = if of_read {
-        ("^\"[0-9]+-[0-9a-f]{16}\"$", "\"3-0123456789abcdef\"")
-    } else {
-        ("^\"[0-9]+\"$", "\"3\"")
-    };
+    let more = if may_be_of_dry_run && !of_read { " A dry run has none." } else { "" };
     json!({
-        "description": format!("The entity tag, for `If-Match` of a later write.{more}"),
+        "description": format!(
+            "The entity tag: `If-None-Match` of a later read compares all of it, `If-Match` of a later write its revision only.{more}"
+        ),
         "required": !may_be_of_dry_run,
-        "schema": {"type": "string", "pattern": pattern, "examples": [example]},
+        "schema": {"type": "string", "pattern": "^\"[0-9]+-[0-9a-f]{16}\"$", "examples": ["\"3-0123456789abcdef\""]},
     })
 }
 

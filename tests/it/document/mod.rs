@@ -12,6 +12,7 @@ mod layout_schema;
 mod names;
 mod openapi_3_0;
 mod page;
+mod patches;
 mod problems;
 mod shared;
 mod unions;
@@ -36,6 +37,7 @@ pub fn document() -> Value {
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         unions::name_variants(schemas);
     }
+    patches::of_specs(&mut document);
     integers(&mut document);
     document["servers"] = json!([{"url": "/", "description": "The manager that this document comes from"}]);
     for_each_operation(&mut document, |method, path, operation| {

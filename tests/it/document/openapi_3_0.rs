@@ -41,6 +41,12 @@ fn change_operation(operation: &mut Value) {
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         described(parameter);
     }
+    // Generators of the older form know no other type of JSON, and the server takes both.
+    if let Some(media_types) = operation.pointer_mut("/requestBody/content").and_then(Value::as_object_mut)
+        && let Some(patch) = media_types.remove("application/merge-patch+json")
+    {
+        media_types.insert("application/json".into(), patch);
+    }
     contents(operation.pointer_mut("/requestBody"));
     let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
     for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
