@@ -233,7 +233,7 @@ def test_partitions_are_recreated_only_on_request(static_host, visitor):
     page.wait_for_url("**/operations/*")
     assert operation_ends(page, host)["state"] == "succeeded"
     page.goto("/layouts/prod/delete")
-    expect(page.get_by_role("alert")).to_contain_text("is in use by the daemons gpu1")
+    expect(page.locator(".note.bad")).to_contain_text("is in use by the daemons gpu1")
     visit.accessible()
 
 

@@ -55,7 +55,7 @@ async fn main() -> Outcome {
     // A number in answers, whatever the request wrote.
     let limit = serde_json::to_value(&read.spec.device_memory_limit)?;
     assert_eq!(limit, 4_u64 << 30);
-    let patch = serde_json::from_value(json!({"labels": {"team": "ml"}}))?;
+    let patch = serde_json::from_value(serde_json::json!({"labels": {"team": "ml"}}))?;
     let patched = api.patch_tenant(&web, None, Some(30), None, &patch).await?;
     assert_eq!(patched.spec.labels.len(), 1);
     let list = api.list_tenants(None, Some(&"gpu0".parse()?), None, None).await?;
