@@ -37,7 +37,7 @@ pub(super) async fn run(
             let stop = Stop::from(undo);
             (given_up(replay, stop.to_string()), Some(stop))
         }
-        None => tried(engine, operation, replay).await?,
+        None => Box::pin(tried(engine, operation, replay)).await?,
     };
     let ended = match why {
         None => Ok(engine.complete(operation).await?),

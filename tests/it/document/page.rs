@@ -27,7 +27,7 @@ pub fn page(document: &Value) -> String {
         contents.push_str("</ul>\n");
         main.push_str("</section>\n");
     }
-    let answers: String = entries(&document["components"]["responses"])
+    let answers: Vec<String> = entries(&document["components"]["responses"])
         .map(|(name, answer)| {
             let types = items(&answer["x-problem-types"]).filter_map(Value::as_str);
             let types: Vec<String> = types.map(|one| format!("<code>{}</code>", escape(one))).collect();
@@ -35,12 +35,13 @@ pub fn page(document: &Value) -> String {
             format!("<h3 id=\"answer-{name}\">{name}</h3>\n{what}<p>{}</p>\n", types.join(", "))
         })
         .collect();
-    let schemas: String = entries(&document["components"]["schemas"])
+    let schemas: Vec<String> = entries(&document["components"]["schemas"])
         .map(|(name, schema)| {
             let what = words(&schema["description"]);
             format!("<h3 id=\"schema-{name}\">{name}</h3>\n{what}{}", definition(schema))
         })
         .collect();
+    let (answers, schemas) = (answers.concat(), schemas.concat());
     let (title, version, about) = (text("/info/title"), text("/info/version"), text("/info/description"));
     format!(
         "<!doctype html>
@@ -238,11 +239,11 @@ fn bounds(schema: &Value) -> String {
 fn table<const N: usize>(name: &str, columns: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let cells = |cells: &[String; N]| {
         let [first, rest @ ..] = cells.as_slice() else { return String::new() };
-        let rest: String = rest.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-        format!("<tr><th scope=\"row\">{first}</th>{rest}</tr>\n")
+        let rest: Vec<String> = rest.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        format!("<tr><th scope=\"row\">{first}</th>{}</tr>\n", rest.concat())
     };
     let head: String = columns.map(|column| format!("<th scope=\"col\">{column}</th>")).concat();
-    let rows: String = rows.map(|row| cells(&row)).collect();
+    let rows = rows.map(|row| cells(&row)).collect::<Vec<_>>().concat();
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{name}\">\n<table>\n<thead><tr>{head}</tr></thead>\n\
          <tbody>\n{rows}</tbody>\n</table>\n</div>\n"
@@ -258,7 +259,7 @@ fn named(name: &Value, required: bool) -> String {
 fn words(description: &Value) -> String {
     let text = description.as_str().unwrap_or_default();
     let paragraphs = text.split("\n\n").filter(|one| !one.is_empty());
-    paragraphs.map(|one| format!("<p>{}</p>\n", inline(one))).collect()
+    paragraphs.map(|one| format!("<p>{}</p>\n", inline(one))).collect::<Vec<_>>().concat()
 }
 
 /// A text whose code is marked by backticks.
