@@ -43,6 +43,12 @@ const MEANT: &[(&[&str], &[&str])] = &[
     (&["down", "shutdown", "disable"], &["stop"]),
 ];
 
+/// Options that end or take away something.
+const HARMFUL: &[&str] = &["--prune", "--force", "--yes", "--recreate"];
+
+/// The nouns that a verb without one is most likely about.
+const MAIN: [&str; 4] = ["tenant", "daemon", "layout", "incident"];
+
 /// Most commands that are suggested.
 const MOST: usize = 4;
 
@@ -52,8 +58,17 @@ pub(super) fn with_safe_ones(
     command: &clap::Command,
     words: impl IntoIterator<Item = OsString>,
 ) -> clap::Error {
-    let word = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(word)) => word.clone(),
+    let word = match (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::InvalidArg)) {
+        (Some(ContextValue::String(word)), _) => word.clone(),
+        (None, Some(ContextValue::String(given))) => {
+            let given = given.clone();
+            let is_wrong = |one: &str| !begins_alike(one, &given) || HARMFUL.contains(&one);
+            if matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(one)) if is_wrong(one))
+            {
+                error.remove(ContextKind::SuggestedArg);
+            }
+            return error;
+        }
         _ => return error,
     };
     let similar = match error.get(ContextKind::SuggestedSubcommand) {
@@ -80,9 +95,10 @@ pub(super) fn with_safe_ones(
     if suggested.is_empty() {
         let parent = noun_before.unwrap_or(command);
         let is_harmless = |one: &String| {
-            parent
-                .find_subcommand(one)
-                .is_some_and(|one| one.has_subcommands() || HARMLESS.contains(&one.get_name()))
+            begins_alike(one, &word)
+                && parent
+                    .find_subcommand(one)
+                    .is_some_and(|one| one.has_subcommands() || HARMLESS.contains(&one.get_name()))
         };
         suggested = similar.into_iter().filter(is_harmless).collect();
     }
@@ -112,17 +128,19 @@ fn meant(noun: &clap::Command, word: &str) -> Vec<String> {
 /// A verb that was given alone, with the nouns that have it, or what it means.
 fn of_nouns(command: &clap::Command, word: &str) -> Vec<String> {
     let nouns = || command.get_subcommands().filter(|noun| noun.has_subcommands() && !noun.is_hide_set());
-    let own: Vec<String> = nouns()
-        .filter(|noun| noun.find_subcommand(word).is_some())
-        .map(|noun| format!("{} {word}", noun.get_name()))
-        .collect();
-    if !own.is_empty() {
-        return own;
-    }
-    nouns()
-        .filter(|noun| ["tenant", "daemon", "layout", "incident"].contains(&noun.get_name()))
-        .flat_map(|noun| meant(noun, word).into_iter().map(|verb| format!("{} {verb}", noun.get_name())))
-        .collect()
+    let own = |noun: &clap::Command| noun.find_subcommand(word).map(|_| word.to_owned());
+    let (main, others): (Vec<_>, Vec<_>) = nouns().partition(|noun| MAIN.contains(&noun.get_name()));
+    let of_main = main.into_iter().map(|noun| (noun, own(noun).or_else(|| meant(noun, word).pop())));
+    let of_others = others.into_iter().map(|noun| (noun, own(noun)));
+    let named =
+        |(noun, verb): (&clap::Command, Option<String>)| Some(format!("{} {}", noun.get_name(), verb?));
+    of_main.chain(of_others).filter_map(named).collect()
+}
+
+/// Whether two words begin with the same two letters: those that only share some are not meant.
+fn begins_alike(one: &str, other: &str) -> bool {
+    let letters = |word: &str| word.trim_start_matches('-').chars().take(2).collect::<String>();
+    letters(one) == letters(other)
 }
 
 #[cfg(test)]
@@ -159,6 +177,8 @@ mod tests {
             (&["get", "tenants"], &["tenant get"]),
             (&["describe", "tenant", "web"], &["tenant get"]),
             (&["logs", "gpu0"], &["daemon logs"]),
+            (&["create", "web"], &["daemon set", "tenant set", "token create"]),
+            (&["tenant", "stop", "web"], &[]),
             (&["restart", "gpu0"], &["daemon restart"]),
             (&["ls"], &["daemon list", "tenant list", "incident list", "layout list"]),
         ];

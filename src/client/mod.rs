@@ -41,6 +41,11 @@ impl Client {
         })
     }
 
+    /// Whether it speaks to a manager of this host, over its socket.
+    pub fn is_of_this_host(&self) -> bool {
+        self.socket.is_some()
+    }
+
     /// The user of the listener, once something was sent; `None` over a URL.
     pub fn peer(&self) -> Option<u32> {
         self.socket.as_ref().and_then(TrustedSocket::peer)

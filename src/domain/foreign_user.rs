@@ -30,16 +30,27 @@ pub struct ForeignUser {
     pub waits: bool,
 }
 
-/// Processes in words, the first few by name, each with the command that ends it.
+/// The same words once they are gone: no command is left to be carried out.
+pub fn describe_gone_foreign_users(words: &str) -> String {
+    let past = |part: &str| {
+        let (what, _) = part.split_once(": ").unwrap_or((part, ""));
+        what.replace(" is connected", " was connected").replace(" waits for", " waited for")
+    };
+    words.split("; ").map(past).collect::<Vec<_>>().join("; ")
+}
+
+/// Processes in words, the first few by name, each with what ends it.
 pub fn describe_foreign_users(users: &[ForeignUser]) -> String {
     let words = |ForeignUser { process, uid, program, waits }: &ForeignUser| {
         let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
-        let (does, end) = if *waits {
-            ("waits for its turn", format!("kill {}", process.pid))
+        // A client that is killed while it waits hangs the daemon (recording 10).
+        let does = if *waits {
+            "waits for its turn: end it once it is connected, since killing it before hangs the daemon"
+                .to_owned()
         } else {
-            ("is connected", format!("mps-manager terminate {process}"))
+            format!("is connected: mps-manager terminate {process}")
         };
-        format!("process {} of uid {uid}{program} {does}: {end}", process.pid)
+        format!("process {} of uid {uid}{program} {does}", process.pid)
     };
     first_few(users.iter().map(words), 0, "; ")
 }
@@ -59,7 +70,12 @@ mod tests {
         let one = describe_foreign_users(&[user(7, false), user(8, true)]);
         assert_eq!(
             one,
-            "process 7 of uid 33 (train) is connected: mps-manager terminate 7-9; process 8 of uid 33 (train) waits for its turn: kill 8"
+            "process 7 of uid 33 (train) is connected: mps-manager terminate 7-9; process 8 of uid 33 (train) waits for its turn: end it once it \
+             is connected, since killing it before hangs the daemon"
+        );
+        assert_eq!(
+            describe_gone_foreign_users(&one),
+            "process 7 of uid 33 (train) was connected; process 8 of uid 33 (train) waited for its turn"
         );
         let many: Vec<ForeignUser> = (0..7).map(|pid| user(pid, false)).collect();
         assert!(describe_foreign_users(&many).ends_with("; and 3 more"));

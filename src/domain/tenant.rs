@@ -76,9 +76,13 @@ impl LabelSelector {
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let one = |part: &str| {
             let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
-            if key.is_empty() {
+            // What other tools take beside these would else be a key that nothing has.
+            let is_other = key.contains(['!', '(', ')', '<', '>', ' '])
+                || value.is_some_and(|value| value.starts_with('='));
+            if key.is_empty() || is_other {
                 return Err(InvalidValue(format!(
-                    "{text:?} is no label selector: give KEY=VALUE, or KEY for any value, several with commas between"
+                    "{text:?} is no label selector: give KEY=VALUE, or KEY for any value, several with commas between; there are no !=, == \
+                     and in"
                 )));
             }
             Ok((key.to_owned(), value.map(str::to_owned)))

@@ -11,7 +11,7 @@ use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::{GpuDriver, Inventory, InventoryError, TimeLimited, sim::SimInventory};
 use crate::host::own_directory::OwnDirectory;
-use crate::host::signal::WORLD_ENV;
+use crate::host::signal::{SERVER, WORLD_ENV, runs};
 use crate::mps::process::is_server;
 use crate::mps::{Binaries, Capability, capability};
 
@@ -302,13 +302,21 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
             format!("no limit holds them, and one on {found} keeps MPS and everybody else off it (error 46)")
         },
     );
-    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    // Whatever it is, one that calls itself a server of MPS may be one.
+    let (servers, others): (Vec<u32>, Vec<u32>) = pids.into_iter().partition(|pid| runs(*pid, SERVER));
+    let words =
+        |pids: &[u32], between: &str| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(between);
+    let remedy = if others.is_empty() {
+        format!("see whose these servers are: ps -o pid,ppid,user,args -p {}", words(&servers, ","))
+    } else {
+        format!("kill {}", words(&others, " "))
+    };
     Check::warn(
         "outside_mps",
         format!(
             "not under MPS: {}; {effect}. Start them with `mps-manager run --tenant NAME` instead",
             outside.join(", ")
         ),
-        format!("kill {}", pids.join(" ")),
+        remedy,
     )
 }

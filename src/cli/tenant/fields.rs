@@ -115,6 +115,11 @@ impl TenantFieldArgs {
     /// What every new tenant's spec says.
     pub(super) async fn new_spec(&self, client: &Client) -> Result<Value, ClientError> {
         let daemon = daemon_for(client, self.daemon.as_ref(), &self.gpus).await?;
-        Ok(json!({ "daemon": daemon, "uid": self.uid.unwrap_or_else(caller) }))
+        let mut spec = json!({ "daemon": daemon });
+        // On another host the caller's ID may be anybody's.
+        if let Some(uid) = self.uid.or_else(|| client.is_of_this_host().then(caller)) {
+            spec["uid"] = json!(uid);
+        }
+        Ok(spec)
     }
 }

@@ -47,14 +47,14 @@ macro_rules! kinds {
 }
 
 kinds! {
-    GpuFault = "gpu_fault", "A client caused a fatal GPU error, which ended the work of every client that shares a GPU with it.",
+    GpuFault = "gpu_fault", "A fatal GPU error, as a client's memory fault is, ended the work of every client of a GPU.",
         "Restart the affected work. While the fault is open, end the affected clients that are still connected: no new client is accepted until they are gone.";
     ServerDied = "server_died", "An MPS server ended while it had clients.",
         "Restart the affected work; the next client gets a new server. If it happens again, read server.log (`mps-manager daemon logs NAME`, or the daemon's page).";
     DaemonDied = "daemon_died", "A control daemon ended without being asked to by this manager.",
         "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log (`mps-manager daemon logs NAME control`, or the daemon's page).";
     DaemonWedged = "daemon_wedged", "A control daemon stopped answering.",
-        "Continue what is stopped (kill -CONT PID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
+        "Continue what is stopped (`kill -CONT` and its process ID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
     CrashLoop = "crash_loop", "A control daemon crashed or failed to start five times within a minute.",
         "Read control.log (`mps-manager daemon logs NAME control`, or the daemon's page), correct what it names, and start the daemon.";
     NoServer = "no_server", "Each server of a daemon ends before it takes a client, so that nothing runs on its GPUs.",
@@ -70,9 +70,9 @@ kinds! {
     SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
         "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
     ForeignUser = "foreign_user", "A process of a user who is no tenant's of the daemon is connected to it, or waits to be: it uses what tenants were promised, and a daemon that serves one user at a time serves nobody else meanwhile.",
-        "End it with the command in the detail; on a daemon that serves one user at a time the manager ends its clients by itself, unless the daemon's foreign_user_policy is report. A user who may be there is added with `mps-manager daemon set NAME --user UID`.";
+        "End it with the command in the detail; on a daemon that serves one user at a time the manager ends its clients by itself, unless the daemon's foreign_user_policy is report. A user who may be there is added with `mps-manager daemon set NAME --user` and the ID.";
     GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
-        "`mps-manager foreign get PID` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
+        "`mps-manager foreign list` names it, and `foreign get` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
         "Look at the client: it may have changed its own MPS environment, which escapes limits that only the environment enforces. If it has, terminate it.";
     ClientRefused = "client_refused", "MPS itself refused a client.",

@@ -262,8 +262,8 @@ impl Incident {
     }
 
     /// What is to be done: once it is over, no longer what was to be done for as long as it lasted.
-    pub fn remedy(&self) -> &'static str {
-        match self.kind {
+    pub fn remedy(&self) -> String {
+        let words = match self.kind {
             IncidentKind::GpuFault if !self.is_open() => "Restart the affected work.",
             IncidentKind::Drift if matches!(self.topic, IncidentTopic::Gpu { .. }) => {
                 "Find the program that sets the compute mode (nvidia-smi -c, a prolog, another manager) and stop it: the daemon's mode is \
@@ -278,7 +278,8 @@ impl Incident {
                  manager stops its daemons itself (mps-manager daemon stop)."
             }
             kind => kind.remedy(),
-        }
+        };
+        words.replace("NAME", self.daemon.as_str())
     }
 
     /// Whether it is the end of a control daemon that another program asked for.

@@ -37,7 +37,10 @@ pub(super) struct TenantQuery {
     /// Only those of this daemon.
     daemon: Option<DaemonName>,
     /// Only those with these labels: `KEY=VALUE`, or `KEY` for any value, several with commas between.
-    #[param(example = "team=ml,tier", pattern = "^[^,=]+(=[^,]*)?(,[^,=]+(=[^,]*)?)*$")]
+    #[param(
+        example = "team=ml,tier",
+        pattern = "^[^,=!()<> ]+(=([^,=][^,]*)?)?(,[^,=!()<> ]+(=([^,=][^,]*)?)?)*$"
+    )]
     labels: Option<String>,
     /// `next_cursor` of the previous page.
     cursor: Option<String>,

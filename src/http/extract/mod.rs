@@ -31,13 +31,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let json =
-            request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(
-                |value| {
-                    let mime = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-                    mime == "application/json" || mime.ends_with("+json")
-                },
-            );
+        let json = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .is_some_and(|value| {
+                let mime = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+                // A patch of operations is no object of fields.
+                mime == "application/json" || mime.ends_with("+json") && mime != "application/json-patch+json"
+            });
         if !json {
             return Err(Problem::new(
                 "not-json",

@@ -15,6 +15,7 @@ use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::FaultHolder;
 use crate::domain::event::{DomainEvent, Severity};
 use crate::domain::fault::GpuFaultReport;
+use crate::domain::foreign_user::describe_gone_foreign_users;
 use crate::domain::incident::{
     Acknowledgement, Incident, IncidentEnd, IncidentFilter, IncidentKind, IncidentState, RECENT_MS,
     RankedClient, StoredIncident, Suspect,
@@ -129,7 +130,7 @@ impl IncidentView {
             ended_by: incident.ended_by,
             time_to_recovery_ms: incident.time_to_recovery_ms(),
             summary: incident.summary(),
-            remedy: incident.remedy().to_owned(),
+            remedy: incident.remedy(),
             daemon: incident.daemon,
             gpus: incident.gpus,
             suspected,
@@ -140,7 +141,14 @@ impl IncidentView {
             unaffected: incident.unaffected,
             tenants,
             occurrences: incident.occurrences,
-            detail: incident.detail,
+            detail: match incident.detail {
+                Some(words)
+                    if incident.kind == IncidentKind::ForeignUser && incident.recovered_at.is_some() =>
+                {
+                    Some(describe_gone_foreign_users(&words))
+                }
+                detail => detail,
+            },
             events: incident.events,
         }
     }

@@ -123,7 +123,7 @@ fn conditions(
         conditions.push(Condition::new(kind, true, ConditionReason::Hung, replaced.to_string()));
     }
     conditions.extend(drift(state, desired, now));
-    conditions.extend(state.queue.iter().map(waiting));
+    conditions.extend(state.queue.iter().map(|queue| waiting(desired, queue)));
     if let Some(room) = state.shortages.log_room {
         conditions.push(Condition::new(
             ConditionType::LogDiskFull,
@@ -193,18 +193,26 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
     ))
 }
 
-fn waiting(queue: &Waiting) -> Condition {
+fn waiting(desired: &Desired, queue: &Waiting) -> Condition {
     let list = |pids: &[u32]| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let waiting: Vec<u32> = queue.waiting.iter().map(|client| client.pid).collect();
     let behind = &queue.behind;
     let clients = if behind.clients.is_empty() { "none is listed".to_owned() } else { list(&behind.clients) };
+    // The clients of its tenants are not to end for one who has nothing to do here.
+    let is_known = |uid: u32| {
+        uid == desired.server_uid || desired.others.everyone || desired.others.users.contains(&uid)
+    };
+    let end = if is_known(queue.uid) || desired.uids.contains(&queue.uid) {
+        "wait, end those, or serve several users at once with multi_user (from CUDA 12.5 on), which takes a restart"
+    } else {
+        "they are of no tenant's user, so leave the clients to their work (`mps-manager incident list --kind foreign_user`)"
+    };
     Condition::new(
         ConditionType::UsersWaiting,
         true,
         ConditionReason::ServesAnotherUser,
         format!(
-            "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): wait, end those, or serve \
-             several users at once with multi_user (from CUDA 12.5 on), which takes a restart",
+            "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): {end}",
             list(&waiting),
             queue.uid,
             behind.uid,
