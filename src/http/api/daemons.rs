@@ -12,7 +12,7 @@ use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{Ref, Required};
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
-use super::patch::{MergePatch, PatchWrites};
+use super::patch::{MergePatch, at_revision};
 use super::{
     EffectQuery, GraceQuery, List, PageQuery, ReadQuery, WriteQuery, accepted, checked_grace, checked_wait,
     written,
@@ -27,10 +27,10 @@ use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::Written;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
+use crate::service::{ServiceError, Written};
 
 /// List daemons
 #[utoipa::path(get, path = "/api/v1/daemons", operation_id = "list_daemons", tag = "daemons",
@@ -118,13 +118,13 @@ pub(super) async fn patch(
     Json(patch): Json<MergePatch>,
 ) -> Result<Response, Problem> {
     let wait = checked_wait(&app, query.wait_s)?;
-    let mut writes = PatchWrites::under(conditions.options(query.dry_run));
+    let options = conditions.options(query.dry_run);
     loop {
         let now = app.service.daemon(&ctx, &name, false).await?;
-        let spec = patch.onto(&now.spec)?;
-        let done = app.service.put_daemon(&ctx, name.clone(), spec, writes.of(now.revision)).await;
-        if let Some(done) = writes.ended(done)? {
-            return answered(&app, &ctx, done, &query, wait).await;
+        let (spec, at) = (patch.onto(&now.spec)?, at_revision(&options, now.revision));
+        match app.service.put_daemon(&ctx, name.clone(), spec, at).await {
+            Err(ServiceError::PreconditionFailed { .. }) if options.if_match.is_none() => {}
+            done => return answered(&app, &ctx, done?, &query, wait).await,
         }
     }
 }

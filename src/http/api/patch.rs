@@ -9,9 +9,6 @@ use crate::http::extract::parse;
 use crate::http::problem::Problem;
 use crate::service::{ServiceError, WriteOptions, etag};
 
-/// How often a patch is tried again that another write preceded.
-const RETRIES: u32 = 4;
-
 /// The fields of a spec that change; `null` gives one its default.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(transparent)]
@@ -28,34 +25,11 @@ impl MergePatch {
     }
 }
 
-/// The writes of one patch, which is tried again where its caller did not say of which revision it is and another write came between.
-pub(super) struct PatchWrites {
-    options: WriteOptions,
-    left: u32,
-}
-
-impl PatchWrites {
-    pub(super) fn under(options: WriteOptions) -> Self {
-        let left = if options.if_match.is_none() { RETRIES } else { 0 };
-        Self { options, left }
-    }
-
-    /// The conditions of a write of what was read at this revision.
-    pub(super) fn of(&self, revision: i64) -> WriteOptions {
-        let if_match = self.options.if_match.clone().or_else(|| Some(etag(revision)));
-        WriteOptions { if_match, ..self.options.clone() }
-    }
-
-    /// What was written; `None` where it is to be tried again.
-    pub(super) fn ended<T>(&mut self, done: Result<T, ServiceError>) -> Result<Option<T>, ServiceError> {
-        match done {
-            Err(ServiceError::PreconditionFailed { .. }) if self.left > 0 => {
-                self.left -= 1;
-                Ok(None)
-            }
-            done => done.map(Some),
-        }
-    }
+/// The conditions of a write of what was read at this revision. Where the caller stated none, it is tried again once another write
+/// came between: each time one of them has succeeded.
+pub(super) fn at_revision(options: &WriteOptions, revision: i64) -> WriteOptions {
+    let if_match = options.if_match.clone().or_else(|| Some(etag(revision)));
+    WriteOptions { if_match, ..options.clone() }
 }
 
 fn merge(target: &mut Value, patch: &Map<String, Value>) {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable};
-use super::patch::{MergePatch, PatchWrites};
+use super::patch::{MergePatch, at_revision};
 use super::{EffectQuery, List, PageQuery, ReadQuery, WriteQuery, checked_wait, written};
 use crate::domain::client::ClientId;
 use crate::domain::gpu::GpuRef;
@@ -139,13 +139,13 @@ pub(super) async fn patch(
     Json(patch): Json<MergePatch>,
 ) -> Result<Response, Problem> {
     let wait = checked_wait(&app, query.wait_s)?;
-    let mut writes = PatchWrites::under(conditions.options(query.dry_run));
+    let options = conditions.options(query.dry_run);
     loop {
         let now = app.service.tenant(&ctx, &name, false).await?;
-        let spec = patch.onto(&now.spec)?;
-        let done = app.service.put_tenant(&ctx, name.clone(), spec, writes.of(now.generation)).await;
-        if let Some(done) = writes.ended(done)? {
-            return answered(&app, &ctx, done, &query, wait).await;
+        let (spec, at) = (patch.onto(&now.spec)?, at_revision(&options, now.generation));
+        match app.service.put_tenant(&ctx, name.clone(), spec, at).await {
+            Err(ServiceError::PreconditionFailed { .. }) if options.if_match.is_none() => {}
+            done => return answered(&app, &ctx, done?, &query, wait).await,
         }
     }
 }
