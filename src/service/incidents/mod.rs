@@ -249,7 +249,7 @@ impl Service {
         };
         let found = found.filter(|(stored, first)| is_visible(&stored.incident, *first));
         let (stored, _) = found.ok_or_else(|| not_found(id))?;
-        let presence = PresenceOnGpu::read(backend, &mut reader, &stored.incident).await?;
+        let presence = PresenceOnGpu::read(backend, &mut reader, &stored).await?;
         Ok(IncidentView::with_presence(stored, &ctx.actor, &presence))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::domain::TenantName;
 use crate::domain::event::AffectedClient;
 use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
-use crate::domain::incident::{Incident, IncidentFilter, IncidentKind, TenantPresence};
+use crate::domain::incident::{Incident, IncidentFilter, IncidentKind, StoredIncident, TenantPresence};
 use crate::service::{Backend, ServiceError};
 use crate::store;
 
@@ -21,18 +21,18 @@ pub(super) struct PresenceOnGpu {
 }
 
 impl PresenceOnGpu {
-    /// Reads it for a fault; there is nothing for other incidents.
+    /// Reads it for a fault, of those up to it; there is nothing for other incidents.
     pub(super) async fn read(
         backend: &Backend,
         reader: &mut sqlx::SqliteConnection,
-        incident: &Incident,
+        StoredIncident { id, incident }: &StoredIncident,
     ) -> Result<Self, ServiceError> {
         let Some(gpu) = incident.gpus.first().filter(|_| incident.kind == IncidentKind::GpuFault) else {
             return Ok(Self::default());
         };
         let filter =
             IncidentFilter { kind: Some(incident.kind), gpu: Some(gpu.clone()), ..IncidentFilter::default() };
-        let faults = store::incidents::page(reader, &filter, None, FAULTS).await?;
+        let faults = store::incidents::page(reader, &filter, Some(id + 1), FAULTS).await?;
         let faults = faults.into_iter().map(|stored| stored.incident).filter(|incident| !incident.is_hint);
         let from = backend.history.since.max(backend.parts.clock.unix_ms() - SPAN_MS);
         let before = |point: &&Point| point.at < incident.opened_at && point.clients > 0;

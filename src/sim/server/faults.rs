@@ -48,7 +48,7 @@ impl Server {
             FaultKind::Trap => {
                 table.in_reset.insert(pid);
             }
-            // Its context ends in that moment, seen of 22 of 22 on an H200.
+            // Its context ends in that moment, seen of 20 of 20 on H200s.
             FaultKind::Misaligned => {
                 drop(table);
                 self.context_left(pid, number);

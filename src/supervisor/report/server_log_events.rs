@@ -75,7 +75,7 @@ pub(crate) struct LoggedFault {
     pub(crate) named: BTreeSet<u32>,
     /// Whose work is lost.
     pub(crate) affected: BTreeSet<u32>,
-    /// Whose context ended in that moment: of a misaligned access the culprit's, 22 of 22 on an H200, and nobody else's.
+    /// Whose context ended in that moment: of a misaligned access the culprit's, 20 of 20 on H200s, and nobody else's.
     pub(crate) ended_with_it: BTreeSet<u32>,
     /// Whether the list of those has come to its last part, which names each of them.
     pub(crate) is_complete: bool,

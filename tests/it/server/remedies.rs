@@ -289,7 +289,7 @@ fn crash_loop_ends_once_its_cause_is_mended() {
     host.await_phase("gpu1", "crash_loop");
     let open = incident(&host, "crash_loop", |one| one["state"] == "open");
     let remedy = open["remedy"].as_str().unwrap();
-    carry_out(&host, remedy, "mps-manager daemon logs", &[("NAME", "gpu1")]);
+    carry_out(&host, remedy, "mps-manager daemon logs gpu1", &[]);
     trap.install(&host);
     assert!(remedy.ends_with("start the daemon."), "{remedy}");
     assert!(host.cli(&["daemon", "start", "gpu1"]).status.success());
