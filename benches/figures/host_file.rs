@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, own_uid};
 use crate::{Table, median, millis};
 
 const GPUS: usize = 8;
@@ -90,10 +90,6 @@ pub(crate) fn busy_host(directory: &Path, table: &mut Table) {
         None,
     );
     table.row("the same: applies that failed", f64::from(failed), Some(0.0));
-}
-
-fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
 }
 
 fn file() -> Value {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, own_uid};
 use crate::{Table, median, millis};
 
 /// Layouts of one import, as many as it may have.
@@ -32,7 +32,8 @@ pub(crate) fn imports(directory: &Path, table: &mut Table) {
             let mut longest = 0.0_f64;
             while !import.is_finished() {
                 let began = Instant::now();
-                let limit = json!({"daemon": "gpu0", "uid": rustix::process::geteuid().as_raw(), "device_memory_limit": format!("{}M", 1024 + writes.len())});
+                let size = format!("{}M", 1024 + writes.len());
+                let limit = json!({"daemon": "gpu0", "uid": own_uid(), "device_memory_limit": size});
                 server.put("/api/v1/tenants/beside", &limit.to_string());
                 longest = longest.max(millis(began.elapsed()));
             }

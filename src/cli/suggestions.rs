@@ -58,18 +58,9 @@ pub(super) fn with_safe_ones(
     command: &clap::Command,
     words: impl IntoIterator<Item = OsString>,
 ) -> clap::Error {
-    let word = match (error.get(ContextKind::InvalidSubcommand), error.get(ContextKind::InvalidArg)) {
-        (Some(ContextValue::String(word)), _) => word.clone(),
-        (None, Some(ContextValue::String(given))) => {
-            let given = given.clone();
-            let is_wrong = |one: &str| !begins_alike(one, &given) || HARMFUL.contains(&one);
-            if matches!(error.get(ContextKind::SuggestedArg), Some(ContextValue::String(one)) if is_wrong(one))
-            {
-                error.remove(ContextKind::SuggestedArg);
-            }
-            return error;
-        }
-        _ => return error,
+    let word = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => word.clone(),
+        _ => return with_safe_option(error),
     };
     let similar = match error.get(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::String(one)) => vec![one.clone()],
@@ -81,7 +72,7 @@ pub(super) fn with_safe_ones(
     let noun_before = words[..at].iter().rev().find_map(|one| noun(command, one));
     let noun_after = words.get(at + 1).and_then(|one| noun(command, one));
     let mut suggested: Vec<String> = match (noun_before, noun_after) {
-        (Some(noun), _) => meant(noun, &word),
+        (Some(noun), _) => meant(noun, &word).into_iter().collect(),
         // `get tenants`, as others order it.
         (None, Some(noun)) => {
             let own = noun.find_subcommand(&word).map(|verb| verb.get_name().to_owned());
@@ -112,17 +103,28 @@ pub(super) fn with_safe_ones(
     error
 }
 
+/// The same error without the suggestion of an option that is not meant, or takes something away.
+fn with_safe_option(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg)
+        && let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg)
+        && (!begins_alike(suggested, given) || HARMFUL.contains(&suggested.as_str()))
+    {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error
+}
+
 /// The command of this name, if it has verbs.
 fn noun<'c>(command: &'c clap::Command, word: &str) -> Option<&'c clap::Command> {
     command.find_subcommand(word).filter(|found| found.has_subcommands())
 }
 
 /// The verb of a noun that a word of another tool means.
-fn meant(noun: &clap::Command, word: &str) -> Vec<String> {
+fn meant(noun: &clap::Command, word: &str) -> Option<String> {
     let groups = MEANT.iter().filter(|(words, _)| words.contains(&word));
     let verbs = groups.flat_map(|(_, verbs)| verbs.iter());
     let found = verbs.filter_map(|verb| noun.find_subcommand(verb)).find(|verb| verb.get_name() != word);
-    found.map(|verb| verb.get_name().to_owned()).into_iter().collect()
+    found.map(|verb| verb.get_name().to_owned())
 }
 
 /// A verb that was given alone, with the nouns that have it, or what it means.
@@ -130,14 +132,14 @@ fn of_nouns(command: &clap::Command, word: &str) -> Vec<String> {
     let nouns = || command.get_subcommands().filter(|noun| noun.has_subcommands() && !noun.is_hide_set());
     let own = |noun: &clap::Command| noun.find_subcommand(word).map(|_| word.to_owned());
     let (main, others): (Vec<_>, Vec<_>) = nouns().partition(|noun| MAIN.contains(&noun.get_name()));
-    let of_main = main.into_iter().map(|noun| (noun, own(noun).or_else(|| meant(noun, word).pop())));
+    let of_main = main.into_iter().map(|noun| (noun, own(noun).or_else(|| meant(noun, word))));
     let of_others = others.into_iter().map(|noun| (noun, own(noun)));
     let named =
         |(noun, verb): (&clap::Command, Option<String>)| Some(format!("{} {}", noun.get_name(), verb?));
     of_main.chain(of_others).filter_map(named).collect()
 }
 
-/// Whether two words begin with the same two letters: those that only share some are not meant.
+/// Returns true for two words that begin with the same two letters: those that only share some are not meant.
 fn begins_alike(one: &str, other: &str) -> bool {
     let letters = |word: &str| word.trim_start_matches('-').chars().take(2).collect::<String>();
     letters(one) == letters(other)
@@ -186,6 +188,28 @@ mod tests {
             assert_eq!(suggested(words), *expected, "{words:?}");
         }
         assert!(suggested(&["tenan", "list"]).contains(&"tenant".to_owned()));
+    }
+
+    #[test]
+    fn options_that_take_away_are_no_hint() {
+        let hint = |words: &[&str]| {
+            let all: Vec<&str> = ["mps-manager"].into_iter().chain(words.iter().copied()).collect();
+            let error = Cli::try_parse_from(&all).expect_err("no such option");
+            assert!(error.get(ContextKind::InvalidArg).is_some(), "{words:?}");
+            match with_safe_ones(error, &Cli::command(), []).get(ContextKind::SuggestedArg) {
+                Some(ContextValue::String(one)) => Some(one.clone()),
+                _ => None,
+            }
+        };
+        for words in [
+            &["apply", "-f", "x", "--prun"][..],
+            &["tenant", "delete", "web", "--forc"],
+            &["tenant", "set", "web", "--prune"],
+            &["events", "--until", "1h"],
+        ] {
+            assert_eq!(hint(words), None, "{words:?}");
+        }
+        assert_eq!(hint(&["tenant", "set", "web", "--max-client", "2"]).as_deref(), Some("--max-clients"));
     }
 
     /// Each command with a letter left out, doubled, swapped or replaced, where nouns are given and where none is.

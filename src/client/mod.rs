@@ -41,7 +41,7 @@ impl Client {
         })
     }
 
-    /// Whether it speaks to a manager of this host, over its socket.
+    /// Returns true if it speaks to a manager of this host, over its socket.
     pub fn is_of_this_host(&self) -> bool {
         self.socket.is_some()
     }

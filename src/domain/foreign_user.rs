@@ -30,10 +30,23 @@ pub struct ForeignUser {
     pub waits: bool,
 }
 
-/// The same words once they are gone: no command is left to be carried out.
+/// Returns true for a user who has business at a daemon: its tenants', those whom its administrator added, root and who runs it.
+pub fn has_business(
+    uid: u32,
+    runner: u32,
+    others: (bool, &[u32]),
+    mut tenants: impl Iterator<Item = u32>,
+) -> bool {
+    let (everyone, users) = others;
+    // Root and the user who runs it administer it.
+    uid == 0 || uid == runner || everyone || users.contains(&uid) || tenants.any(|tenant| tenant == uid)
+}
+
+/// Describes in the past what [`describe_foreign_users`] gave, without what would end the processes: they are gone.
 pub fn describe_gone_foreign_users(words: &str) -> String {
     let past = |part: &str| {
-        let (what, _) = part.split_once(": ").unwrap_or((part, ""));
+        // A program's name may hold anything, also a colon.
+        let (what, _) = part.rsplit_once(": ").unwrap_or((part, ""));
         what.replace(" is connected", " was connected").replace(" waits for", " waited for")
     };
     words.split("; ").map(past).collect::<Vec<_>>().join("; ")
@@ -58,6 +71,27 @@ pub fn describe_foreign_users(users: &[ForeignUser]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_runner_added_and_tenants_users_have_business() {
+        let has = |uid, others| has_business(uid, 500, others, [1000, 1001].into_iter());
+        for uid in [0, 500, 1001, 33] {
+            assert!(has(uid, (false, &[33])), "{uid}");
+        }
+        assert!(!has(34, (false, &[33])) && has(34, (true, &[])));
+    }
+
+    #[test]
+    fn colon_in_a_program_name_is_no_command() {
+        let hostile = ForeignUser {
+            process: ClientId { pid: 7, start_time: 9 },
+            uid: 33,
+            program: Some("a: b".into()),
+            waits: false,
+        };
+        let words = describe_foreign_users(&[hostile]);
+        assert_eq!(describe_gone_foreign_users(&words), "process 7 of uid 33 (a: b) was connected");
+    }
 
     #[test]
     fn first_few_are_named_with_what_ends_them() {

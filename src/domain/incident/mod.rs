@@ -32,6 +32,7 @@ pub use sentence::recovery_words;
 use super::client::ClientId;
 use super::event::{AffectedClient, IncidentNotice, Severity};
 use super::fault::GpuFaultReport;
+use super::foreign_user::describe_gone_foreign_users;
 use super::workload::Workload;
 use super::{DaemonName, GpuUuid, TenantName};
 
@@ -256,6 +257,9 @@ impl Incident {
     /// It is over; what it was about as long as it lasted has ended with it.
     pub(super) fn end(&mut self, at: i64, by: IncidentEnd) {
         (self.recovered_at, self.ended_by) = (Some(at), Some(by));
+        if self.kind == IncidentKind::ForeignUser {
+            self.detail = self.detail.as_deref().map(describe_gone_foreign_users);
+        }
         if by == IncidentEnd::Recovered && self.kind.is_of_processes() {
             self.suspects.iter_mut().for_each(|suspect| suspect.has_ended = true);
         }

@@ -12,7 +12,7 @@ use crate::domain::attribution::AttributedBy;
 use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::daemon::Daemon;
-use crate::domain::foreign_user::{ForeignUser, ForeignUserPolicy};
+use crate::domain::foreign_user::{ForeignUser, ForeignUserPolicy, has_business};
 use crate::domain::incident::IncidentKind;
 use crate::host::process;
 use crate::service::access::context::RequestContext;
@@ -118,11 +118,9 @@ impl Backend {
         let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
         let me = self.parts.manager_uid;
         let is_of = |daemon: &Daemon, uid: u32| {
-            let mut of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
-            let spec = &daemon.spec;
-            // Root and the user who runs it administer it.
-            let is_known = uid == 0 || uid == me || spec.any_user || spec.users.contains(&uid);
-            is_known || of_daemon.any(|tenant| tenant.spec.uid == uid)
+            let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+            let others = (daemon.spec.any_user, daemon.spec.users.as_slice());
+            has_business(uid, me, others, of_daemon.map(|tenant| tenant.spec.uid))
         };
         let clients = self.attributed().await?;
         let observed: BTreeMap<DaemonName, _> = self.parts.fleet.observed().into_iter().collect();

@@ -15,7 +15,6 @@ use crate::domain::access::{Actor, Right};
 use crate::domain::daemon::FaultHolder;
 use crate::domain::event::{DomainEvent, Severity};
 use crate::domain::fault::GpuFaultReport;
-use crate::domain::foreign_user::describe_gone_foreign_users;
 use crate::domain::incident::{
     Acknowledgement, Incident, IncidentEnd, IncidentFilter, IncidentKind, IncidentState, RECENT_MS,
     RankedClient, StoredIncident, Suspect,
@@ -141,14 +140,7 @@ impl IncidentView {
             unaffected: incident.unaffected,
             tenants,
             occurrences: incident.occurrences,
-            detail: match incident.detail {
-                Some(words)
-                    if incident.kind == IncidentKind::ForeignUser && incident.recovered_at.is_some() =>
-                {
-                    Some(describe_gone_foreign_users(&words))
-                }
-                detail => detail,
-            },
+            detail: incident.detail,
             events: incident.events,
         }
     }

@@ -8,6 +8,7 @@ use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{DaemonStatus, Effective, Phase, Server, ServerStatus, SessionCounts, Waiting};
 use crate::domain::difference::differences;
 use crate::domain::drift::DriftPolicy;
+use crate::domain::foreign_user::has_business;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::Desired;
@@ -199,10 +200,8 @@ fn waiting(desired: &Desired, queue: &Waiting) -> Condition {
     let behind = &queue.behind;
     let clients = if behind.clients.is_empty() { "none is listed".to_owned() } else { list(&behind.clients) };
     // The clients of its tenants are not to end for one who has nothing to do here.
-    let is_known = |uid: u32| {
-        uid == desired.server_uid || desired.others.everyone || desired.others.users.contains(&uid)
-    };
-    let end = if is_known(queue.uid) || desired.uids.contains(&queue.uid) {
+    let others = (desired.others.everyone, desired.others.users.as_slice());
+    let end = if has_business(queue.uid, desired.server_uid, others, desired.uids.iter().copied()) {
         "wait, end those, or serve several users at once with multi_user (from CUDA 12.5 on), which takes a restart"
     } else {
         "they are of no tenant's user, so leave the clients to their work (`mps-manager incident list --kind foreign_user`)"

@@ -26,6 +26,7 @@ pub use host_schema::host_file_schema;
 pub use layout_schema::layout_document_schema;
 pub use openapi_3_0::openapi_3_0;
 pub use page::page;
+pub use walk::METHODS;
 use walk::{for_each_operation, not_null};
 
 /// The document, complete.

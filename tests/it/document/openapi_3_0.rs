@@ -6,9 +6,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::METHODS;
+
 const VERSION: &str = "3.0.3";
 const JSON: &str = "application/json";
-const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 /// The 3.0 form of a 3.1 document.
 pub fn openapi_3_0(document: &Value) -> Value {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-const METHODS: [&str; 5] = ["get", "put", "patch", "post", "delete"];
+use super::METHODS;
 
 /// The page of a document.
 pub fn page(document: &Value) -> String {

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::not_null;
+
 /// The operations that take patches: their path and method in the document, the patch, and what it is of.
 const PATCHES: [(&str, &str, &str); 2] = [
     ("/paths/~1api~1v1~1daemons~1{name}/patch", "DaemonPatch", "DaemonSpec"),
@@ -41,7 +43,7 @@ fn or_null(field: &Value) -> Value {
         Value::Null => Vec::new(),
         only => vec![only.clone()],
     };
-    if types.contains(&json!("null")) || holds_null(&field) {
+    if not_null(&field) != field {
         return field;
     }
     if types.is_empty() || field.get("enum").is_some() {
@@ -55,10 +57,6 @@ fn or_null(field: &Value) -> Value {
     }
     field["type"] = types.into_iter().chain([json!("null")]).collect();
     field
-}
-
-fn holds_null(field: &Value) -> bool {
-    field["oneOf"].as_array().is_some_and(|variants| variants.iter().any(|one| one["type"] == "null"))
 }
 
 #[cfg(test)]

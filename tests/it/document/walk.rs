@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+/// The methods of operations, in the order in which a reader looks for them.
+pub const METHODS: [&str; 5] = ["get", "put", "patch", "post", "delete"];
 
 /// Calls a function with each operation: its method, its path and what the document has on it.
 pub(super) fn for_each_operation(document: &mut Value, mut change: impl FnMut(&str, &str, &mut Value)) {

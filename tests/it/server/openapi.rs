@@ -8,10 +8,8 @@ use std::path::Path;
 use mps_manager::domain::layout::text;
 use serde_json::{Value, json};
 
-use crate::document::{expanded, layout_document_schema};
+use crate::document::{METHODS, expanded, layout_document_schema};
 use crate::harness::InProcess;
-
-const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
 fn document() -> Value {
     expanded(crate::document::document())
