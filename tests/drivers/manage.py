@@ -236,7 +236,7 @@ def kills(host, version, wanted):
 def foreign(host, version):
     host.api("POST", "/daemons/gpu1/stop")
     eventually("gpu1 is stopped", lambda: host.daemon("gpu1", fresh=False)["status"]["phase"] == "stopped")
-    host.api("DELETE", "/daemons/gpu1")
+    host.done(host.api("DELETE", "/daemons/gpu1"))
     home = host.home / "f"
     for folder in ["p", "l"]:
         (home / folder).mkdir(parents=True)
