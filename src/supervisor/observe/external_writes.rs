@@ -21,6 +21,8 @@ pub(crate) struct ExternalWrites {
     values: Vec<(SettingDifference, String)>,
     /// What the last command of another program wrote, and what was there before, should it be refused.
     last: Option<(SettingDifference, Option<String>)>,
+    /// Whether another program wrote since the manager's last session began.
+    newer: bool,
 }
 
 impl ExternalWrites {
@@ -28,11 +30,22 @@ impl ExternalWrites {
     pub(crate) fn by_others(&mut self, line: &str) {
         self.last = None;
         let Some((setting, value)) = setting(line) else { return };
+        self.newer = true;
         self.last = Some((setting.clone(), self.value(&setting).map(str::to_owned)));
         self.values.retain(|(known, _)| *known != setting);
         if self.values.len() < KEPT {
             self.values.push((setting, value.chars().take(40).collect()));
         }
+    }
+
+    /// A session of the manager's has begun: what it reads is newer than all that others wrote.
+    pub(crate) fn manager_begins(&mut self) {
+        self.newer = false;
+    }
+
+    /// Whether others wrote after what the manager last read.
+    pub(crate) fn are_newer(&self) -> bool {
+        self.newer
     }
 
     /// The manager sent this command.

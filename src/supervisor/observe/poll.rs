@@ -34,6 +34,9 @@ use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
 
+/// How often it is read again because another program wrote in between; who never stops is not waited for.
+const REREADS: u32 = 3;
+
 /// The UUID of no GPU.
 const NO_GPU: &str = "GPU-00000000-0000-0000-0000-000000000000";
 
@@ -88,9 +91,11 @@ pub(crate) async fn sync(
     written.begin(wrong);
     let began = Instant::now();
     let sessions = logs.state().own_sessions();
+    let mut to_write = wrong;
+    let mut rereads = 0;
     loop {
         let answered = tokio::select! {
-            answered = once(target, desired, wrong, now) => answered,
+            answered = once(target, desired, to_write, now) => answered,
             () = shows_hang(logs, &desired.gpus) => {
                 let what = "it did not answer, and server.log shows that its server hangs".to_owned();
                 return (PollOutcome::Unanswered(what), Vec::new());
@@ -101,6 +106,12 @@ pub(crate) async fn sync(
                 written.done(wrong, desired);
                 logs.read(&desired.gpus);
                 logs.note_session(sessions);
+                if logs.state().overwrites().are_newer() && rereads < REREADS && !desired.is_observed() {
+                    // The getters show what was before another program's command: the two do not go together.
+                    rereads += 1;
+                    to_write = &[];
+                    continue;
+                }
                 if logs.take_lost() {
                     // Another program may have written what the getters do not report.
                     written.clear();

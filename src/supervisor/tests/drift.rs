@@ -1,6 +1,7 @@
 //! Settings that another program changes.
 
 use super::*;
+use crate::domain::MemoryLimit;
 use crate::domain::condition::{ConditionReason, ConditionType};
 use crate::domain::drift::DriftPolicy;
 
@@ -81,4 +82,25 @@ async fn reported_drift_is_left_and_ends_readiness() {
     host.publish(Desired { drift_policy: DriftPolicy::Repair, ..desired(2) });
     host.await_phase(Phase::Ready).await;
     assert_eq!(writes(&host), written + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_between_reading_and_its_log_is_not_written_over() {
+    let host = ScriptedHost::new();
+    host.script.log_sessions(&host.log("control.log"));
+    let limits = vec![Some(MemoryLimit::from_mib(4096).expect("a limit"))];
+    host.publish(Desired { drift_policy: DriftPolicy::Report, memory_limits: limits, ..desired(1) });
+    host.await_phase(Phase::Ready).await;
+    tokio::time::sleep(CHECK_INTERVAL).await;
+    let written = host.script.sessions().iter().filter(|session| session.writes()).count();
+    // The getters show 4G, and the log that is read next has the command that made it 1G.
+    host.script.external_after_session("set_default_device_pinned_mem_limit 0 1G");
+    host.script.external(CHANGE);
+    host.wait_for("both are noticed", |observed| observed.status.drift.last.len() == 2).await;
+    tokio::time::sleep(POLL_INTERVAL).await;
+    let drift = host.observed().status.drift;
+    let read: Vec<&str> = drift.last.iter().map(|one| one.read.as_str()).collect();
+    assert_eq!((drift.present, read.as_slice()), (true, ["30.0", "1024 MiB"].as_slice()));
+    let now = host.script.sessions().iter().filter(|session| session.writes()).count();
+    assert_eq!(now, written, "nothing of ours");
 }

@@ -27,7 +27,8 @@ const STARTED: [(&str, &str); 5] = [
     ("ps", "Server not found\n"),
 ];
 /// How a getter prints the values that these tests write (recording 05).
-const PRINTED: [(&str, &str); 3] = [("50.0", "50.0\n"), ("25.0", "25.0\n"), ("30", "30.0\n")];
+const PRINTED: [(&str, &str); 5] =
+    [("50.0", "50.0\n"), ("25.0", "25.0\n"), ("30", "30.0\n"), ("4096M", "4G\n"), ("1G", "1G\n")];
 
 /// What goes wrong with sessions until it is mended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,8 @@ struct DaemonState {
     pace: Duration,
     /// Where control.log is, if its sessions are written there.
     log: Option<PathBuf>,
+    /// What another program sends as soon as the present session is over.
+    next: Option<String>,
     fails_to_start: bool,
     stays: bool,
     sessions: Vec<Transcript>,
@@ -141,9 +144,12 @@ impl Script {
 
     /// Another program sends a command that changes a setting.
     pub(super) fn external(&self, command: &str) {
-        let mut state = self.state();
-        state.write(command);
-        state.log(&["Accepting connection...", "NEW UI", &format!("Cmd:{command}"), "UI closed"]);
+        self.state().external(command);
+    }
+
+    /// Another program sends one as soon as the next session is over, before anybody reads its log.
+    pub(super) fn external_after_session(&self, command: &str) {
+        self.state().next = Some(command.to_owned());
     }
 
     /// A session is opened, of which control.log does not say whose it is.
@@ -215,16 +221,22 @@ impl DaemonState {
         self.replies.insert(format!("get_{setting}"), (*printed).to_owned());
     }
 
+    fn external(&mut self, command: &str) {
+        self.write(command);
+        self.log(&["Accepting connection...", "NEW UI", &format!("Cmd:{command}"), "UI closed"]);
+    }
+
     fn start_server(&mut self) {
         let server = Sleeper::new("nvidia-cuda-mps-server");
         let pid = server.0.id();
         self.server = Some(server);
         let default = self.replies["get_default_active_thread_percentage"].clone();
+        let limit = self.replies["get_default_device_pinned_mem_limit 0"].clone();
         for (command, reply) in [
             ("get_server_list".to_owned(), format!("{pid}\n")),
             (format!("get_server_status {pid}"), "ACTIVE\n".to_owned()),
             (format!("get_active_thread_percentage {pid}"), default),
-            (format!("get_device_pinned_mem_limit {pid} 0"), String::new()),
+            (format!("get_device_pinned_mem_limit {pid} 0"), limit),
             ("ps".to_owned(), String::new()),
         ] {
             self.replies.insert(command, reply);
@@ -378,8 +390,11 @@ impl ControlSession for ScriptedSession {
     }
 
     fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
-        let state = self.script.state();
+        let mut state = self.script.state();
         state.log(&["Accepting connection...", "NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "UI closed"]);
+        if let Some(command) = state.next.take() {
+            state.external(&command);
+        }
         drop(state);
         Box::pin(async {})
     }

@@ -174,7 +174,10 @@ impl LogState {
         if self.session == LoggedSessionOwner::Unknown {
             let ours = is_own_delimiter(line);
             self.session = if ours { LoggedSessionOwner::Ours } else { LoggedSessionOwner::Others };
-            self.own_sessions += u64::from(ours);
+            if ours {
+                self.own_sessions += 1;
+                self.overwrites.manager_begins();
+            }
         }
         match self.session {
             LoggedSessionOwner::Ours => self.overwrites.by_manager(line),
