@@ -71,7 +71,7 @@ pub(crate) fn busy_host(directory: &Path, table: &mut Table) {
         let applied = (1..=APPLIES).filter(|round| {
             let tenants: Map<String, Value> = (0..TENANTS)
                 .map(|tenant| {
-                    let spec = json!({"daemon": format!("gpu{}", 1 + tenant % (GPUS - 1)), "uid": own_uid(), "max_clients": round});
+                    let spec = json!({"daemon": format!("gpu{}", 1 + tenant % (GPUS - 1)), "uid": own_uid(), "max_clients": 1 + round % 60});
                     (format!("tenant{tenant}"), spec)
                 })
                 .collect();

@@ -22,6 +22,7 @@ pub use super::death::{EndProcessError, EndedBy, death, end_process, end_process
 
 /// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
 const ANCESTORS: usize = 32;
+
 /// The longest name of a program that is kept, in characters: it is other people's to choose.
 const LONGEST_NAME: usize = 120;
 
@@ -274,11 +275,20 @@ pub fn command(pid: u32) -> Option<Vec<String>> {
 
 /// The name of the program that a process runs, as it was called, without its directory.
 pub fn program(pid: u32) -> Option<String> {
-    let called = command(pid)?.into_iter().next()?;
-    let name = Path::new(&called).file_name()?.to_string_lossy();
+    program_name(command(pid)?.first()?)
+}
+
+/// The name of a program, by how it was called: without its directory and its arguments, which may be confidential.
+pub fn program_name(called: &str) -> Option<String> {
+    let name = called.rsplit('/').next().filter(|name| !name.is_empty())?;
     // It stands in sentences, beside commands that are copied.
     let plain = |char: char| if char.is_alphanumeric() || "._+-@[]".contains(char) { char } else { '?' };
     Some(name.chars().take(LONGEST_NAME).map(plain).collect())
+}
+
+/// The name of the program of a command line.
+pub fn program_of(command: &str) -> Option<String> {
+    command.split_whitespace().next().and_then(program_name)
 }
 
 /// The words of `/proc/PID/cmdline`, each ended by a NUL.

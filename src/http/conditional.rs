@@ -1,7 +1,8 @@
 //! Conditional reads: entity tags of responses, and 304 for callers that have the response already.
 //!
 //! The tag of a resource is its revision, which changes only with its spec; a read also shows its status. So the tag of a
-//! read is `"REVISION-DIGEST"`: a write compares the revision (`If-Match`), a read the whole tag (`If-None-Match`).
+//! read is `"REVISION-DIGEST"`: a write compares the revision (`If-Match`), a read the whole tag (`If-None-Match`). What has no
+//! revision, as a list, has the tag `"DIGEST"`.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -9,7 +10,6 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::extract::is_tags;
 use super::problem::Problem;
 use crate::service::ServiceError;
 
@@ -50,9 +50,27 @@ pub(super) async fn reads(request: Request, read: impl AsyncFnOnce(Request) -> R
     }
 }
 
+/// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
+pub(super) fn is_tags(value: &str) -> bool {
+    let is_tag = |tag: &str| {
+        let opaque = tag.strip_prefix("W/").unwrap_or(tag);
+        let inner = opaque.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))
+    };
+    value == "*" || value.split(',').all(|tag| is_tag(tag.trim_matches([' ', '\t'])))
+}
+
 fn tag_of_read(revision: i64, body: &[u8]) -> String {
-    let digest = Sha256::digest(body);
-    format!("\"{revision}-{}\"", hex::encode(&digest[..DIGEST]))
+    format!("\"{revision}-{}\"", digest(body))
+}
+
+/// The tag of an answer that shows nothing with a revision.
+pub(super) fn tag_of_content(body: &[u8]) -> Option<HeaderValue> {
+    HeaderValue::from_str(&format!("\"{}\"", digest(body))).ok()
+}
+
+fn digest(body: &[u8]) -> String {
+    hex::encode(&Sha256::digest(body)[..DIGEST])
 }
 
 /// Whether an `If-None-Match` names a tag; a weak one counts as well (RFC 9110, 13.1.2).

@@ -5,8 +5,7 @@
 //! again after a moment, by one caller while the others are answered with what there is.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody as _};
@@ -15,45 +14,63 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::conditional::tag_of_content;
 use crate::service::Service;
 use crate::service::access::context::RequestContext;
 
+/// Where the paths of the API begin.
+const API: &str = "/api/v1/";
 /// The collections whose lists and objects are kept.
 const COLLECTIONS: [&str; 8] =
     ["tenants", "daemons", "gpus", "layouts", "incidents", "operations", "replays", "foreign-daemons"];
-/// For how long what is read beside commits and publications holds.
+/// For how long what is read beside commits and publications holds; longer where making the answer took long.
 const HOLDS: Duration = Duration::from_millis(25);
+/// How many times as long as it took to make it an answer holds.
+const SHARE: u32 = 10;
 /// For how long at most it is answered while one caller reads it again.
 const LASTS: Duration = Duration::from_millis(250);
 /// Answers that are kept, and bytes of theirs.
 const MOST: usize = 512;
 const MOST_BYTES: usize = 8 << 20;
 
-/// The kept answers, by what their readers may see, and by path with query.
+/// By what an answer is kept: what its reader may see, and path with query.
+type Key = (String, String);
+
+/// The kept answers.
 #[derive(Default)]
 pub struct ReadMemo(Mutex<KeptAnswers>);
 
 #[derive(Default)]
 struct KeptAnswers {
-    by_key: HashMap<(String, String), Arc<KeptAnswer>>,
+    by_key: HashMap<Key, Arc<Place>>,
     bytes: usize,
+}
+
+/// What is kept of one read, and whose turn it is to make it.
+#[derive(Default)]
+struct Place {
+    answer: Mutex<Option<Arc<KeptAnswer>>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 struct KeptAnswer {
     version: (u64, u64),
+    /// When it began to be made, and how long that took.
     at: Instant,
-    /// Whether a caller reads it again.
-    is_read_again: AtomicBool,
+    took: Duration,
     headers: HeaderMap,
     body: Bytes,
 }
 
 impl KeptAnswer {
-    /// Whether it answers a read of now.
+    /// Whether it answers a read that began at this version, where it may be so old.
+    fn answers(&self, version: (u64, u64), oldest: Duration) -> bool {
+        self.version.0 >= version.0 && self.version.1 >= version.1 && self.at.elapsed() < oldest
+    }
+
+    /// Whether it need not be made again.
     fn holds(&self, version: (u64, u64)) -> bool {
-        let age = self.at.elapsed();
-        self.version == version
-            && (age < HOLDS || (age < LASTS && self.is_read_again.swap(true, Ordering::SeqCst)))
+        self.answers(version, (SHARE * self.took).clamp(HOLDS, LASTS))
     }
 
     fn response(&self) -> Response {
@@ -63,58 +80,118 @@ impl KeptAnswer {
     }
 }
 
+impl Place {
+    fn answer(&self) -> Option<Arc<KeptAnswer>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 impl ReadMemo {
-    fn get(&self, key: &(String, String)) -> Option<Arc<KeptAnswer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_key.get(key).cloned()
+    fn kept(&self) -> MutexGuard<'_, KeptAnswers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, key: (String, String), answer: KeptAnswer) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.by_key.len() >= MOST || kept.bytes + answer.body.len() > MOST_BYTES {
+    fn place(&self, key: &Key) -> Arc<Place> {
+        let mut kept = self.kept();
+        if kept.by_key.len() >= MOST && !kept.by_key.contains_key(key) {
             *kept = KeptAnswers::default();
         }
-        kept.bytes += answer.body.len();
-        if let Some(before) = kept.by_key.insert(key, Arc::new(answer)) {
-            kept.bytes -= before.body.len();
+        Arc::clone(kept.by_key.entry(key.clone()).or_default())
+    }
+
+    fn keep(&self, key: Key, place: &Arc<Place>, answer: KeptAnswer) {
+        let mut kept = self.kept();
+        if kept.bytes + answer.body.len() > MOST_BYTES {
+            *kept = KeptAnswers::default();
+        }
+        // All may have been forgotten meanwhile.
+        let before = kept.by_key.insert(key, Arc::clone(place)).and_then(|before| before.answer());
+        kept.bytes = kept.bytes + answer.body.len() - before.map_or(0, |before| before.body.len());
+        *place.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(answer));
+    }
+}
+
+/// Answers a read of the API with its entity tag, and from memory where its answer is kept and holds.
+pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, next: Next) -> Response {
+    if !request.uri().path().starts_with(API) {
+        return next.run(request).await;
+    }
+    let Some(key) = key(&request) else { return whole(next.run(request).await).await.into_response() };
+    let place = memo.place(&key);
+    let version = service.version();
+    if let Some(kept) = place.answer().filter(|kept| kept.holds(version)) {
+        return kept.response();
+    }
+    // One caller makes it again; for a moment the others are answered with what there is, and then they wait for it.
+    let _turn = match place.turn.try_lock() {
+        Ok(turn) => turn,
+        Err(_) => match place.answer().filter(|kept| kept.answers(version, LASTS)) {
+            Some(kept) => return kept.response(),
+            None => place.turn.lock().await,
+        },
+    };
+    if let Some(kept) = place.answer().filter(|kept| kept.holds(version)) {
+        return kept.response();
+    }
+    // Before the read: what changes meanwhile makes the answer newer than its version, and never older.
+    let (version, at) = (service.version(), Instant::now());
+    match whole(next.run(request).await).await {
+        Whole::Json(headers, body) => {
+            let answer = KeptAnswer { version, at, took: at.elapsed(), headers, body };
+            let response = answer.response();
+            memo.keep(key, &place, answer);
+            response
+        }
+        Whole::Other(response) => response,
+    }
+}
+
+/// An answer that was made.
+enum Whole {
+    /// 200 with JSON, with its entity tag.
+    Json(HeaderMap, Bytes),
+    Other(Response),
+}
+
+impl Whole {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Json(headers, body) => {
+                let mut response = Response::new(Body::from(body));
+                *response.headers_mut() = headers;
+                response
+            }
+            Self::Other(response) => response,
         }
     }
 }
 
-/// Answers a read from memory where its answer is kept and holds.
-pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, next: Next) -> Response {
-    let Some(key) = key(&request) else { return next.run(request).await };
-    // Before the read: what changes meanwhile makes the answer newer than its version, and never older.
-    let version = service.version();
-    if let Some(kept) = memo.get(&key)
-        && kept.holds(version)
-    {
-        return kept.response();
-    }
-    let at = Instant::now();
-    let response = next.run(request).await;
+async fn whole(response: Response) -> Whole {
     let is_whole = response.status() == StatusCode::OK && response.body().size_hint().exact().is_some();
     let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if !is_whole || !is_json {
-        return response;
+        return Whole::Other(response);
     }
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     // It is in memory already.
     let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else {
-        return Response::from_parts(parts, Body::empty());
+        return Whole::Other(Response::from_parts(parts, Body::empty()));
     };
-    let headers = parts.headers.clone();
-    let is_read_again = AtomicBool::new(false);
-    memo.keep(key, KeptAnswer { version, at, is_read_again, headers, body: body.clone() });
-    Response::from_parts(parts, Body::from(body))
+    if !parts.headers.contains_key(header::ETAG)
+        && let Some(tag) = tag_of_content(&body)
+    {
+        parts.headers.insert(header::ETAG, tag);
+    }
+    Whole::Json(parts.headers, body)
 }
 
 /// By what the answer is kept: what its reader may see, and what is read. `None` for what is not kept.
-fn key(request: &Request) -> Option<(String, String)> {
+fn key(request: &Request) -> Option<Key> {
     let ctx = request.extensions().get::<RequestContext>().filter(|_| *request.method() == Method::GET)?;
     let accepts = request.headers().get(header::ACCEPT).map(HeaderValue::as_bytes);
     let is_usual = matches!(accepts, None | Some(b"*/*" | b"application/json"));
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-    let mut segments = path.strip_prefix("/api/v1/")?.split('/');
+    let mut segments = path.strip_prefix(API)?.split('/');
     let is_kept = segments.next().is_some_and(|collection| COLLECTIONS.contains(&collection))
         && segments.nth(1).is_none()
         && !query.contains("fresh")
@@ -131,7 +208,7 @@ mod tests {
         KeptAnswer {
             version,
             at: Instant::now(),
-            is_read_again: AtomicBool::new(false),
+            took: Duration::ZERO,
             headers: HeaderMap::new(),
             body: vec![0; bytes].into(),
         }
@@ -141,27 +218,36 @@ mod tests {
     fn answer_holds_until_something_changes() {
         let kept = answer((1, 1), 1);
         assert!(kept.holds((1, 1)) && !kept.holds((2, 1)) && !kept.holds((1, 2)));
-        let old =
-            KeptAnswer { at: Instant::now().checked_sub(2 * HOLDS).expect("a time"), ..answer((1, 1), 1) };
+        let newer = answer((2, 1), 1);
+        assert!(newer.holds((1, 1)) && !newer.holds((1, 2)));
+        let ago = |age| Instant::now().checked_sub(age).expect("a time");
+        let old = KeptAnswer { at: ago(2 * HOLDS), ..answer((1, 1), 1) };
         assert!(!old.holds((1, 1)), "one caller reads it again");
-        assert!(old.holds((1, 1)), "and the others are answered");
-        let older =
-            KeptAnswer { at: Instant::now().checked_sub(LASTS).expect("a time"), ..answer((1, 1), 1) };
-        assert!(!older.holds((1, 1)) && !older.holds((1, 1)));
+        assert!(old.answers((1, 1), LASTS), "and the others are answered");
+        let dear = KeptAnswer { took: HOLDS, ..old };
+        assert!(dear.holds((1, 1)) && !dear.holds((2, 1)));
+        let older = KeptAnswer { at: ago(LASTS), ..dear };
+        assert!(!older.holds((1, 1)) && !older.answers((1, 1), LASTS));
     }
 
     #[test]
     fn kept_answers_are_bounded() {
         let memo = ReadMemo::default();
+        let keep = |name: &str, bytes| {
+            let key = ("viewer".to_owned(), name.to_owned());
+            let place = memo.place(&key);
+            memo.keep(key, &place, answer((1, 1), bytes));
+        };
         for number in 0..3 * MOST {
-            memo.keep((String::new(), number.to_string()), answer((1, 1), MOST_BYTES / 100));
-            let kept = memo.0.lock().expect("a lock");
+            keep(&number.to_string(), MOST_BYTES / 100);
+            let kept = memo.kept();
             assert!(kept.by_key.len() <= MOST && kept.bytes <= MOST_BYTES);
+            let held: usize = kept.by_key.values().filter_map(|place| Some(place.answer()?.body.len())).sum();
+            assert_eq!(held, kept.bytes);
         }
-        let again = ("viewer".to_owned(), "a".to_owned());
-        memo.keep(again.clone(), answer((1, 1), 7));
-        let before = memo.0.lock().expect("a lock").bytes;
-        memo.keep(again, answer((1, 1), 7));
-        assert_eq!(memo.0.lock().expect("a lock").bytes, before);
+        keep("a", 7);
+        let before = memo.kept().bytes;
+        keep("a", 7);
+        assert_eq!(memo.kept().bytes, before);
     }
 }

@@ -123,12 +123,12 @@ fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()
 }
 
 /// Refuses a new name that differs from one that is there only in hyphens and underscores.
-fn refuse_namesake(
+async fn refuse_namesake(
+    db: &mut sqlx::SqliteConnection,
     kind: &str,
-    name: &impl std::fmt::Display,
-    namesake: Option<impl std::fmt::Display>,
+    name: &str,
 ) -> Result<(), ServiceError> {
-    let Some(there) = namesake else { return Ok(()) };
+    let Some(there) = store::namesakes::namesake(db, kind, name).await? else { return Ok(()) };
     Err(ServiceError::Conflict(format!(
         "there is a {kind} {there} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
          newer versions of MPS: choose another name than {name}"

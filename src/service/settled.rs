@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::domain::access::Right;
 use crate::domain::condition::{Condition, ConditionReason, ready};
 use crate::domain::daemon::{DesiredState, Phase};
 use crate::domain::operation::Operation;
@@ -65,7 +66,7 @@ impl Service {
         }
     }
 
-    /// A tenant once its settings are in force, or after this time; with `fresh`, after a new poll of its daemon.
+    /// A tenant once its settings are in force and its files are written, or after this time; with `fresh`, after a new poll of its daemon.
     pub async fn settled_tenant(
         &self,
         ctx: &RequestContext,
@@ -73,6 +74,7 @@ impl Service {
         mut fresh: bool,
         longest: Duration,
     ) -> Result<TenantView, ServiceError> {
+        let permit = ctx.require(Right::ViewTenant(name))?;
         let (mut changes, mut standstill) = (self.changes(longest), Standstill::default());
         loop {
             let tenant = self.tenant(ctx, name, take(&mut fresh)).await?;
@@ -81,6 +83,9 @@ impl Service {
             let state = ready(&tenant.status.conditions).filter(|_| has_arrived);
             let is_ready = state.is_some_and(|ready| ready.status);
             if is_ready || is_down || standstill.lasts(state) || !changes.next().await {
+                if is_ready && !longest.is_zero() {
+                    self.with(&permit).await_engine_files(name, Some(tenant.generation)).await;
+                }
                 return Ok(tenant);
             }
         }

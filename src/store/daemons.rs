@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, replays, to_json};
+use super::{StoreError, from_json, parsed, replays, rows, to_json};
 use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation, Management};
 use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
@@ -33,45 +33,21 @@ impl TryFrom<DaemonRow> for Daemon {
 /// The daemon of that name.
 pub async fn get(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Daemon>, StoreError> {
     let name = name.as_str();
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         DaemonRow,
         r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons WHERE name = ?"#,
         name
-    )
-    .fetch_optional(db)
-    .await?
-    .map(Daemon::try_from)
-    .transpose()
-}
-
-/// The daemon whose name differs from this one only in hyphens and underscores.
-pub async fn namesake(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-) -> Result<Option<DaemonName>, StoreError> {
-    let (folded, name) = (name.folded(), name.as_str());
-    sqlx::query_scalar!(
-        r#"SELECT name AS "name!" FROM daemons WHERE replace(name, '-', '_') = ? AND name <> ?"#,
-        folded,
-        name
-    )
-    .fetch_optional(db)
-    .await?
-    .map(|name| parsed("a daemon's name", DaemonName::parse(&name)))
-    .transpose()
+    );
+    rows::one(db, query).await
 }
 
 /// All daemons, by name.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         DaemonRow,
         r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons ORDER BY name"#
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Daemon::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// The daemons with one of these GPUs, by name, without those that are only observed: they are their owners'.
@@ -92,18 +68,14 @@ pub async fn with_layout(
 
 /// Up to `limit` daemons by name, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Daemon>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         DaemonRow,
         r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at
            FROM daemons WHERE name > ? ORDER BY name LIMIT ?"#,
         after,
         limit
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Daemon::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only observed

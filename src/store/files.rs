@@ -28,6 +28,11 @@ impl OpenFiles {
         Self { files: files.collect() }
     }
 
+    /// The state directory.
+    pub(super) fn directory(&self) -> &Path {
+        self.files.first().and_then(|(path, _)| path.parent()).unwrap_or(Path::new("."))
+    }
+
     /// What became of the first file that is no longer at its place; an inode is given to no other file while it is open.
     pub(super) fn lost(&self) -> Option<FaultReport> {
         let (path, found) = self.files.iter().find_map(|(path, opened)| {
@@ -42,8 +47,9 @@ impl OpenFiles {
             reason,
             message: format!(
                 "{} {what} while the manager served, so nothing is written: put the same file back, or stop the manager, \
-                 restore a backup (`mps-manager restore FILE`) and start it",
-                path.display()
+                 restore a backup (`mps-manager restore FILE --state-dir {}`) and start it",
+                path.display(),
+                self.directory().display()
             ),
         })
     }

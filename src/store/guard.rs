@@ -82,7 +82,8 @@ impl Guard {
                 ConditionReason::PageCorrupt,
                 format!(
                     "a write failed, since the database is damaged ({detail:?}): stop the manager, and restore a backup \
-                     (`mps-manager restore FILE`); `mps-manager doctor` says what is damaged"
+                     (`mps-manager restore FILE --state-dir {}`); `mps-manager doctor` says what is damaged",
+                    self.files.directory().display()
                 ),
             ),
         };

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, events, from_json, parsed, probe_results, to_json};
+use super::{StoreError, events, from_json, parsed, probe_results, rows, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::Gpu;
@@ -53,66 +53,39 @@ pub struct NewVersion<'v> {
 /// The newest version of a layout.
 pub async fn newest(db: &mut SqliteConnection, name: &LayoutName) -> Result<Option<Version>, StoreError> {
     let name = name.as_str();
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         VersionRow,
         "SELECT layout, version, content, author, note, created_at FROM layout_versions
          WHERE layout = ? ORDER BY version DESC LIMIT 1",
         name
-    )
-    .fetch_optional(db)
-    .await?
-    .map(Version::try_from)
-    .transpose()
-}
-
-/// The layout whose name differs from this one only in hyphens and underscores.
-pub async fn namesake(
-    db: &mut SqliteConnection,
-    name: &LayoutName,
-) -> Result<Option<LayoutName>, StoreError> {
-    let (folded, name) = (name.folded(), name.as_str());
-    sqlx::query_scalar!(
-        r#"SELECT name AS "name!" FROM layouts WHERE replace(name, '-', '_') = ? AND name <> ?"#,
-        folded,
-        name
-    )
-    .fetch_optional(db)
-    .await?
-    .map(|name| parsed("a layout's name", LayoutName::parse(&name)))
-    .transpose()
+    );
+    rows::one(db, query).await
 }
 
 /// One version of a layout.
 pub async fn version(db: &mut SqliteConnection, wanted: &VersionRef) -> Result<Option<Version>, StoreError> {
     let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         VersionRow,
         "SELECT layout, version, content, author, note, created_at FROM layout_versions
          WHERE layout = ? AND version = ?",
         name,
         number
-    )
-    .fetch_optional(db)
-    .await?
-    .map(Version::try_from)
-    .transpose()
+    );
+    rows::one(db, query).await
 }
 
 /// Up to `limit` layouts by name, each in its newest version, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Version>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         VersionRow,
         r#"SELECT layout, version AS "version!: i64", content, author, note, created_at FROM layout_versions AS newest
            WHERE layout > ?1 AND version = (SELECT max(version) FROM layout_versions WHERE layout = newest.layout)
            ORDER BY layout LIMIT ?2"#,
         after,
         limit
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Version::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// The last row of any version; 0 before the first. Rows are added and removed, and never changed.
@@ -142,19 +115,15 @@ pub async fn versions(
     limit: i64,
 ) -> Result<Vec<Version>, StoreError> {
     let (name, before) = (name.as_str(), before.map_or(i64::MAX, i64::from));
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         VersionRow,
         "SELECT layout, version, content, author, note, created_at FROM layout_versions
          WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?",
         name,
         before,
         limit
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Version::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// The number that the next version of a layout has: 1, or one more than any that it ever had.

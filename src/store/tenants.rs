@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, partition_leases, to_json};
+use super::{StoreError, from_json, parsed, partition_leases, rows, to_json};
 use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 
@@ -39,82 +39,50 @@ impl TryFrom<TenantRow> for Tenant {
 /// The tenant of that name.
 pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<Tenant>, StoreError> {
     let name = name.as_str();
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
                   draining AS "draining: bool"
            FROM tenants WHERE name = ?"#,
         name
-    )
-    .fetch_optional(db)
-    .await?
-    .map(Tenant::try_from)
-    .transpose()
-}
-
-/// The tenant whose name differs from this one only in hyphens and underscores.
-pub async fn namesake(
-    db: &mut SqliteConnection,
-    name: &TenantName,
-) -> Result<Option<TenantName>, StoreError> {
-    let (folded, name) = (name.folded(), name.as_str());
-    sqlx::query_scalar!(
-        r#"SELECT name AS "name!" FROM tenants WHERE replace(name, '-', '_') = ? AND name <> ?"#,
-        folded,
-        name
-    )
-    .fetch_optional(db)
-    .await?
-    .map(|name| parsed("a tenant's name", TenantName::parse(&name)))
-    .transpose()
+    );
+    rows::one(db, query).await
 }
 
 /// All tenants, by daemon and name.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
                   draining AS "draining: bool"
            FROM tenants ORDER BY daemon, name"#
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Tenant::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// The tenants of a daemon, by name.
 pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<Tenant>, StoreError> {
     let daemon = daemon.as_str();
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
                   draining AS "draining: bool"
            FROM tenants WHERE daemon = ? ORDER BY name"#,
         daemon
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Tenant::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// The tenants that have expired at this time or are drained, the first to expire first.
 pub async fn expired(db: &mut SqliteConnection, now: i64) -> Result<Vec<Tenant>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
                   draining AS "draining: bool"
            FROM tenants WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name"#,
         now
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Tenant::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// The directories of all tenants.
@@ -154,7 +122,7 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<Tenant>, StoreError> {
     let (daemon, labels) = (daemon.map(DaemonName::as_str), to_json(labels));
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TenantRow,
         r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
                   draining AS "draining: bool"
@@ -171,12 +139,8 @@ pub async fn page(
         text,
         labels,
         limit
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Tenant::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// Writes a spec, new or changed; `daemon_generation` is the generation of its daemon that has it.

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, parsed};
+use super::{StoreError, parsed, rows};
 use crate::domain::access::Grant;
 use crate::domain::token::{Digest, Token, TokenId};
 use crate::domain::{TenantName, TokenName};
@@ -74,63 +74,48 @@ pub async fn insert(db: &mut SqliteConnection, token: &Token) -> Result<(), Stor
 /// The token with that ID.
 pub async fn get(db: &mut SqliteConnection, id: &TokenId) -> Result<Option<Token>, StoreError> {
     let id = id.as_str();
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TokenRow,
         r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
            FROM tokens WHERE id = ?"#,
         id
-    )
-    .fetch_optional(db)
-    .await?
-    .map(Token::try_from)
-    .transpose()
+    );
+    rows::one(db, query).await
 }
 
 /// Every token of a tenant, those that can no longer be used among them.
 pub async fn of_tenant(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Vec<Token>, StoreError> {
     let granted = Grant::Tenant(tenant.clone()).to_string();
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TokenRow,
         r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
            FROM tokens WHERE granted = ?"#,
         granted
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Token::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// Every token that can be used at a time.
 pub async fn living(db: &mut SqliteConnection, now: i64) -> Result<Vec<Token>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TokenRow,
         r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
            FROM tokens WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)"#,
         now
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Token::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// Up to `limit` tokens by ID, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Token>, StoreError> {
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         TokenRow,
         r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
            FROM tokens WHERE id > ?1 ORDER BY id LIMIT ?2"#,
         after,
         limit
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Token::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// Revokes a token and ends its sessions; false where it was revoked before.

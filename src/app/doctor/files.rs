@@ -225,19 +225,20 @@ impl Examination {
     }
 
     pub(super) async fn database(&mut self, path: &Path) {
+        let state_dir = self.config.state_dir.display();
+        let restore = format!("restore a backup (`mps-manager restore FILE --state-dir {state_dir}`)");
         if !path.exists() {
             self.add(match missing_database(&self.config.state_dir) {
                 Some(what) => Check::fail(
                     "database",
                     what,
-                    "restore a backup (`mps-manager restore FILE`), or begin with an empty one (`serve --new-database`)",
+                    format!("{restore}, or begin with an empty one (`serve --new-database`)"),
                 ),
                 None => Check::skipped("database", "there is none yet: the first start makes it"),
             });
             self.add(Check::skipped("machine", "there is no database yet"));
             return;
         }
-        let restore = "restore a backup (`mps-manager restore FILE`)";
         let check = match store::inspect::inspect(path).await {
             Err(error) => Check::fail("database", format!("{}: {error}", path.display()), restore),
             Ok(seen) => {

@@ -31,6 +31,9 @@ pub(in crate::cli) struct TenantEnsureArgs {
     /// How long the command may take until the tenant is ready
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
     timeout: Duration,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     confirm: ConfirmArgs,
     #[command(flatten)]
@@ -43,12 +46,16 @@ pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientEr
     let path = format!("{TENANTS}/{name}");
     let progress = ProgressLine::new(&format!("waiting for tenant {name}"));
     let answer = written(&client, args, &path, until).await?;
-    let sentence = format!("tenant {name} {}", answer.words(false));
+    let sentence = format!("tenant {name} {}", answer.words(args.dry_run));
     let tenant: TenantView =
         serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let format = args.call.format();
+    if args.dry_run {
+        format.announce(&sentence, name, &tenant);
+        return Ok(ExitCode::SUCCESS);
+    }
     let tenant = ready_by(&client, &path, tenant, until).await?;
     drop(progress);
-    let format = args.call.format();
     if is_ready(&tenant) {
         format.announce(&format!("{sentence}; it is ready"), name, &tenant);
         return Ok(ExitCode::SUCCESS);
@@ -75,7 +82,7 @@ async fn written(
     let mut refused = None;
     loop {
         let new = async || args.tenant.new_spec(client).await;
-        let request = change(client, path, &fields, new, false, left(until), args.confirm);
+        let request = change(client, path, &fields, new, args.dry_run, left(until), args.confirm);
         match timeout_at(until + ANSWER, request).await {
             Ok(Err(error)) if error.may_pass() && Instant::now() + PAUSE < until => refused = Some(error),
             Ok(answer) => return answer,

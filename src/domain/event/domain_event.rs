@@ -201,6 +201,8 @@ pub struct MemoryBreach {
     pub client: ClientId,
     /// Its tenant, where that is known.
     pub tenant: Option<TenantName>,
+    /// Its program, where that is known.
+    pub program: Option<String>,
     /// The GPU.
     pub gpu: GpuUuid,
     /// What it holds, its context included, in bytes, by the driver.

@@ -313,11 +313,12 @@ impl LostWork {
 
 impl MemoryBreach {
     fn words(&self, holds: &str) -> String {
-        let Self { daemon, client, tenant, gpu, used, limit } = self;
+        let Self { daemon, client, tenant, program, gpu, used, limit } = self;
+        let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
         let tenant = tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
         let (used, limit) = (Bytes(*used), Bytes(*limit));
         format!(
-            "process {}{tenant}, a client of daemon {daemon}, {holds} more memory on {gpu} than its limit of {limit} allows: {used}",
+            "process {}{program}{tenant}, a client of daemon {daemon}, {holds} more memory on {gpu} than its limit of {limit} allows: {used}",
             client.pid
         )
     }

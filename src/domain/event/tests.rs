@@ -82,6 +82,7 @@ fn examples() -> Vec<DomainEvent> {
         daemon: daemon(),
         client,
         tenant: Some(tenant()),
+        program: Some("train".into()),
         gpu: gpu(),
         used: 2 << 30,
         limit: 1 << 30,

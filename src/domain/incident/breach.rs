@@ -56,6 +56,8 @@ pub struct MemoryUse {
     pub client: ClientId,
     /// Its tenant, where that is known.
     pub tenant: Option<TenantName>,
+    /// Its program, where that is known.
+    pub program: Option<String>,
     /// The GPU.
     pub gpu: GpuUuid,
     /// The SMs of that GPU.
@@ -135,6 +137,7 @@ impl BreachTracker {
                     daemon: one.daemon.clone(),
                     client: one.client,
                     tenant: one.tenant.clone(),
+                    program: one.program.clone(),
                     gpu: one.gpu.clone(),
                     used: one.used,
                     limit,
@@ -157,6 +160,7 @@ mod tests {
             daemon: DaemonName::parse("gpu0").expect("a name"),
             client: ClientId { pid: 7, start_time: 1 },
             tenant: None,
+            program: None,
             gpu: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid"),
             sms: 132,
             used: mib * MIB,

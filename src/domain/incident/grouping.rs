@@ -221,10 +221,12 @@ impl Grouping<'_> {
             DomainEvent::ForeignUserAppeared { present, .. } => self.foreign_users(present),
             DomainEvent::ForeignDaemonAppeared { present, .. } => self.shared(present),
             DomainEvent::ComputeModeRepaired { gpu, found, set, .. } => self.mode_repaired(gpu, *found, *set),
-            DomainEvent::BreachDetected(MemoryBreach { client, tenant, gpu, used, limit, .. }) => {
+            DomainEvent::BreachDetected(MemoryBreach {
+                client, tenant, program, gpu, used, limit, ..
+            }) => {
                 let topic = IncidentTopic::Client { client: *client, operation: None };
                 self.recurring(IncidentReport {
-                    suspects: vec![suspect(*client, tenant.as_ref())],
+                    suspects: vec![Suspect { program: program.clone(), ..suspect(*client, tenant.as_ref()) }],
                     gpus: Some(vec![gpu.clone()]),
                     detail: Some(format!("{} of {}", Bytes(*used), Bytes(*limit))),
                     ..IncidentReport::of(Kind::Breach, topic)

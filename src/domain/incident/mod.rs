@@ -269,6 +269,10 @@ impl Incident {
     pub fn remedy(&self) -> String {
         let words = match self.kind {
             IncidentKind::GpuFault if !self.is_open() => "Restart the affected work.",
+            IncidentKind::Breach if !self.is_open() => {
+                "It may have changed its own MPS environment, which escapes limits that only the environment enforces: see how it is started."
+            }
+            IncidentKind::UnknownOutcome if !self.is_open() => "Nothing is left to do: the client is gone.",
             IncidentKind::Drift if matches!(self.topic, IncidentTopic::Gpu { .. }) => {
                 "Find the program that sets the compute mode (nvidia-smi -c, a prolog, another manager) and stop it: the daemon's mode is \
                  restored each time, whatever its drift_policy is."
@@ -283,7 +287,9 @@ impl Incident {
             }
             kind => kind.remedy(),
         };
-        words.replace("NAME", self.daemon.as_str())
+        let client =
+            self.suspects.first().and_then(|suspect| suspect.client).map(|client| client.to_string());
+        words.replace("NAME", self.daemon.as_str()).replace("CLIENT", client.as_deref().unwrap_or("CLIENT"))
     }
 
     /// Whether it is the end of a control daemon that another program asked for.

@@ -1,17 +1,14 @@
 //! The audit log.
 
-use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::List;
 use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::Query;
+use crate::http::extract::{Call, Query};
 use crate::http::problem::Problem;
 use crate::service::access::audit::AuditFilter;
-use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 
 /// Which rows of the audit log.
@@ -49,8 +46,7 @@ pub(super) struct AuditQuery {
     extensions(("x-right" = json!(RequiredRight::Administer))), params(AuditQuery),
     responses((status = 200, description = "Rows, the newest first.", body = List<AuditRecord>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<AuditQuery>,
 ) -> Result<axum::Json<List<AuditRecord>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -65,9 +61,6 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/api/v1/audit/head", operation_id = "get_audit_head", tag = "audit",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     responses((status = 200, description = "The number and the hash of the last row.", body = Head)))]
-pub(super) async fn head(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-) -> Result<axum::Json<Head>, Problem> {
+pub(super) async fn head(Call { app, ctx }: Call) -> Result<axum::Json<Head>, Problem> {
     Ok(axum::Json(app.service.audit_head(&ctx).await?))
 }

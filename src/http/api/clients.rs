@@ -1,6 +1,5 @@
 //! Clients.
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -10,11 +9,9 @@ use super::{List, accepted};
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Conditions, Idempotency, NoBody, Path, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, NoBody, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
@@ -42,8 +39,7 @@ pub(super) struct ClientQuery {
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(ClientQuery),
     responses((status = 200, description = "Clients, ordered by process ID.", body = List<ClientView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<ClientQuery>,
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -57,8 +53,7 @@ pub(super) async fn list(
     params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`.")),
     responses((status = 200, description = "The client.", body = ClientView)))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<ClientId>,
 ) -> Result<axum::Json<ClientView>, Problem> {
     Ok(axum::Json(app.service.client(&ctx, id).await?))
@@ -91,8 +86,7 @@ pub(super) struct TerminateQuery {
     ),
     responses(OperationAccepted))]
 pub(super) async fn terminate(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<ClientId>,
     Query(query): Query<TerminateQuery>,
     conditions: Conditions,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
@@ -25,7 +25,7 @@ use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
@@ -37,8 +37,7 @@ use crate::service::{ServiceError, Written};
     extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
     responses((status = 200, description = "Daemons, ordered by name.", body = List<DaemonView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<DaemonView>>, Problem> {
     Ok(axum::Json(app.service.daemons(&ctx, &query.page()?).await?.into()))
@@ -50,8 +49,7 @@ pub(super) async fn list(
     params(("name" = DaemonName, Path, description = "The name of the daemon."), ReadQuery),
     responses((status = 200, description = "The daemon.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
@@ -73,8 +71,7 @@ pub(super) async fn get(
         (status = 201, description = "Created.", body = DaemonView, headers(("ETag" = String)))
     ))]
 pub(super) async fn put(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
@@ -110,8 +107,7 @@ async fn answered(
     request_body(content = MergePatch, content_type = "application/merge-patch+json"),
     responses((status = 200, description = "Changed, or a dry run.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn patch(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
@@ -190,8 +186,7 @@ impl DaemonAction {
     params(("name" = DaemonName, Path, description = "The name of the daemon."), GraceQuery, IfMatch),
     responses(OperationAccepted))]
 pub(super) async fn delete(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<GraceQuery>,
     conditions: Conditions,
@@ -256,8 +251,7 @@ pub(super) async fn restart(
         (status = 200, description = "A dry run.", body = DaemonView)
     ))]
 pub(super) async fn adopt(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
@@ -278,8 +272,7 @@ pub(super) async fn adopt(
     ),
     responses((status = 204, description = "Released, or a dry run.")))]
 pub(super) async fn release(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,

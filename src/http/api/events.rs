@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event as Message, Sse};
 use futures_util::stream::{self, Stream};
@@ -18,9 +17,8 @@ use crate::domain::client::ClientId;
 use crate::domain::event::{Event, EventFilter, Severity};
 use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, TenantName};
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::access::{InUse, Lifetime};
@@ -141,8 +139,7 @@ impl UnresolvedFilter {
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(EventQuery),
     responses((status = 200, description = "Events, in the order that `order` says.", body = List<Event>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<List<Event>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -172,11 +169,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::ViewEvent))),
     params(("id" = i64, Path, description = "The ID of the event.", minimum = 0)),
     responses((status = 200, description = "The event.", body = Event)))]
-pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<i64>,
-) -> Result<axum::Json<Event>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<axum::Json<Event>, Problem> {
     Ok(axum::Json(app.service.event(&ctx, id).await?))
 }
 
@@ -196,8 +189,7 @@ pub(super) async fn get(
         (status = 200, description = "Events as they are written, until the client disconnects.", body = String, content_type = "text/event-stream")
     ))]
 pub(super) async fn stream(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     lifetime: Lifetime,
     headers: HeaderMap,
     Query(query): Query<StreamQuery>,

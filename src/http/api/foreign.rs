@@ -1,16 +1,12 @@
 //! Control daemons that this manager does not own.
 
-use axum::extract::State;
-
 use super::List;
 use super::parameters::WriteQuery;
 use crate::domain::client::ClientId;
-use crate::http::AppState;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{NoBody, Path, Query};
+use crate::http::extract::{Call, NoBody, Path, Query};
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::daemons::lost::LostDaemonAdoption;
 
@@ -20,10 +16,7 @@ use crate::service::daemons::lost::LostDaemonAdoption;
 #[utoipa::path(get, path = "/api/v1/foreign-daemons", operation_id = "list_foreign_daemons", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "Foreign control daemons, ordered by process ID.", body = List<ForeignDaemonView>)))]
-pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-) -> Result<axum::Json<List<ForeignDaemonView>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call) -> Result<axum::Json<List<ForeignDaemonView>>, Problem> {
     Ok(axum::Json(List { items: app.service.foreign_daemons(&ctx).await?, next_cursor: None }))
 }
 
@@ -33,8 +26,7 @@ pub(super) async fn list(
     params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`.")),
     responses((status = 200, description = "The foreign control daemon.", body = ForeignDaemonView)))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<String>,
 ) -> Result<axum::Json<ForeignDaemonView>, Problem> {
     Ok(axum::Json(app.service.foreign_daemon(&ctx, &id).await?))
@@ -51,8 +43,7 @@ pub(super) async fn get(
     params(WriteQuery),
     responses((status = 200, description = "What was adopted, or would be in a dry run.", body = LostDaemonAdoption)))]
 pub(super) async fn adopt_lost(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<axum::Json<LostDaemonAdoption>, Problem> {

@@ -1,15 +1,12 @@
 //! The host and its GPUs.
 
 use axum::Json;
-use axum::extract::State;
 
 use super::described::IfMatch;
 use super::{List, WriteQuery};
-use crate::http::AppState;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{Conditions, Json as Body, Path, Query};
+use crate::http::extract::{Call, Conditions, Json as Body, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::replace::{ReplaceRequest, Replacement};
 use crate::service::host::startup::ConfirmRequest;
 use crate::service::host::{GpuView, HostView};
@@ -18,7 +15,7 @@ use crate::service::host::{GpuView, HostView};
 #[utoipa::path(get, path = "/api/v1/host", operation_id = "get_host", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "The host, its driver and its MPS.", body = HostView)))]
-pub(super) async fn get(State(app): State<AppState>, ctx: RequestContext) -> Result<Json<HostView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call) -> Result<Json<HostView>, Problem> {
     Ok(Json(app.service.host(&ctx).await?))
 }
 
@@ -32,8 +29,7 @@ pub(super) async fn get(State(app): State<AppState>, ctx: RequestContext) -> Res
     request_body = ConfirmRequest,
     responses((status = 200, description = "The host, which is no longer read-only.", body = HostView)))]
 pub(super) async fn confirm(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     Body(request): Body<ConfirmRequest>,
 ) -> Result<Json<HostView>, Problem> {
@@ -44,10 +40,7 @@ pub(super) async fn confirm(
 #[utoipa::path(get, path = "/api/v1/gpus", operation_id = "list_gpus", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "GPUs in PCI order.", body = List<GpuView>)))]
-pub(super) async fn list_gpus(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-) -> Result<Json<List<GpuView>>, Problem> {
+pub(super) async fn list_gpus(Call { app, ctx }: Call) -> Result<Json<List<GpuView>>, Problem> {
     Ok(Json(List { items: app.service.gpu_views(&ctx).await?, next_cursor: None }))
 }
 
@@ -57,8 +50,7 @@ pub(super) async fn list_gpus(
     params(("gpu" = String, Path, description = "UUID or a unique prefix of it, index in PCI order, or PCI address.")),
     responses((status = 200, description = "The GPU.", body = GpuView)))]
 pub(super) async fn get_gpu(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(gpu): Path<String>,
 ) -> Result<Json<GpuView>, Problem> {
     Ok(Json(app.service.gpu(&ctx, &gpu).await?))
@@ -72,8 +64,7 @@ pub(super) async fn get_gpu(
     request_body = ReplaceRequest,
     responses((status = 200, description = "The daemon and the tenants of the missing GPU use the other one now; or a dry run.", body = Replacement)))]
 pub(super) async fn replace_gpu(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(gpu): Path<String>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,

@@ -1,6 +1,5 @@
 //! The host as one file: exported, compared, and applied.
 
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
@@ -10,12 +9,11 @@ use super::described::{IfMatch, NotAcceptable};
 use crate::domain::host_file::{HostChange, HostFile, text};
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::operation::Operation;
+use crate::http::accept;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Conditions, Query, TextBody};
+use crate::http::extract::{Call, Conditions, Query, TextBody};
 use crate::http::problem::Problem;
-use crate::http::{AppState, accept};
 use crate::service::FieldError;
-use crate::service::access::context::RequestContext;
 use crate::service::host_file::{AppliedHostFile, HostFileOptions, HostFileView, refused_file};
 
 const JSON: &str = "application/json";
@@ -60,11 +58,7 @@ pub(super) struct ApplyQuery {
             headers(("ETag" = String))),
         NotAcceptable,
     ))]
-pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, headers: HeaderMap) -> Result<Response, Problem> {
     let mime = accept::negotiated(&headers, &[JSON, YAML])?;
     let format = if mime == YAML { LayoutFormat::Yaml } else { LayoutFormat::Json };
     let HostFileView { exported, tag } = app.service.host_spec(&ctx).await?;
@@ -87,8 +81,7 @@ pub(super) async fn get(
         (status = 202, description = "The changes, with the operation that makes them; read it until it has ended.", body = HostFileDiff)
     ))]
 pub(super) async fn put(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(ApplyQuery { dry_run, prune, recreate }): Query<ApplyQuery>,
     conditions: Conditions,
     TextBody { media_type, text }: TextBody,

@@ -1,6 +1,5 @@
 //! Incidents.
 
-use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -8,11 +7,9 @@ use super::{List, WriteQuery};
 use crate::domain::gpu::GpuRef;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, TenantName};
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::page::Page;
 
@@ -54,8 +51,7 @@ pub(super) struct IncidentQuery {
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(IncidentQuery),
     responses((status = 200, description = "Incidents, the newest first.", body = List<IncidentView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<IncidentQuery>,
 ) -> Result<axum::Json<List<IncidentView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -83,8 +79,7 @@ pub(super) async fn list(
     params(("id" = i64, Path, description = "The ID of the incident.", minimum = 0)),
     responses((status = 200, description = "The incident.", body = IncidentView)))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<i64>,
 ) -> Result<axum::Json<IncidentView>, Problem> {
     Ok(axum::Json(app.service.incident(&ctx, id).await?))
@@ -100,8 +95,7 @@ pub(super) async fn get(
     request_body = AcknowledgeRequest,
     responses((status = 200, description = "The incident.", body = IncidentView)))]
 pub(super) async fn acknowledge(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<i64>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,

@@ -1,6 +1,5 @@
 //! Partition layouts.
 
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
@@ -12,13 +11,12 @@ use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
+use crate::http::accept;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{Conditions, Idempotency, Json, Path, Query, TextBody};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query, TextBody};
 use crate::http::problem::Problem;
-use crate::http::{AppState, accept};
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
 
 /// List layouts
@@ -26,8 +24,7 @@ use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutV
     extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
     responses((status = 200, description = "Layouts in their newest version, ordered by name.", body = List<LayoutView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {
     Ok(axum::Json(app.service.layouts(&ctx, &query.page()?).await?.into()))
@@ -38,11 +35,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::View))),
     params(("name" = LayoutName, Path, description = "The name of the layout.")),
     responses((status = 200, description = "The layout in its newest version.", body = LayoutView, headers(("ETag" = String)))))]
-pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<LayoutName>,
-) -> Result<Response, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Result<Response, Problem> {
     let layout = app.service.layout(&ctx, &name).await?;
     shown(i64::from(layout.newest.version), &layout)
 }
@@ -63,8 +56,7 @@ pub(super) async fn get(
         (status = 201, description = "Created.", body = LayoutView, headers(("ETag" = String)))
     ))]
 pub(super) async fn put(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
@@ -84,8 +76,7 @@ pub(super) async fn put(
     ),
     responses((status = 204, description = "Deleted with all its versions, or a dry run.")))]
 pub(super) async fn delete(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
@@ -100,8 +91,7 @@ pub(super) async fn delete(
     params(("name" = LayoutName, Path, description = "The name of the layout."), PageQuery),
     responses((status = 200, description = "Versions, the newest first.", body = List<Version>)))]
 pub(super) async fn versions(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Version>>, Problem> {
@@ -114,8 +104,7 @@ pub(super) async fn versions(
     params(("name" = LayoutName, Path, description = "The name of the layout."), ("version" = u32, Path, description = "The number of the version.")),
     responses((status = 200, description = "The version.", body = Version)))]
 pub(super) async fn version(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path((name, version)): Path<(LayoutName, u32)>,
 ) -> Result<axum::Json<Version>, Problem> {
     Ok(axum::Json(app.service.layout_version(&ctx, &VersionRef { name, version }).await?))
@@ -134,8 +123,7 @@ pub(super) async fn version(
         NotAcceptable,
     ))]
 pub(super) async fn plan(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     headers: HeaderMap,
     Json(target): Json<LayoutTarget>,
@@ -161,8 +149,7 @@ pub(super) async fn plan(
     request_body = ApplyRequest,
     responses(OperationAccepted))]
 pub(super) async fn apply(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
@@ -184,8 +171,7 @@ pub(super) async fn apply(
     request_body = LayoutTarget,
     responses((status = 200, description = "Whether the daemon has this layout, and what differs.", body = Assertion)))]
 pub(super) async fn assert(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Json(target): Json<LayoutTarget>,
 ) -> Result<axum::Json<Assertion>, Problem> {
@@ -213,8 +199,7 @@ pub(super) struct ExportQuery {
         ConflictOnRead, NotAcceptable,
     ))]
 pub(super) async fn export(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<ExportQuery>,
     headers: HeaderMap,
@@ -240,8 +225,7 @@ const YAML: &str = "application/yaml";
         (status = 200, description = "The layouts in their newest version.", body = List<LayoutView>)
     ))]
 pub(super) async fn import(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     TextBody { media_type, text }: TextBody,
 ) -> Result<axum::Json<List<LayoutView>>, Problem> {

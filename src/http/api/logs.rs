@@ -1,17 +1,14 @@
 //! The logs of a daemon.
 
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::described::ConflictOnRead;
 use crate::domain::DaemonName;
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::logs::{LogFile, OwnSessions, Part};
 
 /// The longest text to look for, in characters.
@@ -69,8 +66,7 @@ pub struct DaemonLog {
     params(("name" = DaemonName, Path, description = "The name of the daemon."), DaemonLogQuery),
     responses((status = 200, description = "A part of the log.", body = DaemonLog), ConflictOnRead))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<DaemonLogQuery>,
 ) -> Result<axum::Json<DaemonLog>, Problem> {

@@ -1,26 +1,20 @@
 //! Maintenance of the host.
 
-use axum::extract::State;
 use axum::response::Response;
 
 use super::described::OperationAccepted;
 use super::{WriteQuery, accepted};
 use crate::domain::maintenance::MaintenanceRequest;
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::maintenance::MaintenanceView;
 
 /// Get the maintenance of the host
 #[utoipa::path(get, path = "/api/v1/host/maintenance", operation_id = "get_maintenance", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "The state of the maintenance, and the processes that have its GPUs open now.", body = MaintenanceView)))]
-pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-) -> Result<axum::Json<MaintenanceView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call) -> Result<axum::Json<MaintenanceView>, Problem> {
     Ok(axum::Json(app.service.maintenance(&ctx, true).await?))
 }
 
@@ -38,8 +32,7 @@ pub(super) async fn get(
     request_body = MaintenanceRequest,
     responses(OperationAccepted))]
 pub(super) async fn begin(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
@@ -63,8 +56,7 @@ pub(super) async fn begin(
     responses(OperationAccepted)
 )]
 pub(super) async fn end(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     _: NoBody,

@@ -1,13 +1,12 @@
 //! Metrics for Prometheus.
 
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 
+use crate::http::accept;
 use crate::http::endpoint::RequiredRight;
+use crate::http::extract::Call;
 use crate::http::problem::Problem;
-use crate::http::{AppState, accept};
 use crate::metrics::MetricsFormat;
-use crate::service::access::context::RequestContext;
 
 /// Get the metrics
 ///
@@ -21,8 +20,7 @@ use crate::service::access::context::RequestContext;
         (String = "application/openmetrics-text"),
     ))))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
     let format = format(&headers);

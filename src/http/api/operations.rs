@@ -1,6 +1,5 @@
 //! Operations.
 
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -9,11 +8,9 @@ use uuid::Uuid;
 use super::{List, WaitQuery, WriteQuery, accepted, checked_wait};
 use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationFilter, OperationState};
-use crate::http::AppState;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{NoBody, Path, Query};
+use crate::http::extract::{Call, NoBody, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 use crate::service::{ServiceError, WriteOptions};
 
@@ -46,8 +43,7 @@ pub(super) struct OperationQuery {
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(OperationQuery),
     responses((status = 200, description = "Operations, the newest first.", body = List<Operation>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<OperationQuery>,
 ) -> Result<axum::Json<List<Operation>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -63,8 +59,7 @@ pub(super) async fn list(
     params(("id" = Uuid, Path, description = "The ID of the operation."), WaitQuery),
     responses((status = 200, description = "The operation with its journal.", body = Operation)))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<Uuid>,
     Query(query): Query<WaitQuery>,
 ) -> Result<axum::Json<Operation>, Problem> {
@@ -84,8 +79,7 @@ pub(super) async fn get(
         (status = 202, description = "The operation is being stopped.", body = Operation)
     ))]
 pub(super) async fn cancel(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<Uuid>,
     Query(query): Query<WriteQuery>,
     _: NoBody,

@@ -1,17 +1,14 @@
 //! The partitions of a daemon.
 
-use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::described::ConflictOnRead;
 use super::{FreshQuery, List, PageQuery};
 use crate::domain::DaemonName;
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::layouts::PartitionView;
 
 /// Which page, and whether to poll now.
@@ -35,8 +32,7 @@ pub(super) struct FreshPageQuery {
     params(("name" = DaemonName, Path, description = "The name of the daemon."), FreshPageQuery),
     responses((status = 200, description = "The partitions of the layout in the order of its steps, then any others.", body = List<PartitionView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(FreshPageQuery { fresh, cursor, limit }): Query<FreshPageQuery>,
 ) -> Result<axum::Json<List<PartitionView>>, Problem> {
@@ -59,8 +55,7 @@ pub(super) async fn list(
         ConflictOnRead,
     ))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path((name, partition)): Path<(DaemonName, String)>,
     Query(query): Query<FreshQuery>,
 ) -> Result<axum::Json<PartitionView>, Problem> {

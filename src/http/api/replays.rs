@@ -1,17 +1,14 @@
 //! Replays of layouts.
 
-use axum::extract::State;
 use axum::response::Response;
 use uuid::Uuid;
 
 use super::described::NotFound;
 use super::{List, PageQuery, WriteQuery, accepted_as};
 use crate::domain::layout::replay::Replay;
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Conditions, Idempotency, Json, Path, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
 
 /// List replays
@@ -19,8 +16,7 @@ use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
     extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
     responses((status = 200, description = "Replays, the newest first.", body = List<Replay>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<Replay>>, Problem> {
     Ok(axum::Json(app.service.replays(&ctx, &query.page()?).await?.into()))
@@ -32,8 +28,7 @@ pub(super) async fn list(
     params(("id" = Uuid, Path, description = "The ID of the replay.")),
     responses((status = 200, description = "The replay with its steps.", body = Replay)))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<Uuid>,
 ) -> Result<axum::Json<Replay>, Problem> {
     Ok(axum::Json(app.service.replay_record(&ctx, id).await?))
@@ -52,8 +47,7 @@ pub(super) async fn get(
     request_body = ReplayRequest,
     responses((status = 202, description = "The replay, and the operation that does it.", body = ReplayAccepted), (status = 200, description = "A dry run: both as they would be.", body = ReplayAccepted), NotFound))]
 pub(super) async fn create(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,

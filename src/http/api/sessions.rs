@@ -13,10 +13,9 @@ use crate::http::AppState;
 use crate::http::audit::RequestedChange;
 use crate::http::auth::{self, CurrentSession, Peer};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{Json, NoBody, Query};
+use crate::http::extract::{Call, Json, NoBody, Query};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::{NewSession, SessionView, SessionsOf};
 
 /// What to log in with.
@@ -64,8 +63,7 @@ pub(super) async fn open(
     extensions(("x-right" = json!(RequiredRight::OwnAccount))),
     responses((status = 200, description = "The session.", body = SessionView), NotFound))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     CurrentSession(key): CurrentSession,
 ) -> Result<axum::Json<SessionView>, Problem> {
     Ok(axum::Json(app.service.session(&ctx, key)?))
@@ -76,8 +74,7 @@ pub(super) async fn get(
     extensions(("x-right" = json!(RequiredRight::OwnAccount))),
     responses((status = 204, description = "The session has ended."), NotFound))]
 pub(super) async fn end(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     CurrentSession(key): CurrentSession,
     _: NoBody,
 ) -> Result<Response, Problem> {
@@ -89,10 +86,7 @@ pub(super) async fn end(
 #[utoipa::path(get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "access",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     responses((status = 200, description = "Sessions of browsers, the last used first.", body = List<SessionView>)))]
-pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-) -> Result<axum::Json<List<SessionView>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call) -> Result<axum::Json<List<SessionView>>, Problem> {
     Ok(axum::Json(List { items: app.service.sessions(&ctx)?, next_cursor: None }))
 }
 
@@ -116,8 +110,7 @@ pub(super) struct SessionsQuery {
     extensions(("x-right" = json!(RequiredRight::OwnAccount))), params(SessionsQuery),
     responses((status = 204, description = "All sessions of the token or the user have ended."), NotFound))]
 pub(super) async fn end_all(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<SessionsQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
@@ -158,8 +151,7 @@ pub struct LoginUrl {
     extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::Refuse))),
     responses((status = 201, description = "The address, which is shown only here.", body = LoginUrl)))]
 pub(super) async fn create_login_url(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     _: NoBody,
 ) -> Result<(StatusCode, axum::Json<LoginUrl>), Problem> {
     let made = app.service.create_login_code(&ctx).await?;

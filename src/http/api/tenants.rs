@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, State};
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use crate::domain::{DaemonName, TenantName, environment};
 use crate::http::auth::Peer;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
 use crate::http::{AppState, accept};
 use crate::service::access::context::RequestContext;
@@ -54,8 +54,7 @@ pub(super) struct TenantQuery {
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(TenantQuery),
     responses((status = 200, description = "Tenants, ordered by name.", body = List<TenantView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<List<TenantView>>, Problem> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
@@ -71,8 +70,7 @@ pub(super) async fn list(
     params(("name" = TenantName, Path, description = "The name of the tenant."), ReadQuery),
     responses((status = 200, description = "The tenant.", body = TenantView, headers(("ETag" = String)))))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
@@ -94,8 +92,7 @@ pub(super) async fn get(
         (status = 201, description = "Created.", body = TenantView, headers(("ETag" = String)))
     ))]
 pub(super) async fn put(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
@@ -131,8 +128,7 @@ async fn answered(
     request_body(content = MergePatch, content_type = "application/merge-patch+json"),
     responses((status = 200, description = "Changed, or a dry run.", body = TenantView, headers(("ETag" = String)))))]
 pub(super) async fn patch(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
@@ -177,8 +173,7 @@ pub(super) struct DeleteTenantQuery {
     ),
     responses((status = 204, description = "Deleted, drained from now on, or a dry run.")))]
 pub(super) async fn delete(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<DeleteTenantQuery>,
     conditions: Conditions,
@@ -205,8 +200,7 @@ pub(super) async fn delete(
         ConflictOnRead, NotAcceptable,
     ))]
 pub(super) async fn environment(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -228,8 +222,7 @@ const SHELL: &str = "text/x-shellscript";
     params(("name" = TenantName, Path, description = "The name of the tenant."), PageQuery),
     responses((status = 200, description = "Clients, ordered by process ID.", body = List<ClientView>)))]
 pub(super) async fn clients(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<ClientView>>, Problem> {
@@ -254,8 +247,7 @@ pub(super) async fn clients(
         (status = 202, description = "The verification is running.", body = Verification)
     ))]
 pub(super) async fn verify(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
@@ -291,8 +283,7 @@ pub(super) async fn verify(
         (status = 201, description = "The lease, with the user and the environment of the process.", body = LeaseView)
     ))]
 pub(super) async fn lease(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<WriteQuery>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -311,8 +302,7 @@ pub(super) async fn lease(
     params(("name" = TenantName, Path, description = "The name of the tenant."), PageQuery),
     responses((status = 200, description = "Leases, ordered by process ID.", body = List<HeldLease>)))]
 pub(super) async fn leases(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<HeldLease>>, Problem> {
@@ -331,8 +321,7 @@ pub(super) async fn leases(
     ),
     responses((status = 204, description = "Revoked, or a dry run.")))]
 pub(super) async fn revoke_lease(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path((name, id)): Path<(TenantName, ClientId)>,
     Query(query): Query<WriteQuery>,
 ) -> Result<StatusCode, Problem> {

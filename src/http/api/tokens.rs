@@ -1,16 +1,13 @@
 //! Tokens, and who the caller is.
 
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::{List, PageQuery, WriteQuery};
 use crate::domain::token::TokenId;
-use crate::http::AppState;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Conditions, Idempotency, Json, NoBody, Path, Query};
+use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
 use crate::service::access::whoami::WhoamiView;
 
@@ -20,10 +17,7 @@ use crate::service::access::whoami::WhoamiView;
 #[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoami", tag = "access",
     extensions(("x-right" = json!(RequiredRight::OwnAccount))),
     responses((status = 200, description = "Who the caller is, and what it may do.", body = WhoamiView)))]
-pub(super) async fn whoami(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-) -> Result<axum::Json<WhoamiView>, Problem> {
+pub(super) async fn whoami(Call { app, ctx }: Call) -> Result<axum::Json<WhoamiView>, Problem> {
     Ok(axum::Json(app.service.whoami(&ctx)?))
 }
 
@@ -34,8 +28,7 @@ pub(super) async fn whoami(
     extensions(("x-right" = json!(RequiredRight::Administer))), params(PageQuery),
     responses((status = 200, description = "Tokens, ordered by ID.", body = List<TokenView>)))]
 pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<PageQuery>,
 ) -> Result<axum::Json<List<TokenView>>, Problem> {
     Ok(axum::Json(app.service.tokens(&ctx, &query.page()?).await?.into()))
@@ -47,8 +40,7 @@ pub(super) async fn list(
     params(("id" = TokenId, Path, description = "The ID of the token.")),
     responses((status = 200, description = "The token, without its secret.", body = TokenView)))]
 pub(super) async fn get(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<TokenId>,
 ) -> Result<axum::Json<TokenView>, Problem> {
     Ok(axum::Json(app.service.token(&ctx, &id).await?))
@@ -67,8 +59,7 @@ pub(super) async fn get(
         (status = 200, description = "A dry run or a repeated request: the token without its text.", body = NewToken)
     ))]
 pub(super) async fn create(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     idempotency: Idempotency,
@@ -91,8 +82,7 @@ pub(super) async fn create(
     params(("id" = TokenId, Path, description = "The ID of the token."), WriteQuery),
     responses((status = 204, description = "Revoked now or before, or a dry run.")))]
 pub(super) async fn revoke(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<TokenId>,
     Query(query): Query<WriteQuery>,
     conditions: Conditions,

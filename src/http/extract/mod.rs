@@ -14,8 +14,10 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use tower_http::timeout::TimeoutError;
 
+use super::conditional::is_tags;
 use super::problem::Problem;
 use super::server::TooSlow;
+use super::state::AppState;
 use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::shortened;
 use crate::service::access::context::RequestContext;
@@ -23,6 +25,21 @@ use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 
 /// Longest pause of a sender within a body.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What every use case is called with: the application, and who asks.
+pub(super) struct Call {
+    pub(super) app: AppState,
+    pub(super) ctx: RequestContext,
+}
+
+impl FromRequestParts<AppState> for Call {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        let ctx = RequestContext::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), ctx })
+    }
+}
 
 /// A JSON body; an invalid field is named by its pointer.
 pub(super) struct Json<T>(pub(super) T);
@@ -264,16 +281,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
         }
         Ok(Self { if_match, must_be_new: if_none_match.is_some() })
     }
-}
-
-/// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
-pub(super) fn is_tags(value: &str) -> bool {
-    let is_tag = |tag: &str| {
-        let opaque = tag.strip_prefix("W/").unwrap_or(tag);
-        let inner = opaque.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-        inner.is_some_and(|inner| inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'))
-    };
-    value == "*" || value.split(',').all(|tag| is_tag(tag.trim_matches([' ', '\t'])))
 }
 
 /// The `Idempotency-Key` of a POST, and the path it was sent to.

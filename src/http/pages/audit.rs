@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use serde_json::Value;
@@ -15,6 +14,7 @@ use super::listed;
 use super::lists::{ListQuery, Listing};
 use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
 use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::audit::AuditFilter;
@@ -60,11 +60,7 @@ struct FieldChange {
     after: Option<String>,
 }
 
-async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let list = query.listing(found(&app, &ctx, &query).await, &FILTER)?.map(AuditRow::of);
     let head = match list.problem() {
         None => Some(app.service.audit_head(&ctx).await?),

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 
@@ -18,7 +17,7 @@ use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
@@ -59,11 +58,7 @@ pub(super) fn memory(client: &ClientView) -> Option<Amount> {
     bytes.reduce(u64::saturating_add).map(Amount)
 }
 
-async fn all(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn all(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "tenant"])?;
     let frame = Frame::of(&app.service, &ctx, Section::Clients, "Clients").await;
     let of_host = frame.may(Role::Viewer);
@@ -98,11 +93,7 @@ struct ClientPage {
     events: Vec<Event>,
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<ClientId>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Response, Problem> {
     let service = &app.service;
     let newest = Page::first(EVENTS);
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
@@ -146,11 +137,7 @@ struct TerminateChoice {
     stopped: StoppedPolicy,
 }
 
-async fn confirm_terminate(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<ClientId>,
-) -> Result<Response, Problem> {
+async fn confirm_terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Response, Problem> {
     let client = match app.service.client(&ctx, id).await {
         Err(error @ ServiceError::NotFound { .. }) => {
             return redirect_to_history(&app, &ctx, id, error).await;
@@ -168,8 +155,7 @@ async fn confirm_terminate(
 }
 
 async fn terminate(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<ClientId>,
     form: Form,
 ) -> Result<Response, Problem> {

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use serde_json::{Map, Value};
@@ -18,7 +17,7 @@ use crate::domain::event::{Details, Event, EventCause, EventFilter, EventSubject
 use crate::domain::incident::IncidentFilter;
 use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
@@ -81,11 +80,7 @@ struct EventPage {
     related: Vec<Event>,
 }
 
-async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let list = query.listing(found(&app, &ctx, &query).await, &FILTER)?;
     let frame = list.framed(Frame::of(&app.service, &ctx, Section::Events, "Events").await);
     let problem = list.problem();
@@ -139,11 +134,7 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
     groups
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<i64>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<Response, Problem> {
     let event = app.service.event(&ctx, id).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Events, &format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
@@ -18,7 +17,7 @@ use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
@@ -121,11 +120,7 @@ fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
     })
 }
 
-async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let found = match (filter(&query), query.page()) {
         (Ok(filter), Ok(page)) => app.service.incidents(&ctx, filter, &page).await,
         (Err(error), _) | (_, Err(error)) => Err(error),
@@ -139,11 +134,7 @@ async fn list(
     Ok(listed(&IncidentsPage { frame, list, query: query.form(), daemons }, problem))
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<i64>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<Response, Problem> {
     let incident = app.service.incident(&ctx, id).await?;
     let holders = app.service.fault_holders(&ctx, &incident)?.into_iter().map(|holder| {
         let remedy = if holder.stopped {
@@ -184,12 +175,7 @@ async fn events_of(
     Ok(events)
 }
 
-async fn acknowledge(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<i64>,
-    form: Form,
-) -> Result<Response, Problem> {
+async fn acknowledge(Call { app, ctx }: Call, Path(id): Path<i64>, form: Form) -> Result<Response, Problem> {
     let note = Some(form.text("note").to_owned());
     app.service.acknowledge_incident(&ctx, id, AcknowledgeRequest { note }, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/incidents/{id}")).into_response())

@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::sse::{Event as Message, Sse};
 use futures_util::Stream;
 use futures_util::stream;
@@ -16,10 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::domain::event::EventFilter;
-use crate::http::AppState;
-use crate::http::extract::Query;
+use crate::http::extract::{Call, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::access::{InUse, Lifetime};
 use crate::service::events::Following;
 
@@ -38,8 +35,7 @@ pub(super) struct LiveQuery {
 }
 
 pub(super) async fn follow(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     lifetime: Lifetime,
     Query(LiveQuery { after }): Query<LiveQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 use uuid::Uuid;
@@ -19,7 +18,7 @@ use crate::domain::event::{EventCause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
@@ -282,11 +281,7 @@ fn cancel_effect(operation: &Operation) -> Option<&'static str> {
     }
 }
 
-async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let now = app.service.clock().unix_ms();
     let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "state"])?;
     let list = list.map(|operation| OperationSummary::of(operation, now));
@@ -322,11 +317,7 @@ pub(super) async fn under_way(
     Ok(found.into_iter().map(|operation| OperationSummary::of(operation, now)).collect())
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<Uuid>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response, Problem> {
     let operation = app.service.operation(&ctx, id).await?;
     let by = requested_by(&app, &ctx, id).await?;
     let (last, now) = (operation.steps.len().saturating_sub(1), app.service.clock().unix_ms());
@@ -354,11 +345,7 @@ async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<
     }))
 }
 
-async fn cancel(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<Uuid>,
-) -> Result<Response, Problem> {
+async fn cancel(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response, Problem> {
     app.service.cancel_operation(&ctx, id, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/operations/{id}")).into_response())
 }

@@ -1,7 +1,6 @@
 //! Settings: the user, the host and its addresses, and maintenance.
 
 use askama::Template;
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
@@ -20,6 +19,7 @@ use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, Maintenanc
 use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::auth::CurrentSession;
+use crate::http::extract::Call;
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
@@ -103,7 +103,7 @@ impl HostPart {
 }
 
 /// The host as a file.
-async fn export(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn export(Call { app, ctx }: Call) -> Result<Response, Problem> {
     let exported = app.service.host_spec(&ctx).await?.exported;
     let headers = [
         (header::CONTENT_TYPE, "application/yaml"),
@@ -116,11 +116,7 @@ async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
     Frame::of(&app.service, ctx, Section::Settings, title).await
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    CurrentSession(key): CurrentSession,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, CurrentSession(key): CurrentSession) -> Result<Response, Problem> {
     let who = app.service.whoami(&ctx)?;
     let session = app.service.session(&ctx, key).ok();
     let host = match ctx.actor.may(Right::View) {
@@ -137,30 +133,26 @@ async fn show(
 }
 
 /// Ends all sessions of the user, including this one.
-async fn log_out_everywhere(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn log_out_everywhere(Call { app, ctx }: Call) -> Result<Response, Problem> {
     Box::pin(app.service.end_sessions(&ctx, SessionsOf::Own)).await?;
     Ok(Redirect::to("/login").into_response())
 }
 
 /// A login address, shown in the response itself: a page with its own address would show it again.
-async fn login_url(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn login_url(Call { app, ctx }: Call) -> Result<Response, Problem> {
     let made = app.service.create_login_code(&ctx).await?;
     let frame = frame(&app, &ctx, "Login address").await;
     Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
 }
 
 /// Confirms that the database belongs to this machine.
-async fn confirm_host(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+async fn confirm_host(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     let request: ConfirmRequest = form.read(&[("machine_id", Shape::Text)])?;
     app.service.confirm_host(&ctx, request, false).await?;
     Ok(Redirect::to("/").into_response())
 }
 
-async fn fill_in_maintenance(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn fill_in_maintenance(Call { app, ctx }: Call) -> Result<Response, Problem> {
     // A user without the right is refused before typing.
     ctx.require(Right::Operate)?;
     let mut form = Form::default();
@@ -170,11 +162,7 @@ async fn fill_in_maintenance(State(app): State<AppState>, ctx: RequestContext) -
     Ok(rendered(&BeginPage { frame, form: &form, refused: FormErrors::default(), gpus }))
 }
 
-async fn begin_maintenance(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+async fn begin_maintenance(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
         Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default()).await,
@@ -193,7 +181,7 @@ async fn begin_maintenance(
     }
 }
 
-async fn end_maintenance(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn end_maintenance(Call { app, ctx }: Call) -> Result<Response, Problem> {
     let operation = app.service.end_maintenance(&ctx, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
 }

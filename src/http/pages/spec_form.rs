@@ -7,7 +7,6 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::de::DeserializeOwned;
 
@@ -15,7 +14,7 @@ use super::forms::{FieldDifference, Form, FormErrors, SpecField, add_new, field_
 use super::{refused_with, rendered};
 use crate::domain::access::Right;
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions, etag};
@@ -103,11 +102,7 @@ pub(super) fn name<S: FormSpec>(form: &Form) -> Result<S::Name, ServiceError> {
     }
 }
 
-pub(super) async fn create<S: FormSpec>(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn create<S: FormSpec>(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     if form.ticked("check") {
         return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(None, form)).await?));
@@ -145,8 +140,7 @@ async fn write_new<S: FormSpec>(
 }
 
 pub(super) async fn edit<S: FormSpec>(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<S::Name>,
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
@@ -155,8 +149,7 @@ pub(super) async fn edit<S: FormSpec>(
 }
 
 pub(super) async fn change<S: FormSpec>(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<S::Name>,
     form: Form,
 ) -> Result<Response, Problem> {

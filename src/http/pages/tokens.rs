@@ -1,7 +1,6 @@
 //! Tokens: the list, creation with the secret shown once, and revocation.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
@@ -13,7 +12,7 @@ use super::routes::PageRoutes;
 use super::{listed, page, rendered};
 use crate::domain::token::{Secret, TokenId, TokenState};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
@@ -83,32 +82,20 @@ async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
     Frame::of(&app.service, ctx, Section::Tokens, title).await
 }
 
-async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let found = async { app.service.tokens(&ctx, &query.page()?).await };
     let list = query.listing(found.await, &[])?.map(Row::of);
     let (frame, problem) = (frame(&app, &ctx, "Tokens").await, list.problem());
     Ok(listed(&TokensPage { frame, list }, problem))
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<TokenId>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Result<Response, Problem> {
     let row = Row::of(app.service.token(&ctx, &id).await?);
     let frame = frame(&app, &ctx, &format!("Token {}", row.token.name)).await;
     Ok(rendered(&TokenPage { frame, row }))
 }
 
-async fn fill_in(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn fill_in(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     // A user without the right is refused before typing.
     let first = crate::service::page::Page::first(1);
     app.service.tokens(&ctx, &first).await?;
@@ -119,7 +106,7 @@ async fn fill_in(
     Ok(rendered(&NewPage { frame, form: &form, refused }))
 }
 
-async fn create(State(app): State<AppState>, ctx: RequestContext, form: Form) -> Result<Response, Problem> {
+async fn create(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     let made = match form.read::<TokenRequest>(&FIELDS) {
         Ok(request) => {
             let key = form.key(&ctx, "/tokens/new", &FIELDS.map(|(name, _)| name));
@@ -143,31 +130,19 @@ async fn create(State(app): State<AppState>, ctx: RequestContext, form: Form) ->
     }
 }
 
-async fn confirm_revoke(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<TokenId>,
-) -> Result<Response, Problem> {
+async fn confirm_revoke(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Result<Response, Problem> {
     let row = Row::of(app.service.token(&ctx, &id).await?);
     let frame = frame(&app, &ctx, &format!("Revoke token {}", row.token.name)).await;
     Ok(rendered(&TokenRevokePage { frame, row }))
 }
 
-async fn revoke(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<TokenId>,
-) -> Result<Response, Problem> {
+async fn revoke(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Result<Response, Problem> {
     app.service.revoke_token(&ctx, id.clone(), WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
 }
 
 /// Ends the sessions opened with a token, which stays valid.
-async fn end_sessions(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<TokenId>,
-) -> Result<Response, Problem> {
+async fn end_sessions(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Result<Response, Problem> {
     Box::pin(app.service.end_sessions(&ctx, SessionsOf::Token(id.clone()))).await?;
     Ok(Redirect::to(&format!("/tokens/{id}")).into_response())
 }

@@ -12,6 +12,7 @@ use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, GrantedLease,
 use crate::domain::layout::Version;
 use crate::domain::rfc3339;
 use crate::domain::tenant::LabelSelector;
+use crate::host::process::program_of;
 use crate::service::access::context::Permit;
 use crate::service::{Backend, ServiceError};
 use crate::store::audit::AuditResult;
@@ -172,10 +173,7 @@ fn lease_event(
     let before = before.and_then(|lease| Some((lease, kind_of(lease)?)));
     let after = after.and_then(|lease| Some((lease, kind_of(lease)?)));
     let granted = |(lease, kind): (&serde_json::Value, LeaseKind)| {
-        // Only the program's name, as for clients.
-        let first = lease["command"].as_str().and_then(|command| command.split_whitespace().next());
-        let program = first.and_then(|first| first.rsplit('/').next()).filter(|name| !name.is_empty());
-        let program = program.map(|name| name.chars().take(64).collect());
+        let program = lease["command"].as_str().and_then(program_of);
         GrantedLease { tenant: tenant.clone(), holder, kind, program }
     };
     match (before, after) {

@@ -184,7 +184,7 @@ impl Backend {
                             "process {identity} ended while it was being adopted: nothing was written"
                         )));
                     }
-                    refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
+                    refuse_namesake(&mut *db, "daemon", name.as_str()).await?;
                     let now = clock.unix_ms();
                     store::daemons::put(&mut *db, &name, &spec, now).await?;
                     store::gpus::remember(&mut *db, &gpus, now).await?;

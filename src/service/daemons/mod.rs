@@ -262,7 +262,7 @@ impl Backend {
         let WrittenDaemon { name, mut spec, objection, in_host_file } = written;
         let current = store::daemons::get(&mut *db, &name).await?;
         check_precondition(options, current.as_ref().map(|daemon| daemon.revision))?;
-        refuse_namesake("daemon", &name, store::daemons::namesake(&mut *db, &name).await?)?;
+        refuse_namesake(&mut *db, "daemon", name.as_str()).await?;
         self.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
         refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
         let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;

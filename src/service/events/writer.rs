@@ -272,14 +272,11 @@ fn connected(
     tenant: Option<TenantName>,
     attributed_by: AttributedBy,
 ) -> ConnectedClient {
-    // Only the program's name: arguments may be confidential, and are not stored.
-    let first = client.command.split_whitespace().next().unwrap_or_default();
-    let program = first.rsplit('/').next().filter(|name| !name.is_empty());
     ConnectedClient {
         id: client.id,
         server: client.server,
         uid: client.uid,
-        program: program.map(|name| name.chars().take(64).collect()),
+        program: host::process::program_of(&client.command),
         tenant,
         attributed_by,
     }

@@ -10,6 +10,7 @@ use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
 use crate::gpu::Inventory;
+use crate::host::process::program_of;
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError};
 
@@ -111,6 +112,7 @@ impl Backend {
                     daemon: incident.daemon,
                     client,
                     tenant: incident.suspects.first().and_then(|suspect| suspect.tenant.clone()),
+                    program: incident.suspects.first().and_then(|suspect| suspect.program.clone()),
                     gpu: incident.gpus.first()?.clone(),
                     used: 0,
                     limit: 0,
@@ -161,6 +163,7 @@ impl Backend {
                     daemon: client.daemon.clone(),
                     client: client.id,
                     tenant: client.tenant.clone(),
+                    program: program_of(&client.command),
                     gpu: held.gpu.clone(),
                     sms,
                     used,

@@ -194,7 +194,7 @@ pub(super) async fn put_if_new(
         return Ok(same.clone());
     }
     check_free(name)?;
-    refuse_namesake("layout", name, store::layouts::namesake(&mut *db, name).await?)?;
+    refuse_namesake(&mut *db, "layout", name.as_str()).await?;
     store::layouts::put(&mut *db, name, new, clock.unix_ms()).await?;
     let newest = store::layouts::newest(db, name).await?;
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))

@@ -41,7 +41,7 @@ impl Service {
                 let detail = format!("there is a tenant {name} already, on daemon {on}: choose another name");
                 refusals.push(AdmissionError { field: "name", detail });
             }
-            let alike = refuse_namesake("tenant", name, store::tenants::namesake(&mut reader, name).await?);
+            let alike = refuse_namesake(&mut reader, "tenant", name.as_str()).await;
             refusals
                 .extend(alike.err().map(|error| AdmissionError { field: "name", detail: error.to_string() }));
             let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;

@@ -26,7 +26,7 @@ impl Backend {
     ) -> Result<Option<Tenant>, ServiceError> {
         let current = store::tenants::get(&mut *db, name).await?;
         check_precondition(options, current.as_ref().map(|tenant| tenant.generation))?;
-        refuse_namesake("tenant", name, store::tenants::namesake(&mut *db, name).await?)?;
+        refuse_namesake(&mut *db, "tenant", name.as_str()).await?;
         let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
             ServiceError::field(
                 "/daemon",

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 pub use events::{daemon_changed, daemon_deleted, put_spec, record_cancelled, requested, stop_requested};
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::{StoreError, from_json, parsed, rows, to_json};
 use crate::domain::operation::{
     Operation, OperationEnd, OperationFilter, OperationRequest, OperationState, Step,
 };
@@ -69,7 +69,7 @@ impl From<JournalRow> for Step {
 /// The operations with these IDs, in their order; one that is gone is left out.
 async fn load(db: &mut SqliteConnection, ids: &[String]) -> Result<Vec<Operation>, StoreError> {
     let ids = to_json(&ids);
-    sqlx::query_as!(
+    let query = sqlx::query_as!(
         OperationRow,
         r#"SELECT operations.id AS "id!", request, state, error, created_at, started_at, finished_at,
                   cancellable AS "cancellable: bool", cancel_requested_at,
@@ -82,12 +82,8 @@ async fn load(db: &mut SqliteConnection, ids: &[String]) -> Result<Vec<Operation
            FROM json_each(?) AS requested CROSS JOIN operations ON operations.id = requested.value
            ORDER BY requested.key"#,
         ids
-    )
-    .fetch_all(db)
-    .await?
-    .into_iter()
-    .map(Operation::try_from)
-    .collect()
+    );
+    rows::all(db, query).await
 }
 
 /// Writes a new operation, which waits for its turn on each of its daemons; `tenant` is the tenant whose token requested it.

@@ -85,7 +85,7 @@ async fn reported_drift_is_left_and_ends_readiness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn change_between_reading_and_its_log_is_not_written_over() {
+async fn change_behind_a_reading_is_not_written_over() {
     let host = ScriptedHost::new();
     host.script.log_sessions(&host.log("control.log"));
     let limits = vec![Some(MemoryLimit::from_mib(4096).expect("a limit"))];

@@ -4,6 +4,27 @@ use serde_json::{Map, Value, json};
 
 const LOCATION: &str = "The path of the resource that shows the progress.";
 
+/// The entity tag of an answer that shows nothing with a revision, for these conditions.
+pub(super) fn of_content(conditions: &str, is_required: bool) -> Value {
+    json!({
+        "description": format!("The entity tag of all of it, for {conditions}."),
+        "required": is_required,
+        "schema": {"type": "string", "pattern": "^\"[0-9a-f]{16}\"$", "examples": ["\"0123456789abcdef\""]},
+    })
+}
+
+/// The answer to a read of what has not changed.
+pub(super) fn not_modified() -> Value {
+    json!({
+        "description": "Nothing changed since the read that gave the entity tag.",
+        "headers": {"ETag": {
+            "description": "The entity tag.",
+            "required": true,
+            "schema": {"type": "string", "pattern": "^\"([0-9]+-)?[0-9a-f]{16}\"$", "examples": ["\"0123456789abcdef\""]},
+        }},
+    })
+}
+
 /// Describes the entity tags of answers, and says where an accepted action can be followed.
 pub(super) fn add(method: &str, operation: &mut Value) {
     let can_be_dry_run =
@@ -12,13 +33,12 @@ pub(super) fn add(method: &str, operation: &mut Value) {
     let is_host_file = operation["operationId"].as_str().is_some_and(|id| id.ends_with("_host_spec"));
     let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
     for (status, response) in responses.into_iter().flat_map(Map::iter_mut) {
-        if let Some(tag) = response.pointer_mut("/headers/ETag") {
-            *tag = etag(method == "get", can_be_dry_run && status == "200" && !is_host_file);
-            if is_host_file {
-                tag["description"] =
-                    "The entity tag of all of it, for `If-Match` and `If-None-Match`.".into();
-                tag["schema"] = json!({"type": "string", "pattern": "^\"[0-9a-f]{16}\"$", "examples": ["\"0123456789abcdef\""]});
+        match response.pointer_mut("/headers/ETag") {
+            Some(tag) if is_host_file => *tag = of_content("`If-Match` and `If-None-Match`", true),
+            Some(tag) if tag["schema"]["pattern"].is_null() && tag["$ref"].is_null() => {
+                *tag = etag(method == "get", can_be_dry_run && status == "200");
             }
+            _ => {}
         }
         if status == "202" {
             response["headers"]["Location"] =

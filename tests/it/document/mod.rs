@@ -42,7 +42,7 @@ pub fn document() -> Value {
     integers(&mut document);
     document["servers"] = json!([{"url": "/", "description": "The manager that this document comes from"}]);
     for_each_operation(&mut document, |method, path, operation| {
-        conditional(method, operation);
+        conditional(method, path, operation);
         add_key(operation, &key);
         parameters(method, operation);
         problems::add(method, path, operation);
@@ -53,6 +53,8 @@ pub fn document() -> Value {
         }
     });
     document["components"]["responses"] = problems::components();
+    document["components"]["responses"]["NotModified"] = headers::not_modified();
+    document["components"]["headers"] = json!({"ContentTag": headers::of_content("`If-None-Match`", true)});
     directions::split(&mut document);
     shared::parameters(&mut document);
     document
@@ -65,10 +67,22 @@ fn add_parameter(operation: &mut Value, parameter: Value) {
     }
 }
 
-/// A read whose answer has an entity tag takes `If-None-Match`.
-fn conditional(method: &str, operation: &mut Value) {
-    if method != "get" || operation.pointer("/responses/200/headers/ETag").is_none() {
+/// A read that is answered with JSON has an entity tag, and takes `If-None-Match`.
+fn conditional(method: &str, path: &str, operation: &mut Value) {
+    if method != "get" || !path.starts_with("/api/v1/") {
         return;
+    }
+    let Some(answer) = operation.pointer_mut("/responses/200") else { return };
+    if answer.pointer("/headers/ETag").is_none() {
+        if answer.pointer("/content/application~1json").is_none() {
+            return;
+        }
+        let is_only_json = answer["content"].as_object().is_some_and(|forms| forms.len() == 1);
+        answer["headers"]["ETag"] = if is_only_json {
+            json!({"$ref": "#/components/headers/ContentTag"})
+        } else {
+            headers::of_content("`If-None-Match`", false)
+        };
     }
     let condition = json!({
         "name": "If-None-Match",
@@ -77,10 +91,7 @@ fn conditional(method: &str, operation: &mut Value) {
         "description": "Answer only if the entity tag is none of these, and 304 otherwise.",
     });
     add_parameter(operation, condition);
-    operation["responses"]["304"] = json!({
-        "description": "Nothing changed since the read that gave the entity tag.",
-        "headers": {"ETag": {"schema": {"type": "string"}}},
-    });
+    operation["responses"]["304"] = json!({"$ref": "#/components/responses/NotModified"});
 }
 
 /// A parameter as the handlers that read it declare it.

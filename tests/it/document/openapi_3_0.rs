@@ -27,6 +27,7 @@ pub fn openapi_3_0(document: &Value) -> Value {
         schemas.values_mut().for_each(|one| *one = schema(one));
     }
     fields_mut(document.pointer_mut("/components/parameters")).for_each(described);
+    fields_mut(document.pointer_mut("/components/headers")).for_each(described);
     fields_mut(document.pointer_mut("/components/responses")).for_each(change_response);
     for item in fields_mut(document.get_mut("paths")) {
         for method in METHODS {

@@ -91,6 +91,11 @@ fn ensured_twice_only_the_expiry_changes() {
     assert_eq!(without_expiry(&second), without_expiry(&first));
     assert_eq!(host.changes("gpu1"), changes, "nothing is written to the daemon");
 
+    let rehearsed = said(&ensure(&host, &["--daemon", "gpu1", "--sms", "32", "--dry-run"]), 0);
+    assert!(rehearsed.starts_with("tenant job-1 would be changed: "), "{rehearsed}");
+    assert!(rehearsed.contains("memory limit 4 GiB -> (default)"), "{rehearsed}");
+    assert_eq!(host.api().get("/api/v1/tenants/job-1").ok()["spec"], second["spec"], "nothing was changed");
+
     // What is not given is not kept.
     let less = said(&ensure(&host, &["--daemon", "gpu1", "--sms", "32"]), 0);
     assert!(less.contains("memory limit 4 GiB -> (default)") && less.contains(" -> (none)"), "{less}");

@@ -460,6 +460,7 @@ fn client_that_escapes_its_limit_is_a_breach() {
     assert_eq!(client.seen["error"], json!(null), "{}", client.seen);
     let open = incident(&host, "breach", |one| one["state"] == "open");
     assert_eq!((&open["suspected"][0]["pid"], &open["tenants"]), (&json!(client.pid()), &json!(["demo"])));
+    assert_eq!(open["suspected"][0]["program"], "simulated-mps");
     let summary = open["summary"].as_str().expect("text");
     assert!(summary.contains("of demo holds more memory on gpu0 than its limit allows"), "{summary}");
     drop(client);

@@ -76,6 +76,7 @@ mod reads;
 mod reboot;
 mod refusals;
 mod remedies;
+mod remedy_table;
 mod repeats;
 mod restart_replays;
 mod restores;

@@ -1,12 +1,11 @@
 //! Remedies: what a condition, an incident, a check or a refusal says to do is done as it stands there, and is gone then.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mps_manager::domain::condition::ConditionReason;
-use mps_manager::domain::incident::IncidentKind;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -16,7 +15,7 @@ use super::layouts::{add, apply, in_static_mode, matches, write};
 use crate::harness::{Client, Host, Trap, eventually, is_root, stderr_of};
 
 /// How a command begins that a person can copy out of a sentence.
-const COMMANDS: [&str; 3] = ["mps-manager ", "kill ", "chown "];
+const COMMANDS: [&str; 6] = ["mps-manager ", "kill ", "chown ", "chmod ", "mkdir ", "unset "];
 
 /// The commands that a text names, with what is filled in for words in capitals.
 fn commands(text: &str, fill: &[(&str, &str)]) -> Vec<Vec<String>> {
@@ -81,13 +80,28 @@ fn gone(host: &Host, daemon: &str, kind: &str) {
     });
 }
 
-/// The remedy of a check of doctor about a daemon's condition.
-fn check(host: &Host) -> String {
-    let output = host.cli(&["doctor", "-o", "json"]);
+/// What doctor says of one check, and its remedy.
+fn check_of(host: &Host, id: &str) -> (String, String) {
+    let config = host.dir().join("config.toml");
+    let output = host.cli(&["doctor", "-o", "json", "--config", config.to_str().unwrap()]);
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let checks = all["checks"].as_array().unwrap();
-    let conditions = checks.iter().find(|check| check["id"] == "daemons").expect("the check");
-    conditions["remedy"].as_str().unwrap_or_default().to_owned()
+    let check = checks.iter().find(|check| check["id"] == id).expect("the check");
+    let text = |field: &str| check[field].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("remedy"))
+}
+
+/// The remedy of a check of doctor about a daemon's condition.
+fn check(host: &Host) -> String {
+    check_of(host, "daemons").1
+}
+
+/// Carries out the remedy of a check that is not well; it is well then.
+fn mend(host: &Host, id: &str, begin: &str, fill: &[(&str, &str)]) {
+    let (status, remedy) = check_of(host, id);
+    assert!(status == "warn" || status == "fail", "{id} is {status}");
+    carry_out(host, &remedy, begin, fill);
+    eventually(&format!("{id} is well"), || (check_of(host, id).0 == "ok").then_some(()));
 }
 
 #[test]
@@ -315,166 +329,60 @@ fn full_tenant_is_waited_for() {
     assert!(waiting.wait().expect("it ends").success());
 }
 
-/// Where the remedy of a reason is tried, or why none can be.
-enum Remedy {
-    /// Nothing is to be done: all is well, or the manager does it, or it passes.
-    None,
-    /// A test of this file or another carries it out.
-    Tried(&'static str),
-    /// It needs somebody who looks, decides or repairs.
-    Person(&'static str),
-}
-
-const HARDWARE: Remedy = Remedy::Person("a driver, a disk or a program of the host has to be repaired");
-const DECISION: Remedy = Remedy::Person("its owner has to decide what the tenants are to have");
-const OTHERS: Remedy = Remedy::Person("another program or its owner has to be asked");
-
-#[allow(clippy::enum_glob_use, clippy::too_many_lines, reason = "every reason is named once")]
-fn remedy_of(reason: ConditionReason) -> Remedy {
-    use ConditionReason::*;
-    match reason {
-        Cordoned => Remedy::Tried("cordoned_daemon_takes_clients_again"),
-        Maintenance | StoppedForMaintenance => Remedy::Tried("maintenance_is_ended"),
-        StoppedBySpec => Remedy::Tried("stopped_daemon_is_started"),
-        Expired => Remedy::Tried("expired_tenant_gets_a_later_expiry"),
-        GpuMissing => Remedy::Tried("gpu_that_is_missing_is_replaced"),
-        ChangedByOthers | SettingsDrifted | SettingsDiffer => {
-            Remedy::Tried("settings_that_others_changed_are_restored")
-        }
-        ProcessOutsideMps => Remedy::Tried("process_outside_mps_is_started_by_run"),
-        RestartRequired | ShapeDiffers | StartedOtherwise => {
-            Remedy::Tried("daemon_that_needs_a_restart_is_restarted")
-        }
-        CrashLoop => Remedy::Tried("crash_loop_ends_once_its_cause_is_mended"),
-        ServerFault | AwaitingClientExit | Wedged => Remedy::Tried("holders_of_a_server_continue_or_end"),
-        DirectoryUnusable | TenantDirectoryUnsafe => Remedy::Tried("directory_of_another_is_given_back"),
-        OtherUser | ServesAnotherUser => Remedy::Tried("stranger_is_only_reported_where_that_is_wanted"),
-        LayoutBlocked | PartitionIdDiffers | OtherIds | PartitionNotMade => {
-            Remedy::Tried("partitions_that_others_changed_are_restored")
-        }
-        ForeignDaemon
-        | GpuSharedWithForeignDaemon
-        | DoubtfulProcess
-        | Blocked
-        | OthersInterfere
-        | PartitionsInterfered
-        | SessionHeldOpen
-        | ComputeModeDiffers
-        | SocketRemoved
-        | SocketReplaced
-        | OtherDirectories => OTHERS,
-        CannotBeHeld
-        | ContextPaidFromLimit
-        | NeighbourWithoutLimit
-        | SeveralGpus
-        | FewestSmsOfMps
-        | MigEnabled
-        | StaticModeUnsupported
-        | MaximumLowered
-        | MultiUserUnsupported
-        | NearLimit => DECISION,
-        DriverMissing
-        | ControlProgramFailed
-        | ComputeModeNotSet
-        | DiskFull
-        | FileRemoved
-        | FileReplaced
-        | FilesExhausted
-        | HeadUnreadable
-        | LinkNotPermitted
-        | LogDiskFull
-        | NoInventory
-        | NoRoom
-        | NoScope
-        | NotClosed
-        | OldDriver
-        | OtherFileSystem
-        | PageCorrupt
-        | ProgramsOfAnotherDriver
-        | RowsMissing
-        | ServerExits
-        | StoreUnavailable
-        | WriteFailed
-        | Unreadable
-        | DirectoryUnreachable
-        | DirectoryNotMade
-        | NoPlaceholder
-        | StopFailed
-        | PipeDirectoryLost
-        | ServerHangs => HARDWARE,
-        AppliedAndReadBack
-        | AwaitingReadBack
-        | BackOff
-        | DaemonNotReady
-        | DaemonUnreachable
-        | DiedInSession
-        | DiedOrDidNotStart
-        | GpuNotReleased
-        | Hung
-        | NoControlSocket
-        | NotPolled
-        | NotReadBack
-        | NotRunning
-        | OnlyObserved
-        | Over
-        | PartitionInUse
-        | PartitionNotProven
-        | PartitionNotSeen
-        | PartitionsBeingMade
-        | PartitionsBeingProven
-        | QuitByOthers
-        | Restored
-        | ServerStarting
-        | SetAndReadBack
-        | SocketNotHandedOut
-        | SocketNotLinked
-        | Starting
-        | Stopping
-        | Undetermined => Remedy::None,
-    }
-}
-
-fn remedy_of_incident(kind: IncidentKind) -> Remedy {
-    match kind {
-        IncidentKind::GpuFault | IncidentKind::DaemonWedged => {
-            Remedy::Tried("holders_of_a_server_continue_or_end")
-        }
-        IncidentKind::CrashLoop => Remedy::Tried("crash_loop_ends_once_its_cause_is_mended"),
-        IncidentKind::Drift => Remedy::Tried("settings_that_others_changed_are_restored"),
-        IncidentKind::LayoutDegraded => Remedy::Tried("partitions_that_others_changed_are_restored"),
-        IncidentKind::Bypass => Remedy::Tried("process_outside_mps_is_started_by_run"),
-        IncidentKind::ForeignUser => Remedy::Tried("stranger_is_only_reported_where_that_is_wanted"),
-        IncidentKind::ClientRefused => Remedy::Tried("full_tenant_is_waited_for"),
-        IncidentKind::GpuMissing => Remedy::Tried("gpu_that_is_missing_is_replaced"),
-        IncidentKind::ServerDied | IncidentKind::DaemonDied => {
-            Remedy::Person("whose work was lost has to start it again")
-        }
-        IncidentKind::NoServer => HARDWARE,
-        IncidentKind::LayoutIdsDiffer | IncidentKind::GpuShared | IncidentKind::SocketExposed => OTHERS,
-        IncidentKind::Breach | IncidentKind::UnknownOutcome => DECISION,
-    }
-}
-
-/// Every reason and every kind has its row, and each test that a row names is one.
 #[test]
-fn every_remedy_is_tried_or_needs_somebody() {
-    let source = [include_str!("remedies.rs"), include_str!("strangers.rs")].concat();
-    let reasons = ConditionReason::ALL.iter().map(|reason| (reason.to_string(), remedy_of(*reason)));
-    let kinds = IncidentKind::ALL.iter().map(|kind| (kind.as_str().to_owned(), remedy_of_incident(*kind)));
-    let (mut tried, mut by_people, mut none) = (BTreeSet::new(), 0, 0);
-    for (name, remedy) in reasons.chain(kinds) {
-        match remedy {
-            Remedy::None => none += 1,
-            Remedy::Person(why) => {
-                assert!(!why.is_empty(), "{name}");
-                by_people += 1;
-            }
-            Remedy::Tried(test) => {
-                assert!(source.contains(&format!("#[test]\nfn {test}()")), "{name}: there is no test {test}");
-                tried.insert(test);
-            }
-        }
+fn client_beyond_its_limit_is_terminated() {
+    let host = Host::ready();
+    let mut command = host.client_command("demo", &["--spin", "600", "--alloc", "16384"]);
+    command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "7=100G");
+    let client = Client::start(command);
+    let open = incident(&host, "breach", |one| one["state"] == "open");
+    let remedy = open["remedy"].as_str().unwrap();
+    for begin in ["mps-manager client get", "mps-manager client terminate"] {
+        carry_out(&host, remedy, begin, &[]);
     }
-    println!("remedies: {} tests, {by_people} rows for people, {none} without any", tried.len());
-    assert!(tried.len() >= 11);
+    let over = incident(&host, "breach", recovered);
+    assert!(!over["remedy"].as_str().unwrap().contains("terminate"), "{over}");
+    drop(client);
+}
+
+#[test]
+fn open_files_and_directories_are_closed() {
+    let mut host = Host::ready();
+    host.end_manager(Signal::TERM);
+    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&host.state("admin.token"), 0o644);
+    mend(&host, "state_directory", "chmod 600", &[]);
+    mode(&host.runtime(""), 0o777);
+    mend(&host, "runtime_directory", "chmod go-w", &[]);
+}
+
+#[test]
+fn process_outside_mps_is_ended() {
+    let host = Host::ready();
+    let mut command = host.client_command("demo", &["--spin", "600"]);
+    command.env("CUDA_MPS_PIPE_DIRECTORY", host.dir());
+    let outside = Client::start(command);
+    eventually("it is seen", || (check_of(&host, "outside_mps").0 == "warn").then_some(()));
+    mend(&host, "outside_mps", &format!("kill {}", outside.pid()), &[]);
+}
+
+#[test]
+fn missing_directory_of_specifications_is_made() {
+    let home = tempfile::tempdir().expect("a directory");
+    let directory = home.path().join("cdi");
+    let host = Host::configured(&format!("cdi_dir = \"{}\"", directory.display()));
+    mend(&host, "cdi", "mkdir -m 755", &[]);
+}
+
+#[test]
+fn damaged_database_is_restored() {
+    let mut host = Host::ready();
+    let backup = host.dir().join("backup.db").display().to_string();
+    let state = host.state("").display().to_string();
+    assert!(host.cli(&["backup", &backup, "--state-dir", &state]).status.success());
+    host.end_manager(Signal::TERM);
+    fs::write(host.state("mps-manager.db"), "words").unwrap();
+    mend(&host, "database", "mps-manager restore", &[("FILE", &backup)]);
+    host.serve();
+    host.await_ready();
 }

@@ -1,6 +1,6 @@
 //! Writes and reads that wait for the effect, and changes of single fields.
 
-use std::thread;
+use std::{fs, thread};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -134,15 +134,21 @@ fn tenants_are_selected_by_label() {
 fn writes_and_reads_wait_for_the_effect() {
     let host = InProcess::ready();
     let spec = |limit: &str| json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": limit});
-    for limit in ["4G", "5G", "5G"] {
+    let file = host.runtime("env/web.env");
+    for (limit, mib) in [("4G", "=4096M"), ("5G", "=5120M"), ("5G", "=5120M")] {
         let written = host.api().put(&format!("{WEB}?wait_s=30"), &spec(limit));
         let view = written.json();
         assert_eq!(view["status"]["conditions"][0]["status"], json!(true), "{view}");
         assert_eq!(view["status"]["observed_generation"], view["generation"], "{view}");
+        let text = fs::read_to_string(&file).expect("written by then");
+        assert!(text.contains(mib), "{limit}: {text}");
         let tag = written.header("etag").unwrap().to_owned();
         let unchanged = host.api().send(Method::GET, WEB, &[("if-none-match", &tag)], None);
         assert_eq!(unchanged.status, 304, "its tag is that of a read: {tag}");
     }
+    assert_eq!(host.api().delete(WEB).status, 204);
+    assert!(!file.exists(), "nothing is started with it");
+    host.api().put(&format!("{WEB}?wait_s=30"), &spec("5G"));
     let verified = host.api().post(&format!("{WEB}/verify?wait_s=60"), &json!({}));
     let status = verified.status;
     let verified = verified.json();

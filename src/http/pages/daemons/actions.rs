@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -14,7 +13,7 @@ use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
 use crate::http::AppState;
 use crate::http::api::{checked_grace, default_grace};
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
@@ -168,44 +167,27 @@ pub(super) fn router() -> Router<AppState> {
 
 /// The confirmation page and its form.
 fn with_confirmation(action: ConfirmedAction) -> MethodRouter<AppState> {
-    let show = move |app: State<AppState>, ctx: RequestContext, name: Path<DaemonName>| {
-        confirm(app, ctx, name, action)
-    };
-    let run = move |app: State<AppState>, ctx: RequestContext, name: Path<DaemonName>, form: Form| {
-        run_confirmed(app, ctx, name, form, action)
-    };
+    let show = move |call: Call, name: Path<DaemonName>| confirm(call, name, action);
+    let run = move |call: Call, name: Path<DaemonName>, form: Form| run_confirmed(call, name, form, action);
     get(show).post(run)
 }
 
-async fn start(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<DaemonName>,
-) -> Result<Response, Problem> {
+async fn start(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Result<Response, Problem> {
     let options = WriteOptions::default();
     let operation = app.service.operate(&ctx, name, OperationRequest::StartDaemon, options).await?;
     Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
 }
 
-async fn cordon(
-    app: State<AppState>,
-    ctx: RequestContext,
-    name: Path<DaemonName>,
-) -> Result<Response, Problem> {
-    set_schedulable(app, ctx, name, false).await
+async fn cordon(call: Call, name: Path<DaemonName>) -> Result<Response, Problem> {
+    set_schedulable(call, name, false).await
 }
 
-async fn uncordon(
-    app: State<AppState>,
-    ctx: RequestContext,
-    name: Path<DaemonName>,
-) -> Result<Response, Problem> {
-    set_schedulable(app, ctx, name, true).await
+async fn uncordon(call: Call, name: Path<DaemonName>) -> Result<Response, Problem> {
+    set_schedulable(call, name, true).await
 }
 
 async fn set_schedulable(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     schedulable: bool,
 ) -> Result<Response, Problem> {
@@ -216,8 +198,7 @@ async fn set_schedulable(
 
 /// Shows the confirmation page.
 async fn confirm(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     action: ConfirmedAction,
 ) -> Result<Response, Problem> {
@@ -253,8 +234,7 @@ async fn confirm_page(
 
 /// Runs the action, and redirects to where its effect is shown.
 async fn run_confirmed(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     form: Form,
     action: ConfirmedAction,

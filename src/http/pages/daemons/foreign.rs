@@ -1,7 +1,6 @@
 //! A foreign control daemon, and its adoption.
 
 use askama::Template;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
@@ -10,7 +9,7 @@ use crate::domain::client::ClientId;
 use crate::domain::daemon::Management;
 use crate::domain::{DaemonName, GpuUuid, Priority};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Amount, Moment};
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
@@ -68,11 +67,7 @@ fn limit(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
 }
 
-pub(super) async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<String>) -> Result<Response, Problem> {
     shown(&app, &ctx, &id, Form::default(), FormErrors::default()).await
 }
 
@@ -99,8 +94,7 @@ async fn shown(
 }
 
 pub(super) async fn adopt(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(id): Path<ClientId>,
     form: Form,
 ) -> Result<Response, Problem> {

@@ -1,7 +1,6 @@
 //! The form of a daemon's spec.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 
@@ -10,7 +9,7 @@ use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
-use crate::http::extract::Query;
+use crate::http::extract::{Call, Query};
 use crate::http::pages::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::{GpuRow, name_gpus_by_index};
@@ -47,11 +46,7 @@ pub(super) struct NewQuery {
     gpu: Option<String>,
 }
 
-pub(super) async fn new(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Query(query): Query<NewQuery>,
-) -> Result<Response, Problem> {
+pub(super) async fn new(Call { app, ctx }: Call, Query(query): Query<NewQuery>) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     let gpus = GpuRow::all(&app, &ctx).await?;
     let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();

@@ -1,19 +1,16 @@
 //! The logs of a daemon: the end is followed as it is written, earlier parts are paged.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::domain::DaemonName;
-use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::pages::format::{Amount, Stamped};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::rendered;
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::logs::{LogFile, LogView, OwnSessions, Part};
 
 #[derive(Template)]
@@ -121,8 +118,7 @@ pub(super) struct LogQuery {
 }
 
 pub(super) async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {

@@ -9,7 +9,6 @@ mod settings;
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 
@@ -39,9 +38,8 @@ use crate::domain::provisioning::ProvisioningStatus;
 use crate::domain::wedge::WedgePolicy;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -188,7 +186,7 @@ pub(super) fn mode(mode: Mode) -> &'static str {
     }
 }
 
-async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call) -> Result<Response, Problem> {
     let service = &app.service;
     let page = Page::first(MAX_LIMIT);
     let gpus = GpuRow::all(&app, &ctx).await?;
@@ -209,11 +207,7 @@ async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Respon
     Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<DaemonName>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Result<Response, Problem> {
     let service = &app.service;
     let daemon = service.daemon(&ctx, &name, false).await?;
     let gpus = GpuRow::all(&app, &ctx).await?;

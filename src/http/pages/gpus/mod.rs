@@ -7,7 +7,6 @@ pub(super) use row::{GpuRow, name_of, names};
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 
@@ -23,7 +22,7 @@ use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
@@ -122,17 +121,13 @@ impl ProcessRow {
     }
 }
 
-async fn list(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call) -> Result<Response, Problem> {
     let gpus = GpuRow::all(&app, &ctx).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<String>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<Response, Problem> {
     let row = GpuRow::of(app.service.gpu(&ctx, &name).await?);
     let daemon = match &row.gpu.daemon {
         Some(daemon) => Some(app.service.daemon(&ctx, daemon, false).await?),
@@ -215,11 +210,7 @@ async fn processes(
 }
 
 /// What tenants used of a GPU in the last hour, for the script that draws it.
-async fn history(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<String>,
-) -> Result<axum::Json<Chart>, Problem> {
+async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<axum::Json<Chart>, Problem> {
     let gpu = app.service.gpu(&ctx, &name).await?.uuid;
     let lines = app.service.gpu_history(&ctx, &gpu)?;
     Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))

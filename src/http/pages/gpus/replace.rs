@@ -1,7 +1,6 @@
 //! Replacing a permanently missing GPU, for its daemon and all tenants that name it.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::GpuRow;
@@ -9,7 +8,7 @@ use crate::domain::GpuUuid;
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
@@ -39,8 +38,7 @@ struct ReplacementChoice {
 }
 
 pub(super) async fn ask(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<String>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
@@ -48,8 +46,7 @@ pub(super) async fn ask(
 }
 
 pub(super) async fn replace(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<String>,
     form: Form,
 ) -> Result<Response, Problem> {

@@ -1,7 +1,6 @@
 //! Applying a layout to a daemon: the plan as a diff, then the request. Also asserting it.
 
 use askama::Template;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
@@ -16,7 +15,7 @@ use crate::domain::layout::plan::{Action, Reason};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
@@ -60,8 +59,7 @@ struct AssertPage {
 }
 
 pub(super) async fn plan(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
@@ -69,8 +67,7 @@ pub(super) async fn plan(
 }
 
 pub(super) async fn apply(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {
@@ -285,8 +282,7 @@ impl PlanRow<'_> {
 
 /// Compares a daemon with a layout now.
 pub(super) async fn assert(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     query: ListQuery,
 ) -> Result<Response, Problem> {

@@ -4,7 +4,6 @@
 //! saved, as a new version that replaces no one else's.
 
 use askama::Template;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use serde::Deserialize;
@@ -15,7 +14,7 @@ use crate::domain::LayoutName;
 use crate::domain::access::Right;
 use crate::domain::layout::{Layout, VersionRef};
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
@@ -62,8 +61,7 @@ struct EditorState<'a> {
 }
 
 pub(super) async fn new(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(begin): Query<EditorQuery>,
 ) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
@@ -77,8 +75,7 @@ pub(super) async fn new(
 }
 
 pub(super) async fn edit(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(begin): Query<EditorQuery>,
 ) -> Result<Response, Problem> {
@@ -99,18 +96,13 @@ pub(super) async fn edit(
         .await
 }
 
-pub(super) async fn write_new(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn write_new(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     written(&app, &ctx, None, &form).await
 }
 
 pub(super) async fn write(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     mut form: Form,
 ) -> Result<Response, Problem> {

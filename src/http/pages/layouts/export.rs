@@ -1,6 +1,5 @@
 //! A layout as a file: with the IDs that its steps gave on a daemon, or without.
 
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
@@ -8,10 +7,8 @@ use serde::Deserialize;
 use crate::domain::layout::VersionRef;
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::{DaemonName, LayoutName};
-use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 
 /// The options of an export.
 #[derive(Debug, Deserialize)]
@@ -34,8 +31,7 @@ enum ExportFormat {
 }
 
 pub(super) async fn download(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(wanted): Query<ExportPageQuery>,
 ) -> Result<Response, Problem> {

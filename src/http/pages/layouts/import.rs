@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
@@ -15,6 +14,7 @@ use crate::domain::access::Right;
 use crate::domain::layout::document::Document;
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
@@ -30,7 +30,7 @@ struct ImportPage<'a> {
     refused: FormErrors,
 }
 
-pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     Ok(import_page(&app, &ctx, &Form::default(), FormErrors::default(), StatusCode::OK).await)
 }
@@ -46,11 +46,7 @@ async fn import_page(
     page(status, &ImportPage { frame, form, refused })
 }
 
-pub(super) async fn import(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn import(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     let imported = match read(&form) {
         Ok((text, format)) => app.service.import_layouts(&ctx, text, format, WriteOptions::default()).await,
         Err(error) => Err(error),

@@ -12,7 +12,6 @@ mod replays;
 mod target;
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 use serde::Deserialize;
@@ -31,7 +30,7 @@ use crate::domain::daemon::Mode;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
 use crate::http::AppState;
-use crate::http::extract::{Path, Query};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
@@ -100,11 +99,7 @@ pub(super) fn mode(daemon: &DaemonView) -> &'static str {
     }
 }
 
-async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    paging: ListQuery,
-) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Problem> {
     let found = async { app.service.layouts(&ctx, &paging.page()?).await };
     let found = paging.listing(found.await, &[])?;
     let daemons = holders(&app, &ctx).await?;
@@ -146,8 +141,7 @@ impl LayoutPage {
 }
 
 async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     paging: ListQuery,
 ) -> Result<Response, Problem> {
@@ -156,8 +150,7 @@ async fn show(
 }
 
 async fn version(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path((name, version)): Path<(LayoutName, u32)>,
     paging: ListQuery,
 ) -> Result<Response, Problem> {
@@ -235,8 +228,7 @@ pub(super) struct ComparedVersions {
 }
 
 async fn compare(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(compared): Query<ComparedVersions>,
 ) -> Result<Response, Problem> {
@@ -268,11 +260,7 @@ struct LayoutDeletePage {
 }
 
 /// What would be deleted, and whether it can be.
-async fn confirm(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<LayoutName>,
-) -> Result<Response, Problem> {
+async fn confirm(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Result<Response, Problem> {
     let tried = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
     delete_page(&app, &ctx, &name, tried.err()).await
 }
@@ -297,8 +285,7 @@ async fn delete_page(
 }
 
 async fn delete(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {

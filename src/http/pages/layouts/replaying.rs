@@ -1,7 +1,7 @@
 //! Starting a replay: a preview step by step first, then the start.
 
 use askama::Template;
-use axum::extract::{RawQuery, State};
+use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
@@ -13,6 +13,7 @@ use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, Layout, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
@@ -55,22 +56,14 @@ struct ReplayedLayout {
     document: Option<Document>,
 }
 
-pub(super) async fn ask(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn ask(Call { app, ctx }: Call, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
     let places = Places::of(&app, &ctx).await?;
     answer(&app, &ctx, &form, places, ReplayFormOutcome::default()).await
 }
 
-pub(super) async fn begin(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn begin(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
     let places = Places::of(&app, &ctx).await?;
     let only_preview = form.text("do") != "start";

@@ -1,7 +1,6 @@
 //! Replays: the list, and one step by step, with recorded and actual IDs.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 use uuid::Uuid;
 
@@ -10,14 +9,12 @@ use crate::domain::count::counted;
 use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::{LayoutStep, PartitionChange};
-use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{Badge, Moment, Tone};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::{ListQuery, Listing};
 use crate::http::pages::{listed, rendered};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 
 #[derive(Template)]
 #[template(path = "layouts/replays.html")]
@@ -223,11 +220,7 @@ impl ReplayPage {
     }
 }
 
-pub(super) async fn list(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    paging: ListQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Problem> {
     let found = async { app.service.replays(&ctx, &paging.page()?).await };
     let list = paging.listing(found.await, &[])?;
     let frame = Frame::of(&app.service, &ctx, Section::Replays, "Replays").await;
@@ -235,11 +228,7 @@ pub(super) async fn list(
     Ok(listed(&ReplaysPage { frame, list }, problem))
 }
 
-pub(super) async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(id): Path<Uuid>,
-) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response, Problem> {
     let replay = app.service.replay_record(&ctx, id).await?;
     // The layout may have been deleted since; the record remains.
     let version = app.service.layout_version(&ctx, &replay.version_ref()).await.ok();

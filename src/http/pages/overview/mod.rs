@@ -4,7 +4,6 @@ mod attention;
 mod tenants;
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use self::attention::Attention;
@@ -19,9 +18,8 @@ use crate::domain::count::counted;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::incident::IncidentFilter;
 use crate::domain::shares;
-use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
@@ -85,7 +83,7 @@ impl OverviewPage {
     }
 }
 
-pub(super) async fn show(State(app): State<AppState>, ctx: RequestContext) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call) -> Result<Response, Problem> {
     if let Some(own) = ctx.actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
     }

@@ -1,7 +1,6 @@
 //! The form of a tenant's spec, beside a prediction of what the tenant would get.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 
 use super::super::daemons::daemon_names;
@@ -19,7 +18,7 @@ use crate::domain::prediction::Prediction;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::http::AppState;
-use crate::http::extract::Query;
+use crate::http::extract::{Call, Query};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions};
@@ -71,8 +70,7 @@ pub(super) struct NewTenantQuery {
 }
 
 pub(super) async fn new(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Query(chosen): Query<NewTenantQuery>,
 ) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
@@ -85,11 +83,7 @@ pub(super) async fn new(
 }
 
 /// The prediction beside the form, for a script that requests it as its user types.
-pub(super) async fn predict(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn predict(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     let outcome = outcome(&app, &ctx, &form, form.text(REVISION).is_empty()).await?;
     Ok(rendered(&PredictionPart { outcome }))

@@ -1,7 +1,6 @@
 //! The leases of a tenant: shown on its page, and revoked.
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::super::frame::{Frame, Section};
@@ -9,10 +8,8 @@ use super::super::rendered;
 use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::client::{ClientId, LeaseKind};
-use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::tenants::leases::HeldLease;
 
 /// How the process is known to be the tenant's, in a few words.
@@ -32,8 +29,7 @@ struct LeaseRevokePage {
 }
 
 pub(super) async fn confirm_revoke(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path((tenant, id)): Path<(TenantName, ClientId)>,
 ) -> Result<Response, Problem> {
     ctx.require(Right::UseTenant(&tenant))?;
@@ -44,8 +40,7 @@ pub(super) async fn confirm_revoke(
 }
 
 pub(super) async fn revoke(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path((tenant, id)): Path<(TenantName, ClientId)>,
 ) -> Result<Response, Problem> {
     app.service.revoke_lease(&ctx, tenant.clone(), id, false).await?;

@@ -8,7 +8,6 @@ mod verification;
 
 use askama::Template;
 use axum::Router;
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
@@ -39,7 +38,7 @@ use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec};
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
 use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
@@ -142,11 +141,7 @@ fn share(tenant: &TenantView) -> String {
     }
 }
 
-async fn all(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+async fn all(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     let list = query.listing(found(&app, &ctx, &query).await, &["q", "daemon"])?.map(TenantSummary::of);
     let frame = Frame::of(&app.service, &ctx, Section::Tenants, "Tenants").await;
     let of_host = frame.may(Role::Viewer);
@@ -206,11 +201,7 @@ impl TenantPage {
     }
 }
 
-async fn show(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<TenantName>,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Result<Response, Problem> {
     let service = &app.service;
     let tenant = service.tenant(&ctx, &name, false).await?;
     let frame = Frame::of(service, &ctx, Section::Tenants, name.as_str()).await.live();
@@ -409,11 +400,7 @@ struct DeletePage {
     refused: Option<String>,
 }
 
-async fn confirm_delete(
-    State(app): State<AppState>,
-    ctx: RequestContext,
-    Path(name): Path<TenantName>,
-) -> Result<Response, Problem> {
+async fn confirm_delete(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Result<Response, Problem> {
     ctx.require(Right::Administer)?;
     let tenant = app.service.tenant(&ctx, &name, false).await?;
     let rehearsed = app.service.delete_tenant(&ctx, name.clone(), false, WriteOptions::rehearsal()).await;
@@ -423,8 +410,7 @@ async fn confirm_delete(
 }
 
 async fn delete(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     form: super::forms::Form,
 ) -> Result<Response, Problem> {
@@ -436,8 +422,7 @@ async fn delete(
 
 /// What a tenant used in the last hour, for the script that draws it.
 async fn history(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
 ) -> Result<axum::Json<Chart>, Problem> {
     let points = app.service.tenant_history(&ctx, &name)?;

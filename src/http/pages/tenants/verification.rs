@@ -1,18 +1,15 @@
 //! What a CUDA client saw in a tenant's environment, beside the configuration.
 
-use axum::extract::State;
 use axum::response::{IntoResponse as _, Redirect, Response};
 
 use crate::domain::verification::{
     SettingComparison, SettingValue, Staleness, Verification, VerificationResult, VerifiedSetting,
 };
 use crate::domain::{GpuUuid, TenantName};
-use crate::http::AppState;
-use crate::http::extract::Path;
+use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Badge, Moment, or_dash};
 use crate::http::problem::Problem;
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 
 /// The verification on a page.
 #[derive(Default)]
@@ -101,8 +98,7 @@ impl VerifiedSettingRow {
 
 /// Starts a verification, and redirects to the tenant, whose page shows the result.
 pub(super) async fn verify(
-    State(app): State<AppState>,
-    ctx: RequestContext,
+    Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
 ) -> Result<Response, Problem> {
     app.service.verify_tenant(&ctx, name.clone(), WriteOptions::default()).await?;

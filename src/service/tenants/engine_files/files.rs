@@ -32,6 +32,8 @@ pub(super) struct EngineFiles {
     pub(super) devices: BTreeSet<TenantName>,
     /// The environment of each tenant, for systemd, and its user.
     pub(super) environments: BTreeMap<TenantName, (u32, String)>,
+    /// The generation of each tenant of which that is.
+    pub(super) generations: BTreeMap<TenantName, i64>,
 }
 
 /// Writes the files, one set at a time, until it is closed; clones are one writer.
@@ -40,9 +42,9 @@ pub(in crate::service) struct EngineFileWriter {
     cdi: Option<CdiDirectory>,
     environments: PathBuf,
     is_closed: Arc<Mutex<bool>>,
-    /// The tenants that have a device in the specification as it was written last.
-    listed: watch::Sender<BTreeSet<TenantName>>,
-    /// Wakes the task that keeps the files: a caller waits for a device.
+    /// The tenants that have a device in the specification as it was written last, and those that the files have, with their generation.
+    listed: watch::Sender<(BTreeSet<TenantName>, BTreeMap<TenantName, i64>)>,
+    /// Wakes the task that keeps the files: a caller waits for them.
     requested: Arc<Notify>,
 }
 
@@ -73,17 +75,22 @@ impl EngineFileWriter {
 
     /// Whether a tenant has a device in the specification.
     pub(super) fn lists(&self, tenant: &TenantName) -> bool {
-        self.listed.borrow().contains(tenant)
+        self.listed.borrow().0.contains(tenant)
     }
 
-    /// Has the files brought up to date, and waits until a tenant has a device in the specification, if there is one to be kept.
-    pub(super) async fn await_device(&self, tenant: &TenantName, longest: Duration) {
-        if self.cdi.is_none() || self.lists(tenant) {
+    /// Has the files brought up to date, and waits until they have this generation of a tenant, or have it no longer.
+    pub(super) async fn await_tenant(&self, tenant: &TenantName, generation: Option<i64>, longest: Duration) {
+        let is_so = |(_, files): &(BTreeSet<_>, BTreeMap<_, i64>)| match generation {
+            Some(generation) => files.get(tenant).is_some_and(|kept| *kept >= generation),
+            None => !files.contains_key(tenant),
+        };
+        let mut listed = self.listed.subscribe();
+        if is_so(&listed.borrow()) {
             return;
         }
         self.requested.notify_one();
         // What comes of it, the caller sees.
-        let _ = timeout(longest, self.listed.subscribe().wait_for(|listed| listed.contains(tenant))).await;
+        let _ = timeout(longest, listed.wait_for(is_so)).await;
     }
 
     /// Waits until a caller wants the files brought up to date.
@@ -94,10 +101,10 @@ impl EngineFileWriter {
     fn write(&self, files: &EngineFiles) -> Vec<String> {
         let specification = files.specification.as_deref();
         let specification = self.cdi.as_ref().map(|directory| keep_specification(directory, specification));
-        let is_written = matches!(specification, Some(Ok(())));
-        let listed = if is_written { files.devices.clone() } else { BTreeSet::new() };
-        self.listed.send_replace(listed);
         let environments = keep_environments(&self.environments, &files.environments);
+        let is_written = matches!(specification, Some(Ok(())));
+        let devices = if is_written { files.devices.clone() } else { BTreeSet::new() };
+        self.listed.send_replace((devices, files.generations.clone()));
         specification.into_iter().chain([environments]).filter_map(Result::err).collect()
     }
 }
@@ -255,6 +262,7 @@ mod tests {
             devices: BTreeSet::new(),
             specification: specification.map(str::to_owned),
             environments: tenants.iter().map(environment).collect(),
+            generations: BTreeMap::new(),
         }
     }
 

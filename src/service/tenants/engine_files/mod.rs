@@ -34,7 +34,7 @@ use crate::supervisor::ClientDirectory;
 
 /// How long commits are gathered: most change no tenant, and many come at once.
 const GATHERED: Duration = Duration::from_millis(20);
-/// How long a caller waits for a tenant's device, which takes some milliseconds to write.
+/// How long a caller waits for a tenant's files, which take some milliseconds to write.
 const WRITTEN: Duration = Duration::from_millis(500);
 
 /// What decides about the files and is reported when it changes; the rest is read again at intervals.
@@ -114,10 +114,11 @@ impl Backend {
         }
     }
 
-    /// Waits until the device of a tenant that may be handed out is in the specification, unless none can be written.
-    pub(super) async fn await_cdi_device(&self, tenant: &TenantName) {
+    /// Waits until the files have this generation of a tenant that may be handed out, or no longer have one that is gone, unless none
+    /// can be written.
+    pub(in crate::service) async fn await_engine_files(&self, tenant: &TenantName, generation: Option<i64>) {
         if !self.parts.health.has(HostFault::EngineFilesNotWritten) {
-            self.engine_files.await_device(tenant, WRITTEN).await;
+            self.engine_files.await_tenant(tenant, generation, WRITTEN).await;
         }
     }
 
@@ -186,7 +187,7 @@ impl Backend {
         let blockers = self.tenant_blockers(shown.into_iter()).await?;
         // A tenant's own name is its device, whether or not it is handed out now.
         let mut names: BTreeSet<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
-        let (mut devices, mut environments) = (Vec::new(), BTreeMap::new());
+        let (mut devices, mut environments, mut generations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (mut listed, now) = (BTreeSet::new(), self.parts.clock.unix_ms());
         for (tenant, daemon, directory) in handed_out {
             let Ok(resolved) = self.resolved(tenant, daemon, tenants, &gpus) else { continue };
@@ -198,6 +199,7 @@ impl Backend {
             let set: Vec<(String, String)> = view.variables.clone().into_iter().collect();
             let text = as_environment_file(&view.variables, &defaults(&resolved, &gpus, &set));
             environments.insert(tenant.name.clone(), (tenant.spec.uid, text));
+            generations.insert(tenant.name.clone(), tenant.generation);
             if let Some(device) = device(tenant.name.to_string(), view) {
                 devices.push(device);
                 listed.insert(tenant.name.clone());
@@ -216,7 +218,8 @@ impl Backend {
                 devices.extend(device(name, view));
             }
         }
-        Ok(EngineFiles { specification: cdi::specification(&devices), devices: listed, environments })
+        let specification = cdi::specification(&devices);
+        Ok(EngineFiles { specification, devices: listed, environments, generations })
     }
 }
 
