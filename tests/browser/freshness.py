@@ -15,8 +15,9 @@ LIMIT_MS = 500
 # Notes when the page's state is a final one: as a user sees it, so by what is in the document.
 WATCH = """setInterval(() => {
     if (window.shownAt || !/[/](operations|replays)[/][0-9a-f]{8}-/.test(location.pathname)) return
-    const state = document.querySelector('dl.facts [role=status], .lead')
-    if (state && !/pending|running/.test(state.textContent)) window.shownAt = Date.now()
+    const took = [...document.querySelectorAll('dl.facts dt')].some((name) => name.textContent === 'Took')
+    const verdict = document.querySelector('.lead')
+    if (took || (verdict && !/pending|running/.test(verdict.textContent))) window.shownAt = Date.now()
 }, 5)"""
 
 
@@ -26,8 +27,8 @@ def ms(time):
 
 def shown_after(page, host, path):
     """Milliseconds from the end of what the page shows to when it says so."""
-    page.wait_for_function("window.shownAt")
-    return page.evaluate("window.shownAt") - ms(host.api("GET", path)["finished_at"])
+    shown = eventually("the final state is shown", lambda: page.evaluate("window.shownAt"))
+    return shown - ms(host.api("GET", path)["finished_at"])
 
 
 def follow_operation(page, host):
@@ -37,6 +38,9 @@ def follow_operation(page, host):
 
 def applies(page, host, number):
     page.goto(f"/layouts/{('one', 'two')[number % 2]}/apply?daemon=gpu1")
+    recreate = page.get_by_label("Recreate these partitions")
+    if recreate.count():
+        recreate.check()
     page.get_by_role("button", name="Apply to gpu1").click()
     return follow_operation(page, host)
 
