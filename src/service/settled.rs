@@ -84,7 +84,7 @@ impl Service {
             let is_ready = state.is_some_and(|ready| ready.status);
             if is_ready || is_down || standstill.lasts(state) || !changes.next().await {
                 if is_ready && !longest.is_zero() {
-                    self.with(&permit).await_engine_files(name, Some(tenant.generation)).await;
+                    self.with(&permit).await_engine_files(name, tenant.generation).await;
                 }
                 return Ok(tenant);
             }

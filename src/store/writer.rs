@@ -231,6 +231,11 @@ impl Writer {
                 }
             }
             let last = events::newest(connection).await?;
+            // What was read until now no longer counts once readers see the commit; it is announced when it is made.
+            self.committed.send_if_modified(|count| {
+                *count += 1;
+                false
+            });
             execute(connection, "COMMIT").await?;
             // What was written to a file that nobody finds again is not kept.
             self.guard.check()?;

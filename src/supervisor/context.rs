@@ -74,7 +74,26 @@ pub struct SupervisorContext {
     pub handouts: Arc<Handouts>,
 }
 
+/// A publication that is being made, until it is dropped.
+pub(crate) struct Publishing<'c>(&'c SupervisorContext);
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.0.publications.send_modify(|publications| *publications += 1);
+    }
+}
+
 impl SupervisorContext {
+    /// Begins a publication. It counts twice, so that nothing that was read before it or meanwhile is taken for what is there once somebody
+    /// has seen it; who waits for one is woken at its end.
+    pub(crate) fn publishing(&self) -> Publishing<'_> {
+        self.publications.send_if_modified(|publications| {
+            *publications += 1;
+            false
+        });
+        Publishing(self)
+    }
+
     /// The directory that has a directory for each daemon.
     pub fn daemons_directory(&self) -> PathBuf {
         self.runtime_dir.join("daemons")

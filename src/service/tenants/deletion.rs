@@ -125,7 +125,6 @@ impl Backend {
             self.parts.access.end(&revoked).await;
             self.history.forget(&forgotten);
             self.take_back(desired, &directory, is_finished);
-            self.await_engine_files(&forgotten, None).await;
         }
         Ok(())
     }

@@ -277,7 +277,7 @@ impl Service {
             || backend.parts.fleet.context().handouts.open_directories().contains_key(&tenant.directory);
         if view.container.is_some() && view.cdi_device.is_none() && is_open() {
             // It may have become ready only now.
-            backend.await_engine_files(name, Some(tenant.generation)).await;
+            backend.await_engine_files(name, tenant.generation).await;
             view.cdi_device = backend.cdi_device(name);
         }
         Ok(view)

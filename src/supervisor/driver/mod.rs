@@ -258,11 +258,10 @@ impl Driver {
 
     /// Publishes that the driver no longer acts on an earlier generation.
     fn follow(&self, desired: &Desired) {
-        self.observed.send_if_modified(|observed| {
-            let newer = observed.follows != desired.generation;
-            observed.follows = desired.generation;
-            newer
-        });
+        if self.observed.borrow().follows != desired.generation {
+            let _published = self.context.publishing();
+            self.observed.send_modify(|observed| observed.follows = desired.generation);
+        }
     }
 
     /// Unix time in milliseconds.

@@ -71,6 +71,7 @@ impl Driver {
         // Before its readiness is published.
         self.hand_out(desired, status.phase);
         let mut is_new = false;
+        let published = self.context.publishing();
         // Together with what was read, since a waiter may observe any moment.
         self.observed.send_modify(|observed| {
             if let Some((served, failed)) = read {
@@ -89,7 +90,7 @@ impl Driver {
             }
             (observed.blocker, observed.tried) = (blocker, tried);
         });
-        self.context.publications.send_modify(|publications| *publications += 1);
+        drop(published);
         if is_new {
             self.context.memory_readings.send_modify(|readings| *readings += 1);
         }

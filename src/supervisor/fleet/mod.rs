@@ -43,15 +43,6 @@ struct Drivers {
     forgotten: BTreeMap<DaemonName, i64>,
 }
 
-/// Counts a publication once it is made, however that ends.
-struct Published<'c>(&'c SupervisorContext);
-
-impl Drop for Published<'_> {
-    fn drop(&mut self) {
-        self.0.publications.send_modify(|publications| *publications += 1);
-    }
-}
-
 impl Fleet {
     /// An empty fleet; watches from now on who else runs control daemons here.
     pub fn new(context: SupervisorContext) -> Self {
@@ -72,7 +63,7 @@ impl Fleet {
     ///
     /// On return no tenant's directory leads to a daemon that may not be used by it, whatever the driver is doing.
     pub fn publish(&self, desired: Desired, earlier: Option<RememberedDaemon>) {
-        let _published = Published(&self.inner.context);
+        let _published = self.inner.context.publishing();
         let mut drivers = self.drivers();
         let Drivers { handles, forgotten } = &mut *drivers;
         if forgotten.get(&desired.name).is_some_and(|revision| desired.revision <= *revision) {
@@ -119,7 +110,7 @@ impl Fleet {
     ///
     /// What was committed up to `revision`, the last one of the daemon, is no longer applied.
     pub fn forget(&self, name: &DaemonName, revision: Option<i64>) {
-        let _published = Published(&self.inner.context);
+        let _published = self.inner.context.publishing();
         // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
         let mut drivers = self.drivers();
         if let Some(revision) = revision {

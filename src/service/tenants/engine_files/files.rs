@@ -78,11 +78,10 @@ impl EngineFileWriter {
         self.listed.borrow().0.contains(tenant)
     }
 
-    /// Has the files brought up to date, and waits until they have this generation of a tenant, or have it no longer.
-    pub(super) async fn await_tenant(&self, tenant: &TenantName, generation: Option<i64>, longest: Duration) {
-        let is_so = |(_, files): &(BTreeSet<_>, BTreeMap<_, i64>)| match generation {
-            Some(generation) => files.get(tenant).is_some_and(|kept| *kept >= generation),
-            None => !files.contains_key(tenant),
+    /// Has the files brought up to date, and waits until they have this generation of a tenant.
+    pub(super) async fn await_tenant(&self, tenant: &TenantName, generation: i64, longest: Duration) {
+        let is_so = |(_, files): &(BTreeSet<_>, BTreeMap<_, i64>)| {
+            files.get(tenant).is_some_and(|kept| *kept >= generation)
         };
         let mut listed = self.listed.subscribe();
         if is_so(&listed.borrow()) {

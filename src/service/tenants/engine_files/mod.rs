@@ -114,9 +114,8 @@ impl Backend {
         }
     }
 
-    /// Waits until the files have this generation of a tenant that may be handed out, or no longer have one that is gone, unless none
-    /// can be written.
-    pub(in crate::service) async fn await_engine_files(&self, tenant: &TenantName, generation: Option<i64>) {
+    /// Waits until the files have this generation of a tenant that may be handed out, unless none can be written.
+    pub(in crate::service) async fn await_engine_files(&self, tenant: &TenantName, generation: i64) {
         if !self.parts.health.has(HostFault::EngineFilesNotWritten) {
             self.engine_files.await_tenant(tenant, generation, WRITTEN).await;
         }
