@@ -282,7 +282,7 @@ pub fn program(pid: u32) -> Option<String> {
 pub fn program_name(called: &str) -> Option<String> {
     let name = called.rsplit('/').next().filter(|name| !name.is_empty())?;
     // It stands in sentences, beside commands that are copied.
-    let plain = |char: char| if char.is_alphanumeric() || "._+-@[]".contains(char) { char } else { '?' };
+    let plain = |char: char| if char.is_alphanumeric() || "._+-@[]:".contains(char) { char } else { '?' };
     Some(name.chars().take(LONGEST_NAME).map(plain).collect())
 }
 

@@ -50,7 +50,7 @@ pub(super) async fn reads(request: Request, read: impl AsyncFnOnce(Request) -> R
     }
 }
 
-/// Whether a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
+/// Says that a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
 pub(super) fn is_tags(value: &str) -> bool {
     let is_tag = |tag: &str| {
         let opaque = tag.strip_prefix("W/").unwrap_or(tag);

@@ -25,7 +25,7 @@ const COLLECTIONS: [&str; 8] =
     ["tenants", "daemons", "gpus", "layouts", "incidents", "operations", "replays", "foreign-daemons"];
 /// For how long what is read beside commits and publications holds; longer where making the answer took long.
 const HOLDS: Duration = Duration::from_millis(25);
-/// How many times as long as it took to make it an answer holds.
+/// An answer holds so many times as long as it took to make it.
 const SHARE: u32 = 10;
 /// For how long at most it is answered while one caller reads it again.
 const LASTS: Duration = Duration::from_millis(250);
@@ -33,7 +33,7 @@ const LASTS: Duration = Duration::from_millis(250);
 const MOST: usize = 512;
 const MOST_BYTES: usize = 8 << 20;
 
-/// By what an answer is kept: what its reader may see, and path with query.
+/// The grant of the reader, and path with query.
 type Key = (String, String);
 
 /// The kept answers.
@@ -42,13 +42,13 @@ pub struct ReadMemo(Mutex<KeptAnswers>);
 
 #[derive(Default)]
 struct KeptAnswers {
-    by_key: HashMap<Key, Arc<Place>>,
+    by_key: HashMap<Key, Arc<ReadSlot>>,
     bytes: usize,
 }
 
-/// What is kept of one read, and whose turn it is to make it.
+/// The kept answer of one read, and the turn of whoever makes it.
 #[derive(Default)]
-struct Place {
+struct ReadSlot {
     answer: Mutex<Option<Arc<KeptAnswer>>>,
     turn: tokio::sync::Mutex<()>,
 }
@@ -63,12 +63,17 @@ struct KeptAnswer {
 }
 
 impl KeptAnswer {
-    /// Whether it answers a read that began at this version, where it may be so old.
-    fn answers(&self, version: (u64, u64), oldest: Duration) -> bool {
-        self.version.0 >= version.0 && self.version.1 >= version.1 && self.at.elapsed() < oldest
+    /// Says whether it shows all that was there at this version.
+    fn shows(&self, version: (u64, u64)) -> bool {
+        self.version.0 >= version.0 && self.version.1 >= version.1
     }
 
-    /// Whether it need not be made again.
+    /// Says whether it answers a read that began at this version, where it may be so old.
+    fn answers(&self, version: (u64, u64), oldest: Duration) -> bool {
+        self.shows(version) && self.at.elapsed() < oldest
+    }
+
+    /// Says that it need not be made again.
     fn holds(&self, version: (u64, u64)) -> bool {
         self.answers(version, (SHARE * self.took).clamp(HOLDS, LASTS))
     }
@@ -80,7 +85,7 @@ impl KeptAnswer {
     }
 }
 
-impl Place {
+impl ReadSlot {
     fn answer(&self) -> Option<Arc<KeptAnswer>> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -91,7 +96,7 @@ impl ReadMemo {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, key: &Key) -> Arc<Place> {
+    fn slot(&self, key: &Key) -> Arc<ReadSlot> {
         let mut kept = self.kept();
         if kept.by_key.len() >= MOST && !kept.by_key.contains_key(key) {
             *kept = KeptAnswers::default();
@@ -99,15 +104,15 @@ impl ReadMemo {
         Arc::clone(kept.by_key.entry(key.clone()).or_default())
     }
 
-    fn keep(&self, key: Key, place: &Arc<Place>, answer: KeptAnswer) {
+    fn keep(&self, key: Key, slot: &Arc<ReadSlot>, answer: KeptAnswer) {
         let mut kept = self.kept();
         if kept.bytes + answer.body.len() > MOST_BYTES {
             *kept = KeptAnswers::default();
         }
         // All may have been forgotten meanwhile.
-        let before = kept.by_key.insert(key, Arc::clone(place)).and_then(|before| before.answer());
+        let before = kept.by_key.insert(key, Arc::clone(slot)).and_then(|before| before.answer());
         kept.bytes = kept.bytes + answer.body.len() - before.map_or(0, |before| before.body.len());
-        *place.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(answer));
+        *slot.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(answer));
     }
 }
 
@@ -117,43 +122,51 @@ pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, n
         return next.run(request).await;
     }
     let Some(key) = key(&request) else { return whole(next.run(request).await).await.into_response() };
-    let place = memo.place(&key);
+    let slot = memo.slot(&key);
     let version = service.version();
-    if let Some(kept) = place.answer().filter(|kept| kept.holds(version)) {
+    if let Some(kept) = slot.answer().filter(|kept| kept.holds(version)) {
         return kept.response();
     }
     // One caller makes it again; for a moment the others are answered with what there is, and then they wait for it.
-    let _turn = match place.turn.try_lock() {
-        Ok(turn) => turn,
-        Err(_) => match place.answer().filter(|kept| kept.answers(version, LASTS)) {
-            Some(kept) => return kept.response(),
-            None => place.turn.lock().await,
-        },
-    };
-    if let Some(kept) = place.answer().filter(|kept| kept.holds(version)) {
+    let arrived = Instant::now();
+    let turn = slot.turn.try_lock();
+    if turn.is_err() {
+        if let Some(kept) = slot.answer().filter(|kept| kept.answers(version, LASTS)) {
+            return kept.response();
+        }
+        // Who waited takes what was made meanwhile, however long that took; an error is nobody else's, and no reason to queue.
+        drop(slot.turn.lock().await);
+    }
+    let is_new = |kept: &Arc<KeptAnswer>| kept.shows(version) && kept.at + kept.took >= arrived;
+    if let Some(kept) = slot.answer().filter(|kept| kept.holds(version) || is_new(kept)) {
         return kept.response();
     }
     // Before the read: what changes meanwhile makes the answer newer than its version, and never older.
     let (version, at) = (service.version(), Instant::now());
     match whole(next.run(request).await).await {
-        Whole::Json(headers, body) => {
+        MadeAnswer::Json(headers, body) => {
             let answer = KeptAnswer { version, at, took: at.elapsed(), headers, body };
             let response = answer.response();
-            memo.keep(key, &place, answer);
+            memo.keep(key, &slot, answer);
             response
         }
-        Whole::Other(response) => response,
+        MadeAnswer::Other(response) => {
+            if slot.answer().is_none() {
+                memo.kept().by_key.remove(&key);
+            }
+            response
+        }
     }
 }
 
 /// An answer that was made.
-enum Whole {
+enum MadeAnswer {
     /// 200 with JSON, with its entity tag.
     Json(HeaderMap, Bytes),
     Other(Response),
 }
 
-impl Whole {
+impl MadeAnswer {
     fn into_response(self) -> Response {
         match self {
             Self::Json(headers, body) => {
@@ -166,23 +179,23 @@ impl Whole {
     }
 }
 
-async fn whole(response: Response) -> Whole {
+async fn whole(response: Response) -> MadeAnswer {
     let is_whole = response.status() == StatusCode::OK && response.body().size_hint().exact().is_some();
     let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if !is_whole || !is_json {
-        return Whole::Other(response);
+        return MadeAnswer::Other(response);
     }
     let (mut parts, body) = response.into_parts();
     // It is in memory already.
     let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else {
-        return Whole::Other(Response::from_parts(parts, Body::empty()));
+        return MadeAnswer::Other(Response::from_parts(parts, Body::empty()));
     };
     if !parts.headers.contains_key(header::ETAG)
         && let Some(tag) = tag_of_content(&body)
     {
         parts.headers.insert(header::ETAG, tag);
     }
-    Whole::Json(parts.headers, body)
+    MadeAnswer::Json(parts.headers, body)
 }
 
 /// By what the answer is kept: what its reader may see, and what is read. `None` for what is not kept.
@@ -235,14 +248,14 @@ mod tests {
         let memo = ReadMemo::default();
         let keep = |name: &str, bytes| {
             let key = ("viewer".to_owned(), name.to_owned());
-            let place = memo.place(&key);
-            memo.keep(key, &place, answer((1, 1), bytes));
+            let slot = memo.slot(&key);
+            memo.keep(key, &slot, answer((1, 1), bytes));
         };
         for number in 0..3 * MOST {
             keep(&number.to_string(), MOST_BYTES / 100);
             let kept = memo.kept();
             assert!(kept.by_key.len() <= MOST && kept.bytes <= MOST_BYTES);
-            let held: usize = kept.by_key.values().filter_map(|place| Some(place.answer()?.body.len())).sum();
+            let held: usize = kept.by_key.values().filter_map(|slot| Some(slot.answer()?.body.len())).sum();
             assert_eq!(held, kept.bytes);
         }
         keep("a", 7);

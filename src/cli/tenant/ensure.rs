@@ -51,6 +51,7 @@ pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientEr
         serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
     let format = args.call.format();
     if args.dry_run {
+        drop(progress);
         format.announce(&sentence, name, &tenant);
         return Ok(ExitCode::SUCCESS);
     }

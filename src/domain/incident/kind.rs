@@ -74,7 +74,7 @@ kinds! {
     GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
         "`mps-manager foreign list` names it, and `foreign get` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
     Breach = "breach", "A client holds more device memory than its limit allows.",
-        "It may have changed its own MPS environment, which escapes limits that only the environment enforces: `mps-manager client get CLIENT` shows its command, and `mps-manager client terminate CLIENT` ends it.";
+        "The client may have changed its own MPS environment, which escapes limits that only the environment enforces: `mps-manager client get CLIENT` shows its command, and `mps-manager client terminate CLIENT` ends it.";
     ClientRefused = "client_refused", "MPS itself refused a client.",
         "Start clients with mps-manager run --wait, which queues them, or lower the number of clients on this GPU; do not raise CUDA_DEVICE_MAX_CONNECTIONS.";
     UnknownOutcome = "unknown_outcome", "A command was sent that was not answered, so it may or may not have taken effect.",

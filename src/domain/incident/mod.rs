@@ -270,9 +270,11 @@ impl Incident {
         let words = match self.kind {
             IncidentKind::GpuFault if !self.is_open() => "Restart the affected work.",
             IncidentKind::Breach if !self.is_open() => {
-                "It may have changed its own MPS environment, which escapes limits that only the environment enforces: see how it is started."
+                "The client may have changed its own MPS environment, which escapes limits that only the environment enforces: see how it is started."
             }
-            IncidentKind::UnknownOutcome if !self.is_open() => "Nothing is left to do: the client is gone.",
+            IncidentKind::UnknownOutcome if self.ended_by == Some(IncidentEnd::Recovered) => {
+                "Nothing is left to do: the client is gone."
+            }
             IncidentKind::Drift if matches!(self.topic, IncidentTopic::Gpu { .. }) => {
                 "Find the program that sets the compute mode (nvidia-smi -c, a prolog, another manager) and stop it: the daemon's mode is \
                  restored each time, whatever its drift_policy is."

@@ -26,7 +26,7 @@ use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 /// Longest pause of a sender within a body.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What every use case is called with: the application, and who asks.
+/// The application and who asks, with which every use case is called.
 pub(super) struct Call {
     pub(super) app: AppState,
     pub(super) ctx: RequestContext,

@@ -41,9 +41,12 @@ impl Service {
                 let detail = format!("there is a tenant {name} already, on daemon {on}: choose another name");
                 refusals.push(AdmissionError { field: "name", detail });
             }
-            let alike = refuse_namesake(&mut reader, "tenant", name.as_str()).await;
-            refusals
-                .extend(alike.err().map(|error| AdmissionError { field: "name", detail: error.to_string() }));
+            match refuse_namesake(&mut reader, "tenant", name.as_str()).await {
+                Err(ServiceError::Conflict(detail)) => {
+                    refusals.push(AdmissionError { field: "name", detail });
+                }
+                other => other?,
+            }
             let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;
             refusals
                 .extend(own.err().map(|error| AdmissionError { field: "sms", detail: error.to_string() }));

@@ -21,7 +21,7 @@ pub(crate) struct ExternalWrites {
     values: Vec<(SettingDifference, String)>,
     /// What the last command of another program wrote, and what was there before, should it be refused.
     last: Option<(SettingDifference, Option<String>)>,
-    /// Whether another program wrote since the manager's last session began.
+    /// Another program wrote since the manager's last session began.
     newer: bool,
 }
 
@@ -43,7 +43,7 @@ impl ExternalWrites {
         self.newer = false;
     }
 
-    /// Whether others wrote after what the manager last read.
+    /// Says that others wrote after what the manager last read.
     pub(crate) fn are_newer(&self) -> bool {
         self.newer
     }

@@ -34,7 +34,7 @@ use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
 
-/// How often it is read again because another program wrote in between; who never stops is not waited for.
+/// Reads again because another program wrote in between; who never stops is not waited for.
 const REREADS: u32 = 3;
 
 /// The UUID of no GPU.
@@ -92,7 +92,7 @@ pub(crate) async fn sync(
     let began = Instant::now();
     let sessions = logs.state().own_sessions();
     let mut to_write = wrong;
-    let mut rereads = 0;
+    let (mut rereads, mut before) = (0, None);
     loop {
         let answered = tokio::select! {
             answered = once(target, desired, to_write, now) => answered,
@@ -101,15 +101,19 @@ pub(crate) async fn sync(
                 return (PollOutcome::Unanswered(what), Vec::new());
             }
         };
+        // A read that was good is not lost because the next one fails.
+        let (answered, is_last) = match (answered, before.take()) {
+            (Err(_), Some(read)) => (Ok(read), true),
+            (answered, _) => (answered, rereads == REREADS || desired.is_observed()),
+        };
         match answered {
             Ok((mut seen, rows)) => {
                 written.done(wrong, desired);
                 logs.read(&desired.gpus);
                 logs.note_session(sessions);
-                if logs.state().overwrites().are_newer() && rereads < REREADS && !desired.is_observed() {
+                if !is_last && logs.state().overwrites().are_newer() {
                     // The getters show what was before another program's command: the two do not go together.
-                    rereads += 1;
-                    to_write = &[];
+                    (rereads, before, to_write) = (rereads + 1, Some((seen, rows)), &[]);
                     continue;
                 }
                 if logs.take_lost() {

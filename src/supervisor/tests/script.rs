@@ -76,7 +76,7 @@ struct DaemonState {
     pace: Duration,
     /// Where control.log is, if its sessions are written there.
     log: Option<PathBuf>,
-    /// What another program sends as soon as the present session is over.
+    /// The command that another program sends as soon as the present session is over.
     next: Option<String>,
     fails_to_start: bool,
     stays: bool,

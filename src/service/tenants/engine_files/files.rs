@@ -103,7 +103,9 @@ impl EngineFileWriter {
         let environments = keep_environments(&self.environments, &files.environments);
         let is_written = matches!(specification, Some(Ok(())));
         let devices = if is_written { files.devices.clone() } else { BTreeSet::new() };
-        self.listed.send_replace((devices, files.generations.clone()));
+        let has_failed = environments.is_err() || matches!(specification, Some(Err(_)));
+        let kept = if has_failed { BTreeMap::new() } else { files.generations.clone() };
+        self.listed.send_replace((devices, kept));
         specification.into_iter().chain([environments]).filter_map(Result::err).collect()
     }
 }

@@ -34,7 +34,7 @@ use crate::supervisor::ClientDirectory;
 
 /// How long commits are gathered: most change no tenant, and many come at once.
 const GATHERED: Duration = Duration::from_millis(20);
-/// How long a caller waits for a tenant's files, which take some milliseconds to write.
+/// Longest time for which a caller waits for a tenant's files, which take some milliseconds to write.
 const WRITTEN: Duration = Duration::from_millis(500);
 
 /// What decides about the files and is reported when it changes; the rest is read again at intervals.
