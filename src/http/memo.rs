@@ -104,6 +104,14 @@ impl ReadMemo {
         Arc::clone(kept.by_key.entry(key.clone()).or_default())
     }
 
+    /// Gives up the place of a read that has no answer to keep.
+    fn forget_unmade(&self, key: &Key) {
+        let mut kept = self.kept();
+        if kept.by_key.get(key).is_some_and(|slot| slot.answer().is_none()) {
+            kept.by_key.remove(key);
+        }
+    }
+
     fn keep(&self, key: Key, slot: &Arc<ReadSlot>, answer: KeptAnswer) {
         let mut kept = self.kept();
         if kept.bytes + answer.body.len() > MOST_BYTES {
@@ -151,9 +159,7 @@ pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, n
             response
         }
         MadeAnswer::Other(response) => {
-            if slot.answer().is_none() {
-                memo.kept().by_key.remove(&key);
-            }
+            memo.forget_unmade(&key);
             response
         }
     }

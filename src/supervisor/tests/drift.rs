@@ -92,7 +92,8 @@ async fn change_behind_a_reading_is_not_written_over() {
     host.publish(Desired { drift_policy: DriftPolicy::Report, memory_limits: limits, ..desired(1) });
     host.await_phase(Phase::Ready).await;
     tokio::time::sleep(CHECK_INTERVAL).await;
-    let written = host.script.sessions().iter().filter(|session| session.writes()).count();
+    let writing = || host.script.sessions().iter().filter(|session| session.writes()).count();
+    let written = writing();
     // The getters show 4G, and the log that is read next has the command that made it 1G.
     host.script.external_after_session("set_default_device_pinned_mem_limit 0 1G");
     host.script.external(CHANGE);
@@ -101,6 +102,5 @@ async fn change_behind_a_reading_is_not_written_over() {
     let drift = host.observed().status.drift;
     let read: Vec<&str> = drift.last.iter().map(|one| one.read.as_str()).collect();
     assert_eq!((drift.present, read.as_slice()), (true, ["30.0", "1024 MiB"].as_slice()));
-    let now = host.script.sessions().iter().filter(|session| session.writes()).count();
-    assert_eq!(now, written, "nothing of ours");
+    assert_eq!(writing(), written, "nothing of ours");
 }

@@ -16,7 +16,7 @@ use crate::harness::{Host, InProcess, Served, eventually, is_alive, is_root, may
 /// What came of an examination.
 pub(super) struct Seen {
     code: Option<i32>,
-    checks: BTreeMap<String, Value>,
+    pub(super) checks: BTreeMap<String, Value>,
     order: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Seen {
         }
     }
 
-    fn status(&self, id: &str) -> &str {
+    pub(super) fn status(&self, id: &str) -> &str {
         self.checks[id]["status"].as_str().unwrap()
     }
 
@@ -46,9 +46,7 @@ impl Seen {
         let has_remedy = check["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty());
         assert_eq!(has_remedy, ["warn", "fail"].contains(&status), "{check}");
     }
-}
 
-impl Seen {
     /// Whether a check says what to do in words that begin like this.
     #[track_caller]
     fn cures(&self, id: &str, command: &str) {

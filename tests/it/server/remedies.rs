@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::doctor::examine;
 use super::gpus::{mark, uuid};
 use super::incidents::{incident, recovered};
 use super::layouts::{add, apply, in_static_mode, matches, write};
@@ -82,13 +83,8 @@ fn gone(host: &Host, daemon: &str, kind: &str) {
 
 /// What doctor says of one check, and its remedy.
 fn check_of(host: &Host, id: &str) -> (String, String) {
-    let config = host.dir().join("config.toml");
-    let output = host.cli(&["doctor", "-o", "json", "--config", config.to_str().unwrap()]);
-    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let checks = all["checks"].as_array().unwrap();
-    let check = checks.iter().find(|check| check["id"] == id).expect("the check");
-    let text = |field: &str| check[field].as_str().unwrap_or_default().to_owned();
-    (text("status"), text("remedy"))
+    let seen = examine(host);
+    (seen.status(id).to_owned(), seen.checks[id]["remedy"].as_str().unwrap_or_default().to_owned())
 }
 
 /// The remedy of a check of doctor about a daemon's condition.
