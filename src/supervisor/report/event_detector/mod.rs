@@ -58,7 +58,8 @@ pub(crate) struct EventDetector {
     /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
     /// the next poll shows, or that line was missed.
     vanished: BTreeSet<ClientId>,
-    /// Those that left last: a fault that ended them may be known only now, and for as long as its event waits.
+    /// Those that left since the last poll, or before it: a fault that ended them may be known only at the next, and for as long as
+    /// its event waits.
     left: BTreeMap<ClientId, TrackedClient>,
     servers: BTreeMap<(u32, u64), ServerStatus>,
     /// Servers that died, until their last client is gone.
@@ -283,7 +284,7 @@ impl EventDetector {
             self.observations.push(Observation::UnobservedClient(visit));
         }
         let mut waits = BTreeMap::new();
-        if self.faulty.is_empty() {
+        if seen.polled && self.faulty.is_empty() && self.doubtful.is_empty() {
             self.left.clear();
         }
         for (client, tracked) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
