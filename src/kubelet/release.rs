@@ -66,15 +66,15 @@ async fn renew_or_release_all(
     context.tracked.lock().await.retain(|name, tracked| {
         tracked.is_young(context.options.min_age) || tenants.iter().any(|(tenant, _)| tenant.name == *name)
     });
-    forgotten.retain(|claim| usage.of_claim(claim) == ClaimUse::Free);
     let was_lost = context.is_checkpoint_lost.swap(false, Ordering::Relaxed);
-    if was_lost || is_checkpoint_missing(&context.options.plugin_dir) {
-        forgotten.extend(tenants.iter().map(|(_, claim)| claim.clone()));
-    }
+    let is_lost = was_lost || is_checkpoint_missing(&context.options.plugin_dir);
+    note_forgotten(forgotten, usage, &tenants.iter().map(|(_, claim)| claim).collect(), is_lost);
     let mut is_doubtful = false;
     for (tenant, claim) in &tenants {
-        let is_forgotten = forgotten.contains(claim) && usage.of_claim(claim) == ClaimUse::Free;
-        let used = if is_forgotten { ClaimUse::Doubtful } else { usage.of_claim(claim) };
+        let used = match usage.of_claim(claim) {
+            ClaimUse::Free if forgotten.contains(claim) => ClaimUse::Doubtful,
+            used => used,
+        };
         is_doubtful |= used == ClaimUse::Doubtful;
         let holder = usage.holder(claim);
         if let Err(error) = renew_or_release(context, tenant, used, holder).await {
@@ -82,6 +82,20 @@ async fn renew_or_release_all(
         }
     }
     Ok(is_doubtful)
+}
+
+/// Keeps which claims a kubelet may have forgotten: all that there are when it has lost its checkpoint, each until it has its places again.
+/// While neither its API nor a checkpoint can be read, nothing says so.
+fn note_forgotten(
+    forgotten: &mut BTreeSet<DeviceClaim>,
+    usage: &DeviceUsage,
+    claims: &BTreeSet<&DeviceClaim>,
+    is_lost: bool,
+) {
+    forgotten.retain(|claim| claims.contains(claim) && !usage.has(claim));
+    if is_lost {
+        forgotten.extend(claims.iter().map(|claim| (*claim).clone()));
+    }
 }
 
 async fn renew_or_release(
@@ -158,5 +172,33 @@ async fn release(context: &PluginContext, tenant: &TenantView) -> Result<usize, 
     match context.client.delete(&deletion(&tenant.name)).await {
         Err(error) if !error.has_status(StatusCode::NOT_FOUND) => Err(error),
         _ => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn forgotten_claims_are_kept_until_held_again() {
+        let claim = |id: &str| DeviceClaim { resource: "x/y".to_owned(), ids: [id.to_owned()].into() };
+        let (a, b) = (claim("a"), claim("b"));
+        let noted = |claims: &[&DeviceClaim]| Some(claims.iter().map(|claim| (*claim).clone()).collect());
+        let mut forgotten = BTreeSet::new();
+        let mut seen = |listed: bool, noted: Option<BTreeSet<DeviceClaim>>, is_lost: bool| {
+            let usage = DeviceUsage::of(listed.then(BTreeMap::new), noted);
+            note_forgotten(&mut forgotten, &usage, &BTreeSet::from([&a, &b]), is_lost);
+            forgotten.iter().map(|claim| claim.ids.first().expect("an ID").clone()).collect::<String>()
+        };
+        assert_eq!(seen(true, noted(&[]), false), "");
+        assert_eq!(seen(true, None, true), "ab");
+        // It was read before the kubelet wrote an empty one, and then the kubelet does not answer either.
+        assert_eq!(seen(true, None, false), "ab");
+        assert_eq!(seen(false, None, false), "ab");
+        assert_eq!(seen(true, noted(&[]), false), "ab");
+        assert_eq!(seen(true, noted(&[&a]), false), "b");
+        assert_eq!(seen(false, noted(&[]), false), "b");
     }
 }

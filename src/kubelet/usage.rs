@@ -49,7 +49,10 @@ pub(super) enum ClaimUse {
 }
 
 impl DeviceUsage {
-    fn of(listed: Option<BTreeMap<DeviceClaim, Workload>>, noted: Option<BTreeSet<DeviceClaim>>) -> Self {
+    pub(super) fn of(
+        listed: Option<BTreeMap<DeviceClaim, Workload>>,
+        noted: Option<BTreeSet<DeviceClaim>>,
+    ) -> Self {
         let source = match (&listed, &noted) {
             (Some(_), Some(_)) => "the PodResources API",
             (Some(_), None) => "the PodResources API without the checkpoint, so nothing is deleted",
@@ -67,6 +70,12 @@ impl DeviceUsage {
             (Some(false), Some(true) | None) => ClaimUse::Doubtful,
             (Some(false) | None, Some(false)) => ClaimUse::Free,
         }
+    }
+
+    /// Whether the API or the checkpoint says that a container holds these places.
+    pub(super) fn has(&self, claim: &DeviceClaim) -> bool {
+        self.listed.as_ref().is_some_and(|claims| claims.contains_key(claim))
+            || self.noted.as_ref().is_some_and(|claims| claims.contains(claim))
     }
 
     /// The container that holds these places, where the API lists it.
