@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   every request:  span, headers, count ▸ refusals as pages ▸ audit of refusals ▸ rate, size of the head ▸ time, panics ▸ host
-//!   of the API:     who calls ▸ rate of the actor ▸ audit ▸ right ▸ query ▸ repeats or conditional reads
+//!   of the API:     who calls ▸ rate of the actor ▸ audit ▸ right ▸ inputs ▸ repeats or conditional reads
 //! ```
 
 use std::panic::AssertUnwindSafe;
@@ -17,12 +17,12 @@ use tracing::Instrument as _;
 use utoipa::openapi::path::Paths;
 
 use super::auth::{self, Peer};
+use super::inputs::AcceptedInputs;
 use super::pages::FormTargets;
 use super::problem::{Limited, Problem};
-use super::query::Queries;
 use super::repeats::Repeats;
 use super::rights::RequiredRights;
-use super::{AppState, audit, bounds, conditional, guard, memo, pages, problem, query, repeats, rights};
+use super::{AppState, audit, bounds, conditional, guard, inputs, memo, pages, problem, repeats, rights};
 use crate::config::Limits;
 use crate::domain::access::Actor;
 use crate::domain::audit::shown_path;
@@ -36,7 +36,7 @@ pub(super) struct Tables {
     app: AppState,
     rights: RequiredRights,
     repeats: Repeats,
-    queries: Queries,
+    inputs: AcceptedInputs,
 }
 
 impl Tables {
@@ -45,7 +45,7 @@ impl Tables {
             app,
             rights: RequiredRights::of(operations),
             repeats: Repeats::of(operations),
-            queries: Queries::of(operations),
+            inputs: AcceptedInputs::of(operations),
         }
     }
 }
@@ -200,7 +200,7 @@ pub(super) async fn as_actor<F: Future<Output = Response> + Send + 'static>(
     }
 }
 
-/// Refuses what the actor has no right to, and a query that is not accepted.
+/// Refuses what the actor has no right to, and inputs that are not accepted.
 async fn allowed(tables: Tables, ctx: RequestContext, request: Request, next: Next) -> Response {
     match rights::check(&tables.app.service, &tables.rights, &ctx, request).await {
         Ok(request) => once(tables, request, next).await,
@@ -214,7 +214,7 @@ pub(super) async fn open(State(tables): State<Tables>, request: Request, next: N
 }
 
 async fn once(tables: Tables, request: Request, next: Next) -> Response {
-    if let Some(refusal) = query::refused(&tables.queries, &request) {
+    if let Some(refusal) = inputs::refused(&tables.inputs, &request) {
         return refusal;
     }
     match *request.method() {

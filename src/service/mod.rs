@@ -42,9 +42,14 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
+    /// Whatever is there.
+    pub fn unconditional(dry_run: bool) -> Self {
+        Self { dry_run, ..Self::default() }
+    }
+
     /// Only to find out whether the write would be refused.
     pub fn rehearsal() -> Self {
-        Self { dry_run: true, ..Self::default() }
+        Self::unconditional(true)
     }
 }
 

@@ -10,8 +10,9 @@ use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Call, Conditions, Idempotency, NoBody, Path, Query};
+use crate::http::extract::{Call, Idempotency, NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
@@ -89,12 +90,11 @@ pub(super) async fn terminate(
     Call { app, ctx }: Call,
     Path(id): Path<ClientId>,
     Query(query): Query<TerminateQuery>,
-    conditions: Conditions,
     idempotency: Idempotency,
     _: NoBody,
 ) -> Result<Response, Problem> {
     let TerminateQuery { dry_run, stopped } = query;
     let ctx = idempotency.add_to(ctx, &OperationRequest::TerminateClient { client: id, stopped })?;
-    let options = conditions.options(dry_run);
+    let options = WriteOptions::unconditional(dry_run);
     Ok(accepted(&app.service.terminate(&ctx, id, stopped, options).await?, dry_run))
 }

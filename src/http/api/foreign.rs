@@ -47,6 +47,6 @@ pub(super) async fn adopt_lost(
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<axum::Json<LostDaemonAdoption>, Problem> {
-    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let options = WriteOptions::unconditional(query.dry_run);
     Ok(axum::Json(app.service.adopt_lost_daemons(&ctx, options).await?))
 }

@@ -2,11 +2,11 @@
 
 use axum::Json;
 
-use super::described::IfMatch;
 use super::{List, WriteQuery};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
-use crate::http::extract::{Call, Conditions, Json as Body, Path, Query};
+use crate::http::extract::{Call, Json as Body, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::daemons::replace::{ReplaceRequest, Replacement};
 use crate::service::host::startup::ConfirmRequest;
 use crate::service::host::{GpuView, HostView};
@@ -59,17 +59,15 @@ pub(super) async fn get_gpu(
 /// Replace a missing GPU by another one
 #[utoipa::path(post, path = "/api/v1/gpus/{gpu}/replace", operation_id = "replace_gpu", tag = "host",
     extensions(("x-right" = json!(RequiredRight::Administer)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
-    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique prefix of it."), WriteQuery,
-        IfMatch),
+    params(("gpu" = String, Path, description = "The missing GPU: UUID or a unique prefix of it."), WriteQuery),
     request_body = ReplaceRequest,
     responses((status = 200, description = "The daemon and the tenants of the missing GPU use the other one now; or a dry run.", body = Replacement)))]
 pub(super) async fn replace_gpu(
     Call { app, ctx }: Call,
     Path(gpu): Path<String>,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     Body(request): Body<ReplaceRequest>,
 ) -> Result<Json<Replacement>, Problem> {
-    let options = conditions.options(query.dry_run);
+    let options = WriteOptions::unconditional(query.dry_run);
     Ok(Json(app.service.replace_gpu(&ctx, gpu, request, options).await?))
 }

@@ -8,8 +8,9 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, TenantName};
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query};
+use crate::http::extract::{Call, Idempotency, Json, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::page::Page;
 
@@ -98,11 +99,10 @@ pub(super) async fn acknowledge(
     Call { app, ctx }: Call,
     Path(id): Path<i64>,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<AcknowledgeRequest>,
 ) -> Result<axum::Json<IncidentView>, Problem> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = conditions.options(query.dry_run);
+    let options = WriteOptions::unconditional(query.dry_run);
     Ok(axum::Json(app.service.acknowledge_incident(&ctx, id, request, options).await?))
 }

@@ -152,12 +152,11 @@ pub(super) async fn apply(
     Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<ApplyRequest>,
 ) -> Result<Response, Problem> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = conditions.options(query.dry_run);
+    let options = WriteOptions::unconditional(query.dry_run);
     let operation = app.service.apply_layout(&ctx, name, request, options).await?;
     Ok(accepted(&operation, query.dry_run))
 }
@@ -241,7 +240,7 @@ pub(super) async fn import(
             ));
         }
     };
-    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let options = WriteOptions::unconditional(query.dry_run);
     let items = app.service.import_layouts(&ctx, text, format, options).await?;
     Ok(axum::Json(List { items, next_cursor: None }))
 }

@@ -6,8 +6,9 @@ use super::described::OperationAccepted;
 use super::{WriteQuery, accepted};
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Query};
+use crate::http::extract::{Call, Idempotency, Json, NoBody, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::daemons::maintenance::MaintenanceView;
 
 /// Get the maintenance of the host
@@ -34,12 +35,11 @@ pub(super) async fn get(Call { app, ctx }: Call) -> Result<axum::Json<Maintenanc
 pub(super) async fn begin(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<MaintenanceRequest>,
 ) -> Result<Response, Problem> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = conditions.options(query.dry_run);
+    let options = WriteOptions::unconditional(query.dry_run);
     Ok(accepted(&app.service.begin_maintenance(&ctx, request, options).await?, query.dry_run))
 }
 
@@ -58,9 +58,8 @@ pub(super) async fn begin(
 pub(super) async fn end(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let options = conditions.options(query.dry_run);
+    let options = WriteOptions::unconditional(query.dry_run);
     Ok(accepted(&app.service.end_maintenance(&ctx, options).await?, query.dry_run))
 }

@@ -84,7 +84,7 @@ pub(super) async fn cancel(
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<Response, Problem> {
-    let options = WriteOptions { dry_run: query.dry_run, ..WriteOptions::default() };
+    let options = WriteOptions::unconditional(query.dry_run);
     let operation = app.service.cancel_operation(&ctx, id, options).await?;
     let is_over = operation.state == OperationState::Cancelled && operation.started_at.is_none();
     Ok(accepted(&operation, query.dry_run || is_over))

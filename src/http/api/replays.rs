@@ -7,8 +7,9 @@ use super::described::NotFound;
 use super::{List, PageQuery, WriteQuery, accepted_as};
 use crate::domain::layout::replay::Replay;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query};
+use crate::http::extract::{Call, Idempotency, Json, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
 
 /// List replays
@@ -49,12 +50,11 @@ pub(super) async fn get(
 pub(super) async fn create(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<ReplayRequest>,
 ) -> Result<Response, Problem> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = conditions.options(query.dry_run);
+    let options = WriteOptions::unconditional(query.dry_run);
     let accepted = app.service.replay(&ctx, request, options).await?;
     Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -6,8 +6,9 @@ use axum::response::{IntoResponse as _, Response};
 use super::{List, PageQuery, WriteQuery};
 use crate::domain::token::TokenId;
 use crate::http::endpoint::RequiredRight;
-use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Path, Query};
+use crate::http::extract::{Call, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::Problem;
+use crate::service::WriteOptions;
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
 use crate::service::access::whoami::WhoamiView;
 
@@ -61,12 +62,11 @@ pub(super) async fn get(
 pub(super) async fn create(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     idempotency: Idempotency,
     Json(request): Json<TokenRequest>,
 ) -> Result<Response, Problem> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let made = app.service.create_token(&ctx, request, conditions.options(query.dry_run)).await?;
+    let made = app.service.create_token(&ctx, request, WriteOptions::unconditional(query.dry_run)).await?;
     if made.secret.is_none() {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }
@@ -85,9 +85,8 @@ pub(super) async fn revoke(
     Call { app, ctx }: Call,
     Path(id): Path<TokenId>,
     Query(query): Query<WriteQuery>,
-    conditions: Conditions,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.service.revoke_token(&ctx, id, conditions.options(query.dry_run)).await?;
+    app.service.revoke_token(&ctx, id, WriteOptions::unconditional(query.dry_run)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

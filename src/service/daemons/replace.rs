@@ -13,7 +13,7 @@ use crate::service::daemons::adoption::refuse_while_operated;
 use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
-use crate::service::{Service, ServiceError, WriteOptions, check_precondition, transaction_end};
+use crate::service::{Service, ServiceError, WriteOptions, transaction_end};
 use crate::store;
 
 /// The GPU that replaces the missing one.
@@ -69,7 +69,6 @@ impl Service {
                 Box::pin(async move {
                     let name = holder(db, &old).await?;
                     let current = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
-                    check_precondition(&options, Some(current.revision))?;
                     refuse_while_operated(&mut *db, &name).await?;
                     let before = current.spec.clone();
                     let mut either = current.spec;

@@ -327,6 +327,35 @@ fn parameters_are_taken_where_they_are_declared() {
     assert!(tried > 1000, "{tried}");
 }
 
+#[test]
+fn conditions_that_would_be_ignored_are_refused() {
+    let world = World::new();
+    let document = expanded(world.host.api().get("/openapi.json").json());
+    let (mut tried, mut ignored) = (0, Vec::new());
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("methods") {
+            if !path.starts_with("/api/v1/") || method == "get" {
+                continue;
+            }
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let own: Vec<&str> = parameters.filter_map(|one| one["name"].as_str()).collect();
+            for (name, value) in [("If-Match", "\"1\""), ("If-Match", "*"), ("If-None-Match", "*")] {
+                if own.contains(&name) {
+                    continue;
+                }
+                let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+                let answer = world.host.api().send(method.clone(), &world.path(path), &[(name, value)], None);
+                if answer.status != 422 || !answer.text.contains(&format!("takes no {name},")) {
+                    ignored.push(format!("{method} {path} {name}: {} {}", answer.status, answer.text));
+                }
+                tried += 1;
+            }
+        }
+    }
+    assert!(ignored.is_empty(), "{} of {tried}:\n{}", ignored.len(), ignored.join("\n"));
+    assert!(tried > 60, "{tried}");
+}
+
 /// Whether a response reveals anything of another tenant.
 pub(super) fn names_the_other(world: &World, body: &str) -> bool {
     body.contains("\"demo\"")

@@ -115,7 +115,7 @@ async fn attempt(
         gpu_map: map,
         force: form.ticked("force"),
     };
-    let options = WriteOptions { dry_run: only_preview, ..WriteOptions::default() };
+    let options = WriteOptions::unconditional(only_preview);
     let accepted = app.service.replay(ctx, request, options).await?;
     if !only_preview {
         return Ok(Some(accepted.replay));
