@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::layouts::{add, apply, host, write};
+use super::layouts::{add, apply, in_static_mode, write};
 use super::openapi::kept;
 use crate::document::expanded;
 use crate::harness::{Answer, Client, Foreign, Host, eventually, signal};
@@ -79,7 +79,8 @@ pub(super) struct World {
 impl World {
     pub(super) fn new() -> Self {
         // Its second daemon is in static mode.
-        let host = host();
+        let host = Host::configured("[limits]\nrequests_per_s = 0");
+        in_static_mode(&host);
         write(&host, "prod", &[add("web", 7)]);
         apply(&host, "prod", &json!({}));
         // A daemon with a layout that was started again has replayed it.
