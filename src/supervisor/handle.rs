@@ -116,7 +116,12 @@ impl Handle {
 
     /// The last observation.
     pub fn observed(&self) -> Observed {
-        self.link.observed.borrow().clone()
+        self.of_observed(Observed::clone)
+    }
+
+    /// A part of it.
+    pub fn of_observed<T>(&self, part: impl Fn(&Observed) -> T) -> T {
+        part(&self.link.observed.borrow())
     }
 
     /// A poll that began after this call; all who wait at the same time share one.

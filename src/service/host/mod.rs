@@ -406,14 +406,9 @@ impl Backend {
                 return Ok(None);
             }
         };
-        let servers: Vec<u32> = self
-            .parts
-            .fleet
-            .observed()
-            .iter()
-            .flat_map(|(_, observed)| observed.status.effective.iter().flat_map(|seen| &seen.servers))
-            .map(|server| server.pid)
-            .collect();
+        let effective = self.parts.fleet.of_each(|observed| observed.status.effective.clone());
+        let servers = effective.into_iter().filter_map(|(_, effective)| Some(effective?.servers));
+        let servers: Vec<u32> = servers.flatten().map(|server| server.pid).collect();
         let processes = processes
             .into_iter()
             .map(|process| GpuProcessView {

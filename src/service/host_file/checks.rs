@@ -183,8 +183,8 @@ impl Backend {
         let census = store::probe_results::chunks(&mut *self.parts.store.read().await?).await?;
         let mut counted: BTreeMap<GpuUuid, u32> =
             census.into_iter().map(|(gpu, census)| (gpu, census.chunks)).collect();
-        for (_, seen) in self.parts.fleet.observed() {
-            let listed = seen.status.effective.and_then(|effective| effective.partitions).unwrap_or_default();
+        for (_, effective) in self.parts.fleet.of_each(|observed| observed.status.effective.clone()) {
+            let listed = effective.and_then(|effective| effective.partitions).unwrap_or_default();
             counted.extend(listed.into_iter().map(|one| (one.gpu, one.free_chunks + one.used_chunks)));
         }
         if let Err(reason) = fits(layout, &active.gpu_map, &compared.gpus, &counted) {

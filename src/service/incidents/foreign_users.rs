@@ -122,31 +122,42 @@ impl Backend {
             let others = (daemon.spec.any_user, daemon.spec.users.as_slice());
             has_business(uid, me, others, of_daemon.map(|tenant| tenant.spec.uid))
         };
-        let clients = self.attributed().await?;
-        let observed: BTreeMap<DaemonName, _> = self.parts.fleet.observed().into_iter().collect();
+        let seen = self.parts.fleet.of_each(|observed| {
+            let clients = observed.clients.iter().map(|client| (client.id, client.uid, client.since));
+            (clients.collect::<Vec<_>>(), observed.status.queue.clone())
+        });
+        let seen: BTreeMap<DaemonName, _> = seen.into_iter().collect();
+        let is_unclear = daemons.iter().any(|daemon| {
+            let mut clients = seen.get(&daemon.name).into_iter().flat_map(|(clients, _)| clients);
+            clients.any(|(_, uid, _)| uid.is_none_or(|uid| !is_of(daemon, uid)))
+        });
+        // Only then it matters who was started for a tenant, which costs more to know.
+        let attributed = if is_unclear { self.attributed().await? } else { Vec::new() };
+        let leased = attributed.iter().filter(|client| client.attributed_by == AttributedBy::Lease);
+        let leased: BTreeSet<ClientId> = leased.map(|client| client.id).collect();
         let found = daemons.iter().map(|daemon| {
             let name = &daemon.name;
             let (mut served, mut foreign, mut earlier) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
-            for client in clients.iter().filter(|client| client.daemon == *name) {
+            let (clients, queue) =
+                seen.get(name).map_or((&[][..], &[][..]), |(clients, queue)| (clients, queue));
+            for &(client, uid, since) in clients {
                 // Who was started for a tenant is its own, whichever user it has by now.
-                let is_lease = client.attributed_by == AttributedBy::Lease;
-                match client.uid {
+                let is_lease = leased.contains(&client);
+                match uid {
                     // It is gone, or may not be read.
                     None if !is_lease => {}
                     Some(uid) if !is_lease && !is_of(daemon, uid) => {
-                        if client.since < began.max(daemon.created_at) {
-                            earlier.insert(client.id);
+                        if since < began.max(daemon.created_at) {
+                            earlier.insert(client);
                         }
                         let program = process::program(client.pid);
-                        foreign.push(ForeignUser { process: client.id, uid, program, waits: false });
+                        foreign.push(ForeignUser { process: client, uid, program, waits: false });
                     }
                     _ => {
-                        served.insert(client.id);
+                        served.insert(client);
                     }
                 }
             }
-            let status = observed.get(name).map(|seen| &seen.status);
-            let queue = status.map(|status| status.queue.as_slice()).unwrap_or_default();
             for waiting in queue.iter().filter(|waiting| !is_of(daemon, waiting.uid)) {
                 let living = waiting.waiting.iter().filter_map(|client| process::identify(client.pid));
                 foreign.extend(living.map(|id| ForeignUser {

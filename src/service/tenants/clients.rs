@@ -113,7 +113,7 @@ impl Service {
     ) -> Result<Paged<ClientView>, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         if fresh {
-            let daemons = backend.parts.fleet.observed().into_iter().map(|(name, _)| name);
+            let daemons = backend.parts.fleet.of_each(|_| ()).into_iter().map(|(name, ())| name);
             let own = backend.daemon_in_scope(ctx).await?;
             let wanted = daemons
                 .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
@@ -210,13 +210,7 @@ impl Service {
 impl Backend {
     /// All clients at the last poll, each with its tenant.
     pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
-        let seen: Vec<(DaemonName, Vec<ClientFacts>)> = self
-            .parts
-            .fleet
-            .observed()
-            .into_iter()
-            .map(|(name, observed)| (name, observed.clients))
-            .collect();
+        let seen = self.parts.fleet.of_each(|observed| observed.clients.clone());
         if seen.iter().all(|(_, clients)| clients.is_empty()) {
             return Ok(Vec::new());
         }

@@ -70,12 +70,12 @@ impl Backend {
     fn held_now(&self) -> BTreeMap<TenantName, HeldByTenant> {
         let committed = self.committed.borrow().clone();
         let mut held: BTreeMap<TenantName, HeldByTenant> = BTreeMap::new();
-        for (daemon, observed) in self.parts.fleet.observed() {
-            if observed.clients.is_empty() {
+        for (daemon, clients) in self.parts.fleet.of_each(|observed| observed.clients.clone()) {
+            if clients.is_empty() {
                 continue;
             }
             let candidates = Candidate::of(&committed.tenants, &daemon);
-            for client in &observed.clients {
+            for client in &clients {
                 let (tenant, _) = attribute(&Signs::from(client), &daemon, &committed.leases, &candidates);
                 let Some(tenant) = tenant else { continue };
                 let held = held.entry(tenant).or_default();

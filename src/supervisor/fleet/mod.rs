@@ -137,9 +137,10 @@ impl Fleet {
         self.drivers().handles.get(name).cloned()
     }
 
-    /// All daemons with what was observed of them.
-    pub fn observed(&self) -> Vec<(DaemonName, Observed)> {
-        self.drivers().handles.iter().map(|(name, handle)| (name.clone(), handle.observed())).collect()
+    /// All daemons with a part of what was observed of them, since the whole has hundreds of clients.
+    pub fn of_each<T>(&self, part: impl Fn(&Observed) -> T) -> Vec<(DaemonName, T)> {
+        let drivers = self.drivers();
+        drivers.handles.iter().map(|(name, handle)| (name.clone(), handle.of_observed(&part))).collect()
     }
 
     /// All daemons with their handles.

@@ -191,9 +191,7 @@ impl ForeignDaemonScanner {
     /// since it gives each GPU to one of those.
     pub fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<SharedGpu> {
         let seen = self.seen.borrow().clone();
-        // One that has ended since the scan is in nobody's way, and was perhaps ours.
-        let alive = seen.iter().filter(|one| is_alive(one.daemon.identity));
-        let shared = alive.filter_map(|foreign| {
+        let shared = seen.iter().filter_map(|foreign| {
             let observed_as = match self.claimed(&foreign.daemon) {
                 Some((owner, observed)) if owner == *name || !observed => return None,
                 claimed => claimed.map(|(owner, _)| owner),
@@ -210,6 +208,10 @@ impl ForeignDaemonScanner {
                 Err(reason) => Err(reason.clone()),
             };
             let daemon = &foreign.daemon;
+            // One that has ended since the scan is in nobody's way, and was perhaps ours.
+            if !is_alive(daemon.identity) {
+                return None;
+            }
             let path =
                 daemon.environment.as_ref().ok().map(|around| around.pipe_directory.display().to_string());
             let sharing = SharingDaemon {

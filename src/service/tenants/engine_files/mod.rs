@@ -160,12 +160,12 @@ impl Backend {
 
     async fn engine_file_sources(&self) -> Result<EngineFileSources, StoreError> {
         let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
-        let observed = self.parts.fleet.observed().into_iter();
+        let layouts = self.parts.fleet.of_each(|observed| observed.status.layout.clone()).into_iter();
         Ok(EngineFileSources {
             daemons,
             tenants,
             open: self.parts.fleet.context().handouts.open_directories(),
-            layouts: observed.filter_map(|(name, seen)| Some((name, seen.status.layout?))).collect(),
+            layouts: layouts.filter_map(|(name, layout)| Some((name, layout?))).collect(),
         })
     }
 
