@@ -139,8 +139,12 @@ fn hung_server_is_replaced_after_its_grace() {
             && message.contains(&format!("process {} lost their work", client.pid())),
         "{message}"
     );
-    let events = host.api().get("/api/v1/events?type=server.died,server.replaced&order=oldest").ok();
-    let [replaced, died] = &events["items"].as_array().unwrap()[..] else { panic!("{events}") };
+    // They are written after it is published that it is ready.
+    let (replaced, died) = eventually("both events", || {
+        let events = host.api().get("/api/v1/events?type=server.died,server.replaced&order=oldest").ok();
+        let [replaced, died] = &events["items"].as_array()?[..] else { return None };
+        Some((replaced.clone(), died.clone()))
+    });
     assert_eq!((&replaced["type"], &died["cause"]["id"]), (&json!("server.replaced"), &replaced["id"]));
     assert_eq!(died["details"]["clients"][0]["tenant"], "demo", "{died}");
     assert_eq!(host.daemon_pid("gpu0"), daemon);
