@@ -14,7 +14,7 @@ LAYOUT='{"layout": {"enforcement": "percentage", "steps": [
 
 three_tenants() {
     local name
-    for name in $THREE; do tenant "$name" "{\"daemon\": \"$1\", \"device_memory_limit\": \"4G\", \"max_clients\": 2}"; done
+    for name in $THREE; do tenant "$name" "{\"daemon\": \"$1\", \"uid\": 0, \"device_memory_limit\": \"4G\", \"max_clients\": 2}"; done
     wait_for 30 "the tenants of $1 are read back" is_ready "$1"
 }
 
