@@ -53,7 +53,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
@@ -332,21 +331,22 @@ enum SimCommand {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     completion::answer_shell::<Cli>();
-    let mut command = help::in_groups(Cli::command()).color(help_colour(std::env::args_os()));
-    let parsed = command.try_get_matches_from_mut(std::env::args_os());
-    let parsed =
-        parsed.and_then(|found| Cli::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
-    let cli = parsed.unwrap_or_else(|error| match error.kind() {
-        ErrorKind::InvalidSubcommand => {
-            suggestions::with_safe_ones(error, &Cli::command(), std::env::args_os()).exit()
-        }
-        _ => error.exit(),
-    });
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = parsed(&words).unwrap_or_else(|error| error.exit());
     choose_colour(cli.color);
     dispatch(cli.command).unwrap_or_else(|message| {
         complain(&message);
         ExitCode::from(ERROR)
     })
+}
+
+/// Reads the arguments; an error suggests nothing that could do harm.
+fn parsed(words: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = help::in_groups(Cli::command()).color(help_colour(words.to_vec()));
+    let found = command.try_get_matches_from_mut(words);
+    let cli =
+        found.and_then(|found| Cli::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
+    cli.map_err(|error| suggestions::with_safe_ones(error, &Cli::command(), words))
 }
 
 /// When help and errors about arguments are coloured, which are printed before the arguments are known.

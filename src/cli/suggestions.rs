@@ -26,13 +26,28 @@ const HARMLESS: &[&str] = &[
     "current",
     "add",
     "use",
+    // Without a noun.
+    "status",
+    "top",
+    "events",
+    "env",
+    "clients",
+    "doctor",
+    "whoami",
+    "login-url",
+    "completions",
+    "openapi",
+    "version",
 ];
 
 /// Words of other tools, and the verbs that are meant; the first of these that a noun has is suggested.
 const MEANT: &[(&[&str], &[&str])] = &[
     (&["describe", "show", "inspect", "info", "view", "cat", "details"], &["get", "show", "list"]),
     (&["ls", "all", "ps"], &["list"]),
-    (&["remove", "rm", "del", "destroy", "erase", "uninstall"], &["delete", "remove", "revoke", "end"]),
+    (
+        &["delete", "remove", "rm", "del", "destroy", "erase", "uninstall"],
+        &["delete", "remove", "revoke", "end"],
+    ),
     (
         &["create", "add", "new", "make", "edit", "update", "change", "modify", "patch", "configure"],
         &["set", "create", "add"],
@@ -56,7 +71,7 @@ const MOST: usize = 4;
 pub(super) fn with_safe_ones(
     mut error: clap::Error,
     command: &clap::Command,
-    words: impl IntoIterator<Item = OsString>,
+    words: &[OsString],
 ) -> clap::Error {
     let word = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) => word.clone(),
@@ -67,7 +82,7 @@ pub(super) fn with_safe_ones(
         Some(ContextValue::Strings(several)) => several.clone(),
         _ => Vec::new(),
     };
-    let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let at = words.iter().position(|one| *one == word).unwrap_or(words.len());
     let noun_before = words[..at].iter().rev().find_map(|one| noun(command, one));
     let noun_after = words.get(at + 1).and_then(|one| noun(command, one));
@@ -148,17 +163,19 @@ fn begins_alike(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
-    use clap::Parser as _;
 
-    use super::super::Cli;
+    use super::super::{Cli, parsed};
     use super::*;
+
+    /// What the program says to these words.
+    fn refusal(words: &[&str]) -> Option<clap::Error> {
+        let words: Vec<OsString> = ["mps-manager"].iter().chain(words).map(OsString::from).collect();
+        parsed(&words).err()
+    }
 
     /// What is suggested for these words.
     fn suggested(words: &[&str]) -> Vec<String> {
-        let words: Vec<&str> = ["mps-manager"].into_iter().chain(words.iter().copied()).collect();
-        let error = Cli::try_parse_from(&words).expect_err("no command");
-        let error = with_safe_ones(error, &Cli::command(), words.iter().map(OsString::from));
-        match error.get(ContextKind::SuggestedSubcommand) {
+        match refusal(words).expect("no command").get(ContextKind::SuggestedSubcommand) {
             Some(ContextValue::Strings(several)) => several.clone(),
             _ => Vec::new(),
         }
@@ -176,6 +193,9 @@ mod tests {
             (&["tenant", "rm", "web"], &["delete"]),
             (&["layout", "ls"], &["list"]),
             (&["token", "remove", "x"], &["revoke"]),
+            (&["context", "delete", "x"], &["remove"]),
+            (&["stauts"], &["status"]),
+            (&["eventz"], &["events"]),
             (&["get", "tenants"], &["tenant get"]),
             (&["describe", "tenant", "web"], &["tenant get"]),
             (&["logs", "gpu0"], &["daemon logs"]),
@@ -193,10 +213,9 @@ mod tests {
     #[test]
     fn options_that_take_away_are_no_hint() {
         let hint = |words: &[&str]| {
-            let all: Vec<&str> = ["mps-manager"].into_iter().chain(words.iter().copied()).collect();
-            let error = Cli::try_parse_from(&all).expect_err("no such option");
+            let error = refusal(words).expect("no such option");
             assert!(error.get(ContextKind::InvalidArg).is_some(), "{words:?}");
-            match with_safe_ones(error, &Cli::command(), []).get(ContextKind::SuggestedArg) {
+            match error.get(ContextKind::SuggestedArg) {
                 Some(ContextValue::String(one)) => Some(one.clone()),
                 _ => None,
             }
@@ -225,8 +244,7 @@ mod tests {
             {
                 for misspelt in misspellings(&word) {
                     let words: Vec<&str> = prefix.as_deref().into_iter().chain([misspelt.as_str()]).collect();
-                    let all: Vec<&str> = ["mps-manager"].into_iter().chain(words.iter().copied()).collect();
-                    let Err(error) = Cli::try_parse_from(&all) else { continue };
+                    let Some(error) = refusal(&words) else { continue };
                     if error.get(ContextKind::InvalidSubcommand).is_none() {
                         continue;
                     }

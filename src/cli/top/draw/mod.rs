@@ -15,6 +15,7 @@ use crate::domain::memory::Bytes;
 use crate::domain::printable::printable;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
+use crate::service::incidents::IncidentView;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
@@ -144,11 +145,21 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
         let text = format!("! {} more: mps-manager status", attention.len() - MESSAGES);
         lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
-    for incident in host.incidents.iter().take(MESSAGES) {
-        let is_open = incident.state == IncidentState::Open;
+    // Those that are open first: the others may be newer.
+    let is_open = |incident: &&IncidentView| incident.state == IncidentState::Open;
+    let (open, over): (Vec<_>, Vec<_>) = host.incidents.iter().partition(is_open);
+    for incident in open.into_iter().chain(over).take(MESSAGES) {
+        let is_open = is_open(&incident);
         let text = format!("! incident {}: {}", incident.id, printable(&incident.summary));
         let colour = if is_open { Color::Red } else { Color::Yellow };
         lines.push(Line::styled(cut(&text, width), Style::new().fg(colour)));
+    }
+    if host.incidents.len() > MESSAGES {
+        let text = format!(
+            "! {} more: mps-manager incident list",
+            counted(host.incidents.len() - MESSAGES, "incident")
+        );
+        lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
     if !attention.is_empty() || !host.incidents.is_empty() {
         lines.push(Line::default());

@@ -40,7 +40,8 @@ fn attention(item: &AttentionItem<'_>) -> Attention {
         ConditionType::ShareBelowMinimum => {
             format!("The share of {who} is below what MPS gives every client")
         }
-        kind => format!("{kind}: {who}"),
+        ConditionType::ClientsAboveMaximum => format!("More clients are connected than {who} may have"),
+        kind => format!("{}: {who}", kind.words()),
     };
     Attention { tone: Tone::Warn, what, why: item.message.to_owned(), remedy }
 }
