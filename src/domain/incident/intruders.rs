@@ -16,6 +16,10 @@ pub trait Intruder: Clone {
     const IS_SEEN_TWICE: bool;
     /// Its process.
     fn process(&self) -> ClientId;
+    /// Whether it is not connected yet: what is said of it is another thing once it is.
+    fn waits(&self) -> bool {
+        false
+    }
     /// That these are there now, others than before.
     fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent;
     /// That none is there any more.
@@ -45,6 +49,10 @@ impl Intruder for ForeignUser {
         self.process
     }
 
+    fn waits(&self) -> bool {
+        self.waits
+    }
+
     fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
         DomainEvent::ForeignUserAppeared { daemon, present }
     }
@@ -70,10 +78,13 @@ impl Intruder for SharingDaemon {
     }
 }
 
+/// A process, and whether it waits.
+type Reported = (ClientId, bool);
+
 /// Who is reported, by daemon.
 #[derive(Debug, Clone, Default)]
 pub struct IntruderTracker {
-    reported: BTreeMap<DaemonName, BTreeSet<ClientId>>,
+    reported: BTreeMap<DaemonName, BTreeSet<Reported>>,
     /// Who was there when it looked last.
     seen: BTreeSet<ClientId>,
 }
@@ -81,7 +92,9 @@ pub struct IntruderTracker {
 impl IntruderTracker {
     /// One that knows of those that an earlier manager reported.
     pub fn with(reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>) -> Self {
-        Self { reported: reported.into_iter().collect(), ..Self::default() }
+        let connected = |all: BTreeSet<ClientId>| all.into_iter().map(|process| (process, false)).collect();
+        let reported = reported.into_iter().map(|(daemon, all)| (daemon, connected(all)));
+        Self { reported: reported.collect(), ..Self::default() }
     }
 
     /// Takes who is there now, with each daemon that there is; gives what there is to say of it. Unless the search `is_complete`, who was
@@ -102,10 +115,11 @@ impl IntruderTracker {
                 let process = one.process();
                 !I::IS_SEEN_TWICE
                     || seen.contains(&process)
-                    || reported.is_some_and(|known| known.contains(&process))
+                    || reported.is_some_and(|known| known.contains(&(process, one.waits())))
             };
             let present: Vec<I> = present.iter().filter(counts).cloned().collect();
-            let processes: BTreeSet<ClientId> = present.iter().map(Intruder::process).collect();
+            let processes: BTreeSet<Reported> =
+                present.iter().map(|one| (one.process(), one.waits())).collect();
             let is_reported = match self.reported.get(daemon) {
                 None => processes.is_empty(),
                 Some(before) if is_complete => !processes.is_empty() && *before == processes,
@@ -185,6 +199,24 @@ mod tests {
         assert!(tracker.observe(&having(&[7, 9]), true).is_empty());
         let events = tracker.observe(&having(&[7]), true);
         assert_eq!(kinds(&events), [EventType::ExposureDetected], "the one that stays");
+    }
+
+    #[test]
+    fn who_waited_is_reported_again_once_connected() {
+        let at = |waits: bool| {
+            let process = ClientId { pid: 7, start_time: 1 };
+            let user = ForeignUser { process, uid: 33, program: None, waits };
+            BTreeMap::from([(daemon("gpu0"), vec![user])])
+        };
+        let mut tracker = IntruderTracker::default();
+        for waits in [true, false, true] {
+            let events = tracker.observe(&at(waits), true);
+            let [DomainEvent::ForeignUserAppeared { present, .. }] = events.as_slice() else {
+                panic!("{events:?}")
+            };
+            assert_eq!(present[0].waits, waits);
+            assert!(tracker.observe(&at(waits), true).is_empty());
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ kinds! {
     NoServer = "no_server", "Each server of a daemon ends before it takes a client, so that nothing runs on its GPUs.",
         "The detail has the last line of control.log about it. See that nvidia-smi answers, that libcuda.so.1 is of the driver that runs, and that the server's user may open /dev/nvidia*; then start the daemon.";
     Drift = "drift", "Another program changed settings or partitions of a daemon.",
-        "Find the program that sends commands to this daemon and stop it. With drift_policy report they stay until the daemon or a tenant of it is changed: `mps-manager daemon set NAME --drift-policy repair` restores them.";
+        "Find the program that sends commands to this daemon and stop it. With drift_policy report such a change stays until that setting is set again: `mps-manager daemon set NAME --drift-policy repair` restores them.";
     LayoutIdsDiffer = "layout_ids_differ", "A layout gave other partition IDs than are on record.",
         "Compare the host with the one that the layout was recorded on: GPU model, driver and what else is reserved on the GPU. Then apply or replay the layout again.";
     LayoutDegraded = "layout_degraded", "A change of partitions was undone or restored, and not everything is as it was.",

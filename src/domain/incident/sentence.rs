@@ -29,8 +29,8 @@ impl Incident {
                 ),
             },
             IncidentKind::ServerDied => match over {
-                Some(after) => format!("{daemon}'s server crashed and was replaced {after}"),
-                None => format!("{daemon}'s server crashed and is not replaced yet"),
+                Some(after) => format!("{daemon}'s server died and was replaced {after}"),
+                None => format!("{daemon}'s server died and is not replaced yet"),
             },
             IncidentKind::DaemonDied => self.daemon_died(over),
             IncidentKind::DaemonWedged => match over {
@@ -198,7 +198,7 @@ impl Incident {
 
     /// How a control daemon ended.
     fn end_words(&self) -> &'static str {
-        if self.is_quit_by_others() { "was told to quit by another program" } else { "crashed" }
+        if self.is_quit_by_others() { "was told to quit by another program" } else { "died" }
     }
 
     fn times(&self) -> String {

@@ -66,7 +66,7 @@ pub struct IncidentView {
     pub acknowledged: Option<Acknowledgement>,
     /// The incident in one sentence.
     #[schema(
-        example = "gpu0's control daemon crashed and was restarted after 0.9 s; 6 clients of demo, inference and nightly lost their work"
+        example = "gpu0's control daemon died and was restarted after 0.9 s; 6 clients of demo, inference and nightly lost their work"
     )]
     pub summary: String,
     /// What to do about it.
@@ -79,7 +79,7 @@ pub struct IncidentView {
     /// The clients that lost their work, by what MPS reported when it happened; of a GPU fault with the evidence about each, those first
     /// against whom it is the weightiest.
     pub affected: Vec<RankedClient>,
-    /// Whether lines of server.log were missed, so that some of them may have left before.
+    /// Whether some of them may have left by themselves: lines of server.log were missed, or nothing says why they left.
     pub affected_is_uncertain: bool,
     /// How many clients of the daemon kept their work; `null` where that is not known.
     pub unaffected: Option<u32>,
@@ -173,7 +173,7 @@ pub struct AcknowledgeRequest {
     #[serde(default)]
     #[schema(
         max_length = 1000,
-        pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]*$",
+        pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb]*$",
         example = "client 5337 reads past its buffer; reported to the team"
     )]
     pub note: Option<String>,

@@ -57,7 +57,7 @@ fn killed_daemon_is_one_incident_with_its_clients() {
     assert_eq!(died["tenants"], json!(["batch", "demo"]));
     assert_eq!((&died["daemon"], &died["ended_by"]), (&json!("gpu0"), &json!("recovered")));
     let summary = died["summary"].as_str().expect("text");
-    assert!(summary.starts_with("gpu0's control daemon crashed and was restarted"), "{summary}");
+    assert!(summary.starts_with("gpu0's control daemon died and was restarted"), "{summary}");
     assert!(
         summary.ends_with("2 clients of batch (job 4711 of alice) and demo lost their work"),
         "{summary}"
@@ -269,7 +269,7 @@ fn recreated_tenant_shows_no_earlier_incident() {
     signal(host.daemon_pid("gpu0"), Signal::KILL);
     client.ended();
     incident(&host, "daemon_died", recovered);
-    let shows_it = || page(&host, "/tenants/demo").contains("control daemon crashed");
+    let shows_it = || page(&host, "/tenants/demo").contains("control daemon died");
     assert!(shows_it());
     assert_eq!(host.api().delete("/api/v1/tenants/demo").status, 204);
     assert_eq!(host.api().tenant("demo", &json!({"daemon": "gpu1", "uid": 0})).status, 201);

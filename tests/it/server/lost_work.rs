@@ -75,7 +75,7 @@ fn killed_server_event_names_all_its_clients() {
         }
     }
     let page = page(&host, "/incidents");
-    assert!(page.contains("server crashed and was replaced"), "{page}");
+    assert!(page.contains("server died and was replaced"), "{page}");
 }
 
 /// The example of NVIDIA's documentation: A on 0, B on 0 and 1, C on 1, D on 2; A faults while C is stopped.

@@ -208,7 +208,7 @@ fn daemon_death_includes_its_server_in_either_order() {
         assert_eq!((over.kind, pids(over), over.occurrences), (IncidentKind::DaemonDied, vec![2, 4], 1));
         assert_eq!(
             over.summary(),
-            "gpu0's control daemon crashed and was restarted after 0.9 s; 2 clients of demo lost their work"
+            "gpu0's control daemon died and was restarted after 0.9 s; 2 clients of demo lost their work"
         );
     }
 }
