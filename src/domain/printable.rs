@@ -8,10 +8,12 @@ use std::fmt::Write as _;
 
 /// Returns true for a character with which a terminal or a page does something else than to show it.
 pub fn is_control(one: char) -> bool {
-    // Beside the control characters: what ends a line elsewhere, what turns the direction of the text, and what is not seen at all.
+    // Beside the control characters: what ends a line elsewhere, what turns the direction of the text, and what is not seen at all, but
+    // for the selectors of variants, which a sign in colour has.
     one.is_control()
-        || matches!(one, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(one, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Returns true for one line of a caller's text that may be stored and shown: at most so many characters, and each of them seen.
@@ -93,6 +95,12 @@ mod tests {
             "\u{2066}",
             "\u{61c}",
             "\u{200b}",
+            "\u{34f}",
+            "\u{115f}",
+            "\u{17b4}",
+            "\u{2800}",
+            "\u{3164}",
+            "\u{e0100}",
             "\u{200d}",
             "\u{2060}",
             "\u{feff}",

@@ -129,7 +129,7 @@ fn labels() -> utoipa::openapi::schema::Object {
     use utoipa::openapi::schema::{ObjectBuilder, Type};
     let text = |fewest: &str| {
         let pattern = format!(
-            "^[^\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]{{{fewest},{MAX_LABEL_LEN}}}$"
+            "^[^\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb]{{{fewest},{MAX_LABEL_LEN}}}$"
         );
         ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern))
     };

@@ -59,8 +59,12 @@ impl Service {
         loop {
             let daemon = self.daemon(ctx, name, take(&mut fresh)).await?;
             let conditions = daemon.status.as_ref().map(|status| status.conditions.as_slice());
-            let is_settled = is_as_wanted(&daemon) || standstill.lasts(conditions.and_then(ready));
+            let is_wanted = is_as_wanted(&daemon);
+            let is_settled = is_wanted || standstill.lasts(conditions.and_then(ready));
             if is_settled || !changes.next().await {
+                if is_wanted && !longest.is_zero() {
+                    self.with(&ctx.require(Right::ViewOwn)?).await_present_engine_files().await;
+                }
                 return Ok(daemon);
             }
         }
@@ -101,7 +105,11 @@ impl Service {
         let mut changes = self.changes(longest);
         loop {
             let operation = self.operation(ctx, id).await?;
-            if operation.state.is_final() || !changes.next().await {
+            let is_over = operation.state.is_final();
+            if is_over || !changes.next().await {
+                if is_over && !longest.is_zero() {
+                    self.with(&ctx.require(Right::ViewOwn)?).await_present_engine_files().await;
+                }
                 return Ok(operation);
             }
         }

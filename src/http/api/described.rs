@@ -77,7 +77,7 @@ impl IntoResponses for OperationAccepted {
     }
 }
 
-/// A reference to one of the problems that [`super::document()`] puts among the components.
+/// A reference to one of the problems that the document has among its components.
 fn problem(status: &str, name: &str) -> BTreeMap<String, RefOr<Response>> {
     BTreeMap::from([(status.to_owned(), Ref::from_response_name(name).into())])
 }

@@ -46,6 +46,8 @@ pub(in crate::service) struct EngineFileWriter {
     listed: watch::Sender<(BTreeSet<TenantName>, BTreeMap<TenantName, i64>)>,
     /// Wakes the task that keeps the files: a caller waits for them.
     requested: Arc<Notify>,
+    /// How many times they began to be brought up to date, and how many times they were.
+    passes: watch::Sender<(u64, u64)>,
 }
 
 impl EngineFileWriter {
@@ -57,6 +59,7 @@ impl EngineFileWriter {
             is_closed: Arc::default(),
             listed: watch::Sender::default(),
             requested: Arc::default(),
+            passes: watch::Sender::default(),
         }
     }
 
@@ -90,6 +93,19 @@ impl EngineFileWriter {
         self.requested.notify_one();
         // What comes of it, the caller sees.
         let _ = timeout(longest, listed.wait_for(is_so)).await;
+    }
+
+    /// Has the files brought up to date, and waits until they are.
+    pub(super) async fn await_pass(&self, longest: Duration) {
+        let mut passes = self.passes.subscribe();
+        let (begun, _) = *passes.borrow();
+        self.requested.notify_one();
+        let _ = timeout(longest, passes.wait_for(|(_, done)| *done > begun)).await;
+    }
+
+    /// Notes that they begin to be brought up to date, or that they are.
+    pub(super) fn pass(&self, is_done: bool) {
+        self.passes.send_modify(|(begun, done)| if is_done { *done = *begun } else { *begun += 1 });
     }
 
     /// Waits until a caller wants the files brought up to date.

@@ -56,9 +56,11 @@ impl Backend {
         let mut is_requested = false;
         loop {
             let is_due = is_requested || Instant::now() >= due;
+            self.engine_files.pass(false);
             if let Err(error) = self.refresh_engine_files(&mut kept, is_due).await {
                 tracing::warn!(%error, "the files for container engines and systemd could not be brought up to date");
             }
+            self.engine_files.pass(true);
             if is_due {
                 due = Instant::now() + every;
             }
@@ -118,6 +120,13 @@ impl Backend {
     pub(in crate::service) async fn await_engine_files(&self, tenant: &TenantName, generation: i64) {
         if !self.parts.health.has(HostFault::EngineFilesNotWritten) {
             self.engine_files.await_tenant(tenant, generation, WRITTEN).await;
+        }
+    }
+
+    /// Waits until the files say what is so by now, as after a daemon's restart, unless none can be written.
+    pub(in crate::service) async fn await_present_engine_files(&self) {
+        if !self.parts.health.has(HostFault::EngineFilesNotWritten) {
+            self.engine_files.await_pass(WRITTEN).await;
         }
     }
 
