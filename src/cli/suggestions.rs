@@ -167,7 +167,7 @@ mod tests {
     use super::super::{Cli, parsed};
     use super::*;
 
-    /// What the program says to these words.
+    /// The program's refusal of these words.
     fn refusal(words: &[&str]) -> Option<clap::Error> {
         let words: Vec<OsString> = ["mps-manager"].iter().chain(words).map(OsString::from).collect();
         parsed(&words).err()

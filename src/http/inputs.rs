@@ -15,11 +15,11 @@ use utoipa::openapi::path::{Operation, ParameterIn, Paths};
 use super::endpoint::endpoints;
 use super::problem::Problem;
 
-/// What may be sent to each endpoint beside its body, by method and route.
+/// The inputs that each endpoint takes beside its body, by method and route.
 #[derive(Clone)]
 pub(super) struct AcceptedInputs(Arc<HashMap<(Method, String), HashSet<Input>>>);
 
-/// What would be ignored where it is not accepted.
+/// An input that would be ignored where it is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Input {
     Query,

@@ -72,7 +72,7 @@ impl DeviceUsage {
         }
     }
 
-    /// Whether the API or the checkpoint says that a container holds these places.
+    /// Returns true if the API or the checkpoint says that a container holds these places.
     pub(super) fn has(&self, claim: &DeviceClaim) -> bool {
         self.listed.as_ref().is_some_and(|claims| claims.contains_key(claim))
             || self.noted.as_ref().is_some_and(|claims| claims.contains(claim))

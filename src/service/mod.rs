@@ -42,7 +42,7 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Whatever is there.
+    /// Options of a write without conditions.
     pub fn unconditional(dry_run: bool) -> Self {
         Self { dry_run, ..Self::default() }
     }

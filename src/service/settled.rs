@@ -62,8 +62,8 @@ impl Service {
             let is_wanted = is_as_wanted(&daemon);
             let is_settled = is_wanted || standstill.lasts(conditions.and_then(ready));
             if is_settled || !changes.next().await {
-                if is_wanted && !longest.is_zero() {
-                    self.with(&ctx.require(Right::ViewOwn)?).await_present_engine_files().await;
+                if is_wanted {
+                    self.await_files_too(ctx, longest).await?;
                 }
                 return Ok(daemon);
             }
@@ -107,12 +107,20 @@ impl Service {
             let operation = self.operation(ctx, id).await?;
             let is_over = operation.state.is_final();
             if is_over || !changes.next().await {
-                if is_over && !longest.is_zero() {
-                    self.with(&ctx.require(Right::ViewOwn)?).await_present_engine_files().await;
+                if is_over {
+                    self.await_files_too(ctx, longest).await?;
                 }
                 return Ok(operation);
             }
         }
+    }
+
+    /// Waits for the files of engines and systemd, which follow what is published, if the caller waits at all.
+    async fn await_files_too(&self, ctx: &RequestContext, longest: Duration) -> Result<(), ServiceError> {
+        if !longest.is_zero() {
+            self.with(&ctx.require(Right::ViewOwn)?).await_present_engine_files().await;
+        }
+        Ok(())
     }
 
     /// The verification of a tenant once none is running, or after this time.

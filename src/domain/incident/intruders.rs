@@ -16,7 +16,7 @@ pub trait Intruder: Clone {
     const IS_SEEN_TWICE: bool;
     /// Its process.
     fn process(&self) -> ClientId;
-    /// Whether it is not connected yet: what is said of it is another thing once it is.
+    /// Returns true for one that is not connected yet: something else is said of it once it is.
     fn waits(&self) -> bool {
         false
     }

@@ -135,11 +135,11 @@ impl Backend {
         let attributed = if is_unclear { self.attributed().await? } else { Vec::new() };
         let leased = attributed.iter().filter(|client| client.attributed_by == AttributedBy::Lease);
         let leased: BTreeSet<ClientId> = leased.map(|client| client.id).collect();
+        let nobody = (Vec::new(), Vec::new());
         let found = daemons.iter().map(|daemon| {
             let name = &daemon.name;
             let (mut served, mut foreign, mut earlier) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
-            let (clients, queue) =
-                seen.get(name).map_or((&[][..], &[][..]), |(clients, queue)| (clients, queue));
+            let (clients, queue) = seen.get(name).unwrap_or(&nobody);
             for &(client, uid, since) in clients {
                 // Who was started for a tenant is its own, whichever user it has by now.
                 let is_lease = leased.contains(&client);

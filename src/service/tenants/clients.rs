@@ -113,7 +113,7 @@ impl Service {
     ) -> Result<Paged<ClientView>, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         if fresh {
-            let daemons = backend.parts.fleet.of_each(|_| ()).into_iter().map(|(name, ())| name);
+            let daemons = backend.parts.fleet.all().into_iter().map(|(name, _)| name);
             let own = backend.daemon_in_scope(ctx).await?;
             let wanted = daemons
                 .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))

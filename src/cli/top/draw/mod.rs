@@ -145,23 +145,21 @@ fn body(state: &TopState, width: usize) -> Vec<Line<'static>> {
         let text = format!("! {} more: mps-manager status", attention.len() - MESSAGES);
         lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
+    let mut incidents: Vec<&IncidentView> = host.incidents.iter().collect();
     // Those that are open first: the others may be newer.
-    let is_open = |incident: &&IncidentView| incident.state == IncidentState::Open;
-    let (open, over): (Vec<_>, Vec<_>) = host.incidents.iter().partition(is_open);
-    for incident in open.into_iter().chain(over).take(MESSAGES) {
-        let is_open = is_open(&incident);
+    incidents.sort_by_key(|incident| incident.state != IncidentState::Open);
+    for incident in incidents.iter().take(MESSAGES) {
+        let is_open = incident.state == IncidentState::Open;
         let text = format!("! incident {}: {}", incident.id, printable(&incident.summary));
         let colour = if is_open { Color::Red } else { Color::Yellow };
         lines.push(Line::styled(cut(&text, width), Style::new().fg(colour)));
     }
-    if host.incidents.len() > MESSAGES {
-        let text = format!(
-            "! {} more: mps-manager incident list",
-            counted(host.incidents.len() - MESSAGES, "incident")
-        );
+    if incidents.len() > MESSAGES {
+        let more = counted(incidents.len() - MESSAGES, "incident");
+        let text = format!("! {more} more: mps-manager incident list");
         lines.push(Line::styled(cut(&text, width), Style::new().fg(Color::Red)));
     }
-    if !attention.is_empty() || !host.incidents.is_empty() {
+    if !attention.is_empty() || !incidents.is_empty() {
         lines.push(Line::default());
     }
     for gpu in &host.gpus {

@@ -46,7 +46,7 @@ pub(in crate::service) struct EngineFileWriter {
     listed: watch::Sender<(BTreeSet<TenantName>, BTreeMap<TenantName, i64>)>,
     /// Wakes the task that keeps the files: a caller waits for them.
     requested: Arc<Notify>,
-    /// How many times they began to be brought up to date, and how many times they were.
+    /// Counts of the times that they began to be brought up to date, and that they were.
     passes: watch::Sender<(u64, u64)>,
 }
 
