@@ -28,6 +28,7 @@ mod lease;
 mod maintenance;
 mod manual;
 mod operation;
+mod option_order;
 mod output;
 mod record;
 mod replay;
@@ -57,7 +58,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
 use self::completion::CompletedShell;
-use self::output::{ColourChoice, ERROR, EXIT_CODES, choose_colour, complain, line};
+use self::output::{ColourChoice, ERROR, EXIT_CODES, OutputArgs, choose_colour, complain, line};
 use self::serve::Serve;
 use self::server::{CallArgs, ask};
 use crate::config::Config;
@@ -267,8 +268,12 @@ enum CliCommand {
     },
     /// Print the version
     #[command(after_help = "Examples:
-  mps-manager version")]
-    Version,
+  mps-manager version
+  mps-manager version -o json")]
+    Version {
+        #[command(flatten)]
+        output: OutputArgs,
+    },
     /// Print the OpenAPI document
     #[command(after_help = "Examples:
   mps-manager openapi > openapi.json
@@ -331,7 +336,7 @@ enum SimCommand {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     completion::answer_shell::<Cli>();
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let words = option_order::behind_the_command(&Cli::command(), std::env::args_os().collect());
     let cli = parsed(&words).unwrap_or_else(|error| error.exit());
     choose_colour(cli.color);
     dispatch(cli.command).unwrap_or_else(|message| {
@@ -373,12 +378,14 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Sim { command: SimCommand::Client(args) } => Ok(sim::client::run(&args)),
         CliCommand::Sim { command: SimCommand::Down(args) } => sim_down::run(args),
         CliCommand::Openapi { form } => {
-            let document = if form == "3.0" { http::DOCUMENT_3_0 } else { http::DOCUMENT };
+            let document = if form == "3.0" { &http::DOCUMENT_3_0 } else { &http::DOCUMENT };
             line!("{}", document.trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Version => {
-            line!("mps-manager {}", env!("CARGO_PKG_VERSION"));
+        CliCommand::Version { output } => {
+            let version = env!("CARGO_PKG_VERSION");
+            let value = serde_json::json!({ "version": version });
+            output.format.announce(&format!("mps-manager {version}"), version, &value);
             Ok(ExitCode::SUCCESS)
         }
         CliCommand::Completions { shell } => completion::print_script(shell),

@@ -69,7 +69,8 @@ impl HostSnapshot {
         let gpus = whole(client, "/api/v1/gpus").await?;
         let mut daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
         daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
-        let tenants = all(client, "/api/v1/tenants").await?;
+        let mut tenants: Vec<TenantView> = all(client, "/api/v1/tenants").await?;
+        tenants.sort_by_cached_key(|tenant| tenant.name.natural_key());
         let foreign_daemons = whole(client, "/api/v1/foreign-daemons").await?;
         let incidents = all(client, "/api/v1/incidents?current=true").await?;
         let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;

@@ -26,6 +26,17 @@ fn check(kind: &str, text: &str) -> Result<(), InvalidValue> {
     Err(InvalidValue(format!("{shown:?} is not a {kind} name: use {RULE}")))
 }
 
+fn natural_key(mut rest: &str) -> String {
+    let mut key = String::new();
+    while let Some(at) = rest.find(|one: char| one.is_ascii_digit()) {
+        let digits = rest[at..].find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len() - at);
+        let (before, number) = (&rest[..at], &rest[at..at + digits]);
+        let _ = write!(key, "{before}{number:0>20}");
+        rest = &rest[at + digits..];
+    }
+    key + rest
+}
+
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $kind:literal) => {
         $(#[$doc])*
@@ -52,6 +63,11 @@ macro_rules! name {
             /// The name with underscores for hyphens: two names that agree in it are not there at the same time.
             pub fn folded(&self) -> String {
                 self.0.replace('-', "_")
+            }
+
+            /// What sorts gpu2 before gpu10: the name with its numbers at full width.
+            pub fn natural_key(&self) -> String {
+                natural_key(&self.0)
             }
         }
 
@@ -122,21 +138,6 @@ impl LayoutName {
     /// Whether a layout can have this name.
     pub fn is_free(&self) -> bool {
         !TAKEN.contains(&self.as_str())
-    }
-}
-
-impl DaemonName {
-    /// What sorts gpu2 before gpu10: the name with its numbers at full width.
-    pub fn natural_key(&self) -> String {
-        let mut key = String::new();
-        let mut rest = self.as_str();
-        while let Some(at) = rest.find(|one: char| one.is_ascii_digit()) {
-            let digits = rest[at..].find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len() - at);
-            let (before, number) = (&rest[..at], &rest[at..at + digits]);
-            let _ = write!(key, "{before}{number:0>20}");
-            rest = &rest[at + digits..];
-        }
-        key + rest
     }
 }
 

@@ -58,7 +58,8 @@ impl Rates {
         }
     }
 
-    fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
+    /// Counts a request of an address, or of a user of this host.
+    pub(super) fn of_peer(&self, peer: Peer) -> Result<(), TooMany> {
         match peer.source() {
             CallerSource::User(uid) if uid.is_none_or(|uid| uid == 0 || uid == self.manager_uid) => Ok(()),
             source => self.count(&RateLimitedCaller::Source(source)),
@@ -91,11 +92,6 @@ impl TooMany {
         );
         Problem::too_many("too-many-requests", self.of, "Too many requests", detail, seconds).into_response()
     }
-}
-
-/// Refuses requests beyond the rate of an address or a user of this host.
-pub(super) fn too_many_requests(rates: &Rates, limits: &Limits, peer: Peer) -> Option<Response> {
-    rates.of_peer(peer).err().map(|too_many| too_many.into_response(limits))
 }
 
 /// Refuses a head that is too large, as a problem document. One twice as large never gets here.

@@ -96,8 +96,8 @@ async fn answered(
 ) -> Response {
     let reader = pages::reader(&request);
     let attempt = audit::Tracked::begin(app.service.clock(), targets, &mut request);
-    let refusal = bounds::too_many_requests(&app.rates, &app.limits, peer)
-        .or_else(|| bounds::large_head(&app.limits, &request));
+    let too_many = app.rates.of_peer(peer).err().map(|too_many| too_many.into_response(&app.limits));
+    let refusal = too_many.or_else(|| bounds::large_head(&app.limits, &request));
     let response = match refusal {
         Some(refusal) => refusal,
         None => in_time(app, peer, request, next).await,

@@ -21,6 +21,9 @@ pub mod server;
 mod state;
 pub mod tls;
 
+use std::io::Read as _;
+use std::sync::LazyLock;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -51,8 +54,8 @@ pub fn router(state: AppState) -> Router {
         .merge(pages)
         .merge(probes)
         .merge(docs::router())
-        .route("/openapi.json", axum::routing::get(|| std::future::ready(document(DOCUMENT))))
-        .route("/openapi-3.0.json", axum::routing::get(|| std::future::ready(document(DOCUMENT_3_0))))
+        .route("/openapi.json", axum::routing::get(|| std::future::ready(document(&DOCUMENT))))
+        .route("/openapi-3.0.json", axum::routing::get(|| std::future::ready(document(&DOCUMENT_3_0))))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state.clone())
@@ -68,11 +71,19 @@ fn document(text: &'static str) -> ([(header::HeaderName, &'static str); 1], Byt
     ([(header::CONTENT_TYPE, "application/json")], Bytes::from_static(text.as_bytes()))
 }
 
-/// The checked-in document, which a test keeps equal to the code; being static, it takes no further memory.
-pub const DOCUMENT: &str = include_str!("../../openapi/v1.json");
+/// The checked-in document, which a test keeps equal to the code. The program has it compressed by build.rs, and as text once it was asked for.
+pub static DOCUMENT: LazyLock<String> =
+    LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1.json.gz"))));
 
-/// The same in the form of `OpenAPI` 3.0, for clients that read no newer one.
-pub const DOCUMENT_3_0: &str = include_str!("../../openapi/v1-3.0.json");
+/// Its form of `OpenAPI` 3.0, for clients that read no newer one.
+pub static DOCUMENT_3_0: LazyLock<String> =
+    LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1-3.0.json.gz"))));
+
+fn decompressed(document: &[u8]) -> String {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(document).read_to_string(&mut text).expect("build.rs compressed it");
+    text
+}
 
 async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();

@@ -116,10 +116,10 @@ inside() {
     check "the unit stops" systemctl stop mps-manager
     check "daemon, server and client run on" alive
     check "and the directory with their sockets is there" [ -S /run/mps-manager/daemons/gpu0/pipe/control ]
-    if systemctl set-property --runtime mps-manager MemoryMax=8M && [ -n "$(memory_limit "$1")" ]; then
-        say "limits of memory: unit 8M, scope $(memory_limit "$1")"
+    if systemctl set-property --runtime mps-manager MemoryMax=4M && [ -n "$(memory_limit "$1")" ]; then
+        say "limits of memory: unit 4M, scope $(memory_limit "$1")"
         systemctl start mps-manager 2>/dev/null || true
-        until_true "a manager with 8 MiB is killed for want of memory" killed_for_memory
+        until_true "a manager with 4 MiB, which is half of what it takes, is killed for want of memory" killed_for_memory
         check "daemon, server and client run on" alive
     else
         say "no controller of memory here: not tried what its limit does"

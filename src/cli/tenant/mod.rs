@@ -208,7 +208,8 @@ async fn list(
     let client = call.client()?;
     require_daemon(&client, daemon).await?;
     let path = filtered(TENANTS, &[("daemon", daemon.map(ToString::to_string)), ("labels", labels)]);
-    let tenants: Vec<TenantView> = all(&client, &path).await?;
+    let mut tenants: Vec<TenantView> = all(&client, &path).await?;
+    tenants.sort_by_cached_key(|tenant| tenant.name.natural_key());
     LAYOUT.print(&tenants, call.format());
     if matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) && has_mark(&tenants) {
         remark(MARK);

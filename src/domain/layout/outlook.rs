@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::blocked::Blocked;
 use super::moves::{TenantMove, TenantPartition, TenantPrediction};
 use super::plan::{Action, GpuTotals, Plan, PlannedStep, Reason};
-use super::{AddStep, Enforcement, GpuMap, Layout, Role, VersionRef};
+use super::{AddStep, Enforcement, GpuMap, Layout, VersionRef};
 use crate::count::counted;
 use crate::tenant::Tenant;
 use crate::{DaemonName, GpuUuid, LayoutName, PartitionName, TenantName};
@@ -297,7 +297,7 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> Tenant
         .partitions()
         .filter(mine)
         .filter_map(|add| {
-            let gpu = gpu_of(add.gpu, prospect.gpu_map)?;
+            let gpu = prospect.gpu_map.get(&add.gpu)?;
             let planned = plan.steps.iter().find(|step| {
                 step.action != Action::Remove
                     && (&step.gpu, step.partition.as_ref()) == (gpu, Some(&add.partition))
@@ -331,8 +331,4 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> Tenant
         }
     };
     TenantPrediction { tenant: name.clone(), known: known.is_some(), partitions, remark }
-}
-
-fn gpu_of(role: Role, map: &GpuMap) -> Option<&GpuUuid> {
-    map.get(&role)
 }

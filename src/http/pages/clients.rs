@@ -14,14 +14,16 @@ use super::lists::{ListQuery, Listing};
 use super::{listed, refused_with, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::{ClientId, StoppedPolicy};
-use crate::domain::event::{Event, EventFilter};
+use crate::domain::event::{AffectedClient, Event, EventFilter};
+use crate::domain::incident::IncidentFilter;
+use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
-use crate::service::page::{Page, Paged};
+use crate::service::page::{MAX_LIMIT, Page, Paged};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
 
@@ -90,6 +92,9 @@ struct ClientPage {
     client: Option<ClientView>,
     of_host: bool,
     memory: Vec<(GpuUuid, String, Option<Amount>)>,
+    /// Once it is gone, what is known of it, and the incident in which it lost its work.
+    gone: Option<AffectedClient>,
+    incident: Option<i64>,
     events: Vec<Event>,
 }
 
@@ -104,6 +109,16 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Respo
         Err(ServiceError::NotFound { .. }) if !events.is_empty() => None,
         Err(error) => return Err(error.into()),
     };
+    let (mut gone, mut incident) = (events.iter().find_map(Event::client), None);
+    if let (None, Some(first)) = (&client, events.last()) {
+        let since = IncidentFilter { since: Some(first.at), ..IncidentFilter::default() };
+        for one in service.incidents(&ctx, since, &Page::first(MAX_LIMIT)).await?.items {
+            let lost = one.affected.into_iter().find(|lost| lost.client.client == Some(id));
+            if let Some(lost) = lost {
+                (gone, incident) = (Some(lost.client), Some(one.id));
+            }
+        }
+    }
     let title = format!("Client {}", id.pid);
     let frame = Frame::of(service, &ctx, Section::Clients, &title).await.live();
     let of_host = frame.may(Role::Viewer);
@@ -114,7 +129,7 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Respo
     };
     let memory = client.iter().flat_map(|client| &client.memory);
     let memory = memory.map(|one| (one.gpu.clone(), called(&one.gpu), one.used_bytes.map(Amount))).collect();
-    Ok(rendered(&ClientPage { frame, id, client, of_host, memory, events }))
+    Ok(rendered(&ClientPage { frame, id, client, of_host, memory, gone, incident, events }))
 }
 
 #[derive(Template)]

@@ -155,18 +155,14 @@ pub(super) async fn log_in(
     let answer = |opened: NewSession| {
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         let inside = match form.unsent() {
-            Some(unsent) => to_send(outside, &unsent),
+            // To be confirmed before it is submitted: the user may be another one, and much may have happened since.
+            Some(unsent) => page(StatusCode::OK, &UnsentPage { outside, unsent: &unsent }),
             None => Redirect::to(form.next().unwrap_or("/")).into_response(),
         };
         ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
     let answer = auth::log_in(&app, admission.actor, code, requested, answer).await;
     as_page(outside, answer, &form)
-}
-
-/// The kept form, to be confirmed before it is submitted: the user may be another one, and much may have happened since.
-fn to_send(outside: Outside, unsent: &Unsent) -> Response {
-    page(StatusCode::OK, &UnsentPage { outside, unsent })
 }
 
 /// A problem as the login page; any other response unchanged.

@@ -43,7 +43,8 @@ async fn log_in_first(state: &AppState, request: Request) -> Response {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     if request.method().is_safe() {
         // A reloaded part of a page must not become the login page inside it.
-        if request.headers().contains_key("hx-request") || accepts_events(&request) {
+        let headers = request.headers();
+        if headers.contains_key("hx-request") || accept::names(headers, "text/event-stream") {
             return auth::unauthorized("the session has ended: reload the page to log in").into_response();
         }
         return Redirect::to(&login_at(&target)).into_response();
@@ -74,10 +75,6 @@ async fn kept_form(request: Request, to: String, longest: usize) -> Result<Unsen
     } else {
         Ok(unsent)
     }
-}
-
-fn accepts_events(request: &Request) -> bool {
-    accept::names(request.headers(), "text/event-stream")
 }
 
 /// The login page that leads to a page of this server.

@@ -122,11 +122,6 @@ pub(super) struct PrecedingMessages {
     answering: Option<u32>,
 }
 
-/// Reads a message of the control daemon by itself; `None` for a line of a reply, and for whatever is not known.
-pub(super) fn of_control(text: &str) -> Option<LogEvent> {
-    control(text)
-}
-
 #[derive(Debug, Clone, Copy)]
 enum FaultList {
     Devices,
@@ -188,7 +183,7 @@ impl PrecedingMessages {
 /// Server 506 exited with status 0
 /// Exit with status 0
 /// ```
-fn control(text: &str) -> Option<LogEvent> {
+pub(super) fn control(text: &str) -> Option<LogEvent> {
     let after = |prefix: &str| text.strip_prefix(prefix);
     match text {
         "Accepting connection..." => return Some(LogEvent::Accepting),

@@ -77,7 +77,7 @@ enum LineOwner {
 }
 
 fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [bool]) -> LineOwner {
-    match event::of_control(text) {
+    match event::control(text) {
         Some(LogEvent::Accepting) if *open == Open::Own => LineOwner::Own,
         Some(LogEvent::Accepting) => {
             undecided.clear();

@@ -8,8 +8,8 @@ use crate::domain::audit::{AuditRecord, Head};
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError};
+use crate::store;
 pub use crate::store::audit::AuditFilter;
-use crate::store::{self, StoreError};
 
 /// How often counted refusals are written to the audit log.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -46,14 +46,11 @@ impl Backend {
             tokio::time::sleep(MINUTE).await;
             self.flush_refusals().await;
             if minute.is_multiple_of(HOUR)
-                && let Ok(Head { id, hash }) = self.head_now().await
+                && let Ok(mut reader) = self.parts.store.read().await
+                && let Ok(Head { id, hash }) = store::audit::head(&mut reader).await
             {
                 tracing::info!(id, %hash, "head of the audit log");
             }
         }
-    }
-
-    async fn head_now(&self) -> Result<Head, StoreError> {
-        store::audit::head(&mut *self.parts.store.read().await?).await
     }
 }

@@ -32,7 +32,7 @@ impl Backend {
         let Some(attempt) = permit.attempt() else {
             return self.parts.store.write(|db| Box::pin(only_rehearsed(db, job))).await;
         };
-        let (by, clock, any_spec) = (permit.ctx().cause(), self.parts.clock, permit.may_change_any_spec());
+        let (by, clock, any_spec) = (permit.ctx().cause(), self.parts.clock, permit.any_spec);
         self.parts
             .store
             .write(move |db| {

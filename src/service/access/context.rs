@@ -87,7 +87,7 @@ pub struct Permit {
     ctx: RequestContext,
     target: Option<Target>,
     adoption: bool,
-    any_spec: bool,
+    pub(super) any_spec: bool,
 }
 
 impl Permit {
@@ -112,11 +112,6 @@ impl Permit {
     /// The request.
     pub(in crate::service) fn ctx(&self) -> &RequestContext {
         &self.ctx
-    }
-
-    /// Whether any daemon and tenant may change.
-    pub(super) fn may_change_any_spec(&self) -> bool {
-        self.any_spec
     }
 
     /// What is recorded; `None` for a request that only reads, and so commits nothing.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::{Access, LiveToken};
-use crate::domain::token::Digest;
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError};
 
@@ -55,11 +54,6 @@ impl Backend {
             access.begin_session(session);
         }
         Ok(())
-    }
-
-    /// The digest of the admin token, with which its sessions are stored.
-    pub(in crate::service) fn admin_digest(&self) -> Digest {
-        self.parts.access.admin
     }
 
     /// Periodically writes when tokens and sessions were last used, and ends expired ones; no request waits for it.

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::daemon::{DaemonSpec, DesiredState};
 use crate::domain::event::{ChangedTenant, DomainEvent, EventCause, changed_fields};
-use crate::domain::host_file::{HostChangeAction, HostFile, HostObjectKind, StoredHost};
+use crate::domain::host_file::{HostChangeAction, HostFile, HostObjectKind};
 use crate::domain::operation::{HostLayout, Operation, OperationRequest};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{Tenant, TenantSpec};
@@ -24,8 +24,9 @@ use crate::store::layouts::NewVersion;
 use crate::store::{self, Transaction, TransactionEnd};
 
 /// What was written.
-struct WrittenHost {
-    operation: Operation,
+pub(super) struct WrittenHost {
+    /// The operation, which is not stored after a dry run.
+    pub(super) operation: Operation,
     desired: Vec<Desired>,
     revoked: Vec<TokenId>,
 }
@@ -45,15 +46,15 @@ struct Writing {
 }
 
 impl Backend {
-    /// Writes a host file that was compared and checked; refused, with nothing written, if the host was changed since.
+    /// Writes a host file that was compared and checked, or nothing if what it is about was changed since.
     pub(super) async fn write_host(
         self: &std::sync::Arc<Self>,
         permit: &Permit,
-        file: HostFile,
+        file: &HostFile,
         compared: Compared,
         checked: Checked,
         dry_run: bool,
-    ) -> Result<Option<Operation>, ServiceError> {
+    ) -> Result<Option<WrittenHost>, ServiceError> {
         let ctx = permit.ctx();
         let (by, clock, id) = (ctx.cause(), ctx.clock, ctx.clock.new_id());
         let writing = Writing {
@@ -67,13 +68,15 @@ impl Backend {
             faults: Faults::default(),
             touched: BTreeSet::new(),
         };
-        let (service, manager_uid) = (self.clone(), self.parts.manager_uid);
+        let (service, manager_uid, file) = (self.clone(), self.parts.manager_uid, file.clone());
         let forgotten: Vec<TenantName> = writing.deleted_tenants();
         let written = self
             .write(permit, move |db| {
                 Box::pin(async move {
                     let mut writing = writing;
-                    writing.refuse_changed_host(&mut *db, &file).await?;
+                    if !writing.is_still_compared(&mut *db, &file).await? {
+                        return Ok((None, TransactionEnd::RollBack));
+                    }
                     if let Some(other) = store::operations::unfinished_of_kind(&mut *db, "apply_spec").await? {
                         return Err(ServiceError::Conflict(format!(
                             "operation {other} is applying a host file: wait for it, and compare this file again"
@@ -98,20 +101,19 @@ impl Backend {
                     let operation = operation
                         .ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))?;
                     let transaction_end = if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit };
-                    Ok((WrittenHost { operation, desired, revoked }, transaction_end))
+                    Ok((Some(WrittenHost { operation, desired, revoked }), transaction_end))
                 })
             })
             .await?;
-        if dry_run {
-            return Ok(None);
+        if let Some(written) = written.as_ref().filter(|_| !dry_run) {
+            self.publish(written.desired.clone());
+            self.parts.access.end(&written.revoked).await;
+            for name in &forgotten {
+                self.history.forget(name);
+            }
+            self.parts.engine.wake();
         }
-        self.publish(written.desired);
-        self.parts.access.end(&written.revoked).await;
-        for name in &forgotten {
-            self.history.forget(name);
-        }
-        self.parts.engine.wake();
-        Ok(Some(written.operation))
+        Ok(written)
     }
 }
 
@@ -121,30 +123,23 @@ impl Writing {
         stored.filter(|name| self.compared.deletes(HostObjectKind::Tenant, name.as_str())).cloned().collect()
     }
 
-    /// What was compared and checked outside the transaction must still be so: the same changes of the same daemons and layouts. Tenants that the
-    /// file leaves alone may have come and gone.
-    async fn refuse_changed_host(
+    /// Whether what was compared and checked outside the transaction is still so: the same changes of the same daemons and layouts.
+    /// Whatever the file leaves alone may have come, changed and gone.
+    async fn is_still_compared(
         &mut self,
         db: Transaction<'_>,
         file: &HostFile,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<bool, ServiceError> {
         let now = stored::load(db, Some(file)).await?;
-        let before = &self.compared.stored;
-        if now == *before {
-            return Ok(());
+        if now == self.compared.stored {
+            return Ok(true);
         }
-        let of_tenants =
-            StoredHost { tenants: before.tenants.clone(), draining: before.draining.clone(), ..now.clone() };
-        if of_tenants == *before {
-            let again = Compared::of(file, now, &self.compared.gpus, self.compared.file_options)?;
-            if again.changes == self.compared.changes {
-                self.compared = again;
-                return Ok(());
-            }
+        let again = Compared::of(file, now, &self.compared.gpus, self.compared.file_options)?;
+        let is_same = again.changes == self.compared.changes && again.subject() == self.compared.subject();
+        if is_same {
+            self.compared = again;
         }
-        Err(ServiceError::Conflict(
-            "the host was changed while the file was compared with it, and nothing was written: compare it again".to_owned(),
-        ))
+        Ok(is_same)
     }
 
     async fn delete_tenants(

@@ -6,10 +6,10 @@ use super::Compared;
 use super::faults::Faults;
 use crate::domain::count::counted;
 use crate::domain::daemon::{DaemonSpec, Mode};
-use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, fits};
+use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, StoredHost, fits};
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::{DaemonName, GpuUuid};
+use crate::domain::{DaemonName, GpuUuid, LayoutName};
 use crate::service::layouts::{Projected, refuse_strategy};
 use crate::service::{Backend, ServiceError};
 use crate::store;
@@ -37,6 +37,22 @@ impl Compared {
     /// Whether an object is deleted.
     pub(super) fn deletes(&self, kind: HostObjectKind, name: &str) -> bool {
         self.changed(kind).any(|change| change.name == name && change.action == HostChangeAction::Delete)
+    }
+
+    /// What the checks looked at: the daemons that the file writes, binds or deletes, and the layouts that it writes or binds.
+    pub(super) fn subject(&self) -> StoredHost {
+        let StoredHost { mut layouts, next_versions, mut versions, mut daemons, .. } = self.stored.clone();
+        daemons.retain(|name, _| {
+            self.spec.daemons.contains_key(name)
+                || self.spec.bindings.contains_key(name)
+                || self.deletes(HostObjectKind::Daemon, name.as_str())
+        });
+        let bound =
+            self.spec.bindings.values().chain(daemons.values().filter_map(|daemon| daemon.layout.as_ref()));
+        let bound: BTreeSet<LayoutName> = bound.map(|active| active.name.clone()).collect();
+        layouts.retain(|name, _| self.spec.layouts.contains_key(name) || bound.contains(name));
+        versions.retain(|version, _| bound.contains(&version.name));
+        StoredHost { layouts, next_versions, versions, daemons, ..StoredHost::default() }
     }
 
     /// A daemon's spec as it will be, without its layout.

@@ -23,6 +23,9 @@ use crate::service::access::context::RequestContext;
 use crate::service::host_file::faults::Faults;
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 
+/// How often a file is compared whose objects others change at the same time, before it is refused.
+const COMPARISONS: u32 = 5;
+
 /// How far a host file goes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostFileOptions {
@@ -109,20 +112,29 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
-        let stored = stored::load(&mut *backend.parts.store.read().await?, Some(&file)).await?;
-        let host = tag_of(&export(&stored, &gpus));
-        let compared = Compared::of(&file, stored, &gpus, file_options)?;
-        // What was shown is what is written: other objects of the host may change as they like.
-        let tag = tag_of_changes(&compared.changes);
-        check_tag(&options, [&host, &tag])?;
-        let warnings = faults::fields(compared.spec.warnings.clone());
-        if compared.changes.is_empty() {
-            return Ok(AppliedHostFile { changes: Vec::new(), warnings, operation: None, tag });
+        for _ in 0..COMPARISONS {
+            let stored = stored::load(&mut *backend.parts.store.read().await?, Some(&file)).await?;
+            let host = tag_of(&export(&stored, &gpus));
+            let compared = Compared::of(&file, stored, &gpus, file_options)?;
+            // What was shown is what is written: other objects of the host may change as they like.
+            let tag = tag_of_changes(&compared.changes);
+            check_tag(&options, [&host, &tag])?;
+            let warnings = faults::fields(compared.spec.warnings.clone());
+            let changes = compared.changes.clone();
+            if changes.is_empty() {
+                return Ok(AppliedHostFile { changes, warnings, operation: None, tag });
+            }
+            let checked = backend.check_host(&compared).await?;
+            let written = backend.write_host(&permit, &file, compared, checked, options.dry_run).await?;
+            if let Some(written) = written {
+                let operation = Some(written.operation).filter(|_| !options.dry_run);
+                return Ok(AppliedHostFile { changes, warnings, operation, tag });
+            }
         }
-        let checked = backend.check_host(&compared).await?;
-        let changes = compared.changes.clone();
-        let operation = backend.write_host(&permit, file, compared, checked, options.dry_run).await?;
-        Ok(AppliedHostFile { changes, warnings, operation, tag })
+        Err(ServiceError::Conflict(format!(
+            "what the file is about was changed {COMPARISONS} times while the file was compared with it, and nothing was written: try \
+             again once the other writes are done"
+        )))
     }
 }
 

@@ -28,7 +28,7 @@ pub(in crate::service) struct BoundPartition {
     sms: Option<u32>,
     partition: PartitionRef,
     /// The tenants bound to it.
-    bound: Vec<TenantName>,
+    pub(super) bound: Vec<TenantName>,
 }
 
 /// The partitions of a tenant, one on each GPU it sees, in the daemon's order; none in shared mode.
@@ -68,13 +68,6 @@ impl Placement {
             Some(EffectivePartition { gpu, partition, sms: place.sms? })
         };
         self.places.iter().filter_map(of).collect()
-    }
-}
-
-impl BoundPartition {
-    /// Whether a tenant is bound to it.
-    pub(super) fn is_bound(&self, tenant: &TenantName) -> bool {
-        self.bound.contains(tenant)
     }
 }
 

@@ -89,7 +89,7 @@ impl Occupants {
         for found in self.users.iter().filter(|found| Some(found.signs.id) != holder) {
             let Some(place) = placement.held_by(&found.partitions) else { continue };
             match occupant(&found.signs, &tenant.spec.daemon, &self.leases, candidates) {
-                PartitionOccupant::Of(owner) if place.is_bound(&owner) => {}
+                PartitionOccupant::Of(owner) if place.bound.contains(&owner) => {}
                 occupant => return Err(partition_taken(tenant, place, found.signs.id, &occupant)),
             }
         }

@@ -201,7 +201,7 @@ impl Driver {
             {
                 self.record(&desired, Incarnation { applied: self.state.applied, ..incarnation }).await;
             }
-            self.logs.keep_short(self.may_empty_logs(&desired));
+            self.logs.bounded = self.may_empty_logs(&desired);
             self.state.gpus_lost(self.gpu_presence.borrow_and_update().blocker(&desired));
             self.apply_compute_modes(&desired).await;
             self.record_layout_status(&desired).await;

@@ -24,7 +24,7 @@ impl Driver {
     pub(super) fn check_interval(&self, desired: &Desired) -> PollInterval {
         let ms = |pause: std::time::Duration| i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
         let (quick, slow) = (ms(self.context.check_interval), ms(self.context.poll));
-        PollInterval(pause(quick, slow, self.logs.is_live(), desired.is_observed()))
+        PollInterval(pause(quick, slow, self.logs.live, desired.is_observed()))
     }
 
     /// When processes and GPUs are read again.

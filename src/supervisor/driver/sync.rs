@@ -90,7 +90,7 @@ impl Driver {
         if let Err(error) = request.await {
             tracing::debug!(daemon = %desired.name, %error, "asking for a server was not answered");
         }
-        self.state.server_requested(self.now());
+        self.state.server_requested(uid, self.now());
     }
 
     /// Finds where the control process runs: what is, not what was meant, and an adopted one's too.

@@ -20,7 +20,7 @@ pub(super) async fn logs_changed(
     loop {
         logs.changed().await;
         logs.read(gpus);
-        if logs.is_woken() || gather::pipes(pipe_directory, pipe_inode) != Pipes::Whole {
+        if logs.woken || gather::pipes(pipe_directory, pipe_inode) != Pipes::Whole {
             return;
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct ExternalWrites {
     /// What the last command of another program wrote, and what was there before, should it be refused.
     last: Option<(SettingDifference, Option<String>)>,
     /// Another program wrote since the manager's last session began.
-    newer: bool,
+    pub(crate) newer: bool,
 }
 
 impl ExternalWrites {
@@ -36,16 +36,6 @@ impl ExternalWrites {
         if self.values.len() < KEPT {
             self.values.push((setting, value.chars().take(40).collect()));
         }
-    }
-
-    /// A session of the manager's has begun: what it reads is newer than all that others wrote.
-    pub(crate) fn manager_begins(&mut self) {
-        self.newer = false;
-    }
-
-    /// Says that others wrote after what the manager last read.
-    pub(crate) fn are_newer(&self) -> bool {
-        self.newer
     }
 
     /// The manager sent this command.

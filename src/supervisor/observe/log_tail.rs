@@ -41,13 +41,15 @@ pub(crate) struct Logs {
     gap: Option<Follow>,
     watch: Option<Watch>,
     quiet_until: Instant,
-    woken: bool,
-    /// Whether the last session of ours was found in control.log: then a change of another program's would be, too.
-    live: bool,
+    /// Whether something happened that is worth a poll and was not taken yet.
+    pub(crate) woken: bool,
+    /// Whether the last session of ours was found in control.log: then a change of another program's would be, too, and there is little
+    /// to poll for.
+    pub(crate) live: bool,
     /// Whether commands of another program may be missing from what was read of control.log.
     lost: bool,
     /// Whether they are kept short: those of a daemon that is only observed are its owner's.
-    bounded: bool,
+    pub(crate) bounded: bool,
 }
 
 impl Logs {
@@ -97,11 +99,6 @@ impl Logs {
         }
     }
 
-    /// Says whether the logs are kept short from now on.
-    pub(crate) fn keep_short(&mut self, bounded: bool) {
-        self.bounded = bounded;
-    }
-
     /// Whether commands of another program may have been missed since the last call.
     pub(crate) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
@@ -116,11 +113,6 @@ impl Logs {
     /// Notes whether a session of ours is in control.log, of which `before` had been there before it.
     pub(crate) fn note_session(&mut self, before: u64) {
         self.live = self.watch.is_some() && self.state.own_sessions() > before;
-    }
-
-    /// Whether what happens is in the logs and wakes this manager, so that there is little to poll for.
-    pub(crate) fn is_live(&self) -> bool {
-        self.live
     }
 
     /// What the logs have reported so far.
@@ -210,11 +202,6 @@ impl Logs {
     /// The last server that ended before it was ready, once.
     pub(crate) fn take_failed_server(&mut self) -> Option<FailedServer> {
         self.state.take_failed()
-    }
-
-    /// Whether something happened that is worth a poll and was not taken yet.
-    pub(crate) fn is_woken(&self) -> bool {
-        self.woken
     }
 
     /// Whether something happened since the last call that is worth a poll.
@@ -419,7 +406,7 @@ mod tests {
             let path = directory.path().join(name);
             let mut file = std::fs::File::create(&path).expect("made");
             let mut logs = Logs::unwatched(directory.path());
-            logs.keep_short(true);
+            logs.bounded = true;
             // In parts that are read whole: what is passed over is lost, too.
             let part = line.repeat(1000);
             while file.metadata().expect("there").len() + part.len() as u64 <= LOG_BOUND {

@@ -111,7 +111,7 @@ pub(crate) async fn sync(
                 written.done(wrong, desired);
                 logs.read(&desired.gpus);
                 logs.note_session(sessions);
-                if !is_last && logs.state().overwrites().are_newer() {
+                if !is_last && logs.state().overwrites().newer {
                     // The getters show what was before another program's command: the two do not go together.
                     (rereads, before, to_write) = (rereads + 1, Some((seen, rows)), &[]);
                     continue;

@@ -475,9 +475,9 @@ fn examples_fit_schema_and_host() {
     }
 }
 
-/// Slurm's and Kubernetes' tenants are written while a file of others is applied.
+/// Slurm's and Kubernetes' tenants are written while a file of others is applied, and layouts and daemons that it leaves alone.
 #[test]
-fn file_is_applied_beside_writes_of_other_tenants() {
+fn file_is_applied_beside_writes_of_others() {
     let host = InProcess::ready();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let of = |number: i32| format!("  own{number}: {{daemon: gpu1, uid: 0, max_clients: ROUND}}");
@@ -492,6 +492,11 @@ fn file_is_applied_beside_writes_of_other_tenants() {
                 let path = format!("/api/v1/tenants/churn{}", written % 5);
                 let spec = json!({"daemon": "gpu0", "uid": 0, "max_clients": 1 + written % 3});
                 assert!(host.api().put(&path, &spec).status < 300);
+                let note = json!({"layout": {"steps": []}, "note": written.to_string()});
+                assert!(host.api().put("/api/v1/layouts/churn", &note).status < 300);
+                let policy = if written % 2 == 0 { "report" } else { "repair" };
+                let daemon = json!({"gpus": ["0"], "drift_policy": policy});
+                assert!(host.api().put("/api/v1/daemons/gpu0", &daemon).status < 300);
                 written += 1;
             }
             written

@@ -138,6 +138,10 @@ fn fault_incident_follows_the_mps_log() {
         open.contains("t_c") && open.contains("still connected") && open.contains("kill -CONT"),
         "{open}"
     );
+    let affected = incident["affected"].as_array().expect("clients");
+    let of_a = affected.iter().find(|one| one["pid"] == a.pid()).expect("A is among them");
+    let gone = page(&host, &format!("/clients/{}", of_a["client"].as_str().expect("an ID")));
+    assert!(gone.contains(&format!("href=\"{at}\"")) && gone.contains("/tenants/t_a"), "{gone}");
     // To tenants it is the same fault, and names nobody else.
     let tenant = host.api().get("/api/v1/tenants/t_d").ok();
     let ready = tenant["status"]["conditions"].as_array().expect("conditions").iter();

@@ -36,7 +36,9 @@ const TENANTS: ListLayout<TenantView> = ListLayout {
         ListColumn::ranked(1, ListColumn::cut("DAEMON", |tenant| tenant.spec.daemon.as_str().into())),
         ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
         ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
-        ListColumn::new("MEM LIMIT", |tenant| limit_of(tenant).into()),
+        ListColumn::new("MEM LIMIT", |tenant| {
+            TableCell::optional(tenant.status.effective.as_ref().map(tenant_memory))
+        }),
         ListColumn::ranked(2, ListColumn::cut("SMS", |tenant| TableCell::optional(share(tenant)))),
     ],
 };
@@ -53,10 +55,6 @@ const CLIENTS: ListLayout<ClientView> = ListLayout {
         ListColumn::ranked(3, ListColumn::cut("COMMAND", |client| client.command.as_str().into())),
     ],
 };
-
-fn limit_of(tenant: &TenantView) -> String {
-    tenant.status.effective.as_ref().map_or_else(|| "-".to_owned(), tenant_memory)
-}
 
 /// All lines, as many as the terminal has: the first names the host, the last the keys.
 pub(super) fn lines(state: &TopState, width: usize, height: usize) -> Vec<Line<'static>> {

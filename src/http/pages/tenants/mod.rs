@@ -160,7 +160,9 @@ async fn found(
     let daemon = query.parsed("daemon", DaemonName::parse)?;
     let text = query.text("q").map(str::to_lowercase);
     let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
-    app.service.tenants(ctx, &filter, &query.page()?).await
+    let mut tenants = app.service.tenants(ctx, &filter, &query.page()?).await?;
+    tenants.items.sort_by_cached_key(|tenant| tenant.name.natural_key());
+    Ok(tenants)
 }
 
 #[derive(Template)]

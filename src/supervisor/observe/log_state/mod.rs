@@ -176,7 +176,7 @@ impl LogState {
             self.session = if ours { LoggedSessionOwner::Ours } else { LoggedSessionOwner::Others };
             if ours {
                 self.own_sessions += 1;
-                self.overwrites.manager_begins();
+                self.overwrites.newer = false;
             }
         }
         match self.session {

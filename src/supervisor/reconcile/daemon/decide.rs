@@ -105,7 +105,10 @@ impl DaemonReconciler {
     ) -> ReconcileStep {
         let wrong = self.to_write(desired, seen);
         let timeout = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
-        let starting = self.server_requested_at.is_some_and(|requested| now - requested < timeout);
+        // One of another user that is up by now is no answer: tenants came, or left, meanwhile.
+        let starting = self.server_requested.is_some_and(|request| {
+            now - request.at < timeout && (request.uid == desired.server_uid || !seen.is_serving())
+        });
         if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
             return ReconcileStep::Sync(wrong);
         }

@@ -113,7 +113,7 @@ pub struct DaemonReconciler {
     /// When one that is only observed and does not run is searched for again.
     search_at: i64,
     failures: Vec<i64>,
-    server_requested_at: Option<i64>,
+    server_requested: Option<ServerRequest>,
     /// The server that ended last before it was ready, and when others did, until one takes clients.
     pub failed_server: Option<FailedServer>,
     server_failures: Vec<i64>,
@@ -126,6 +126,13 @@ pub struct DaemonReconciler {
 /// A pause of an idle daemon between two polls, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct PollInterval(pub i64);
+
+/// A server that was asked for.
+#[derive(Debug, Clone, Copy)]
+struct ServerRequest {
+    uid: u32,
+    at: i64,
+}
 
 impl DaemonReconciler {
     /// What is known of a daemon before its process was searched for.
@@ -268,7 +275,7 @@ impl DaemonReconciler {
         self.wedged = None;
         self.poll_failure = None;
         self.silence = WedgeDetector::default();
-        self.server_requested_at = None;
+        self.server_requested = None;
         self.forget_failed_servers();
         self.writes = 0;
         self.next_poll = 0;
@@ -281,14 +288,14 @@ impl DaemonReconciler {
     }
 
     /// A server was requested.
-    pub fn server_requested(&mut self, now: i64) {
-        self.server_requested_at = Some(now);
+    pub fn server_requested(&mut self, uid: u32, now: i64) {
+        self.server_requested = Some(ServerRequest { uid, at: now });
         self.next_poll = now + SERVER_POLL_MS;
     }
 
     /// A server ended before it was ready. The log is anybody's to write, so it counts only while one was requested.
     pub fn server_failed(&mut self, server: FailedServer, now: i64) {
-        if self.server_requested_at.is_some() {
+        if self.server_requested.is_some() {
             self.server_ended(Some(server), now);
             self.next_poll = self.next_poll.max(self.server_retry_at);
         }
@@ -296,7 +303,7 @@ impl DaemonReconciler {
 
     /// A server that was requested is not there, as the log says, or as it would be where nothing can be read of a log.
     fn server_ended(&mut self, as_logged: Option<FailedServer>, now: i64) {
-        self.server_requested_at = None;
+        self.server_requested = None;
         self.failed_server = as_logged;
         self.server_failures.push(now);
         self.server_retry_at = now + self.timings.backoff(self.server_failures.len());

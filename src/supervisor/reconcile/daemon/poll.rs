@@ -37,11 +37,11 @@ impl DaemonReconciler {
                 }
                 let serving = seen.is_serving();
                 if serving && !serves_another_user(desired, &seen) {
-                    self.server_requested_at = None;
+                    self.server_requested = None;
                     self.forget_failed_servers();
                 }
                 if seen.servers.is_empty()
-                    && self.server_requested_at.is_some_and(|requested| now - requested >= SERVER_LISTED_MS)
+                    && self.server_requested.is_some_and(|request| now - request.at >= SERVER_LISTED_MS)
                 {
                     self.server_ended(None, now);
                 }
@@ -55,7 +55,7 @@ impl DaemonReconciler {
                 }
                 let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
                 self.layout.polled(desired, present, now);
-                let starting = self.server_requested_at.is_some() && !serving;
+                let starting = self.server_requested.is_some() && !serving;
                 self.next_poll = now + if starting { SERVER_POLL_MS } else { interval.0 };
             }
             failed => {

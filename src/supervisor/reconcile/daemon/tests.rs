@@ -107,7 +107,7 @@ fn defaults_are_written_before_first_server_starts() {
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), true, &desired, 0, INTERVAL);
     assert_eq!(state.phase(&desired, 0), Phase::Applying);
     assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::StartServer(0));
-    state.server_requested(0);
+    state.server_requested(0, 0);
     assert_eq!(state.decide(&desired, 0, 0), ReconcileStep::Wait(20));
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 20, INTERVAL);
     assert_eq!(state.phase(&desired, 20), Phase::Ready);
@@ -140,7 +140,7 @@ fn failing_server_is_requested_after_a_pause() {
     let mut now = 0;
     for (pid, pause) in [(20, 0), (21, 1_000), (22, 2_000), (23, 4_000)] {
         assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
-        state.server_requested(now);
+        state.server_requested(0, now);
         state.server_failed(failed(pid), now);
         state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, now, INTERVAL);
         if pause > 0 {
@@ -153,7 +153,7 @@ fn failing_server_is_requested_after_a_pause() {
     state.try_again();
     assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
     assert_eq!((state.failed_server, state.failed_servers()), (None, 0), "nothing is counted before that");
-    state.server_requested(now);
+    state.server_requested(0, now);
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(24, "ACTIVE")])), false, &desired, now, INTERVAL);
     assert_eq!((state.failed_server, state.failed_servers()), (None, 0));
 }
@@ -162,10 +162,10 @@ fn failing_server_is_requested_after_a_pause() {
 fn missing_server_is_requested_again() {
     let (desired, mut state) = (desired(), running());
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, 0, INTERVAL);
-    state.server_requested(0);
+    state.server_requested(0, 0);
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[])), false, &desired, SERVER_LISTED_MS, INTERVAL);
     assert_eq!(state.decide(&desired, 0, SERVER_LISTED_MS), ReconcileStep::StartServer(0));
-    state.server_requested(SERVER_LISTED_MS);
+    state.server_requested(0, SERVER_LISTED_MS);
     let listed = PollOutcome::Seen(seen(Some(4 << 30), &[(20, "INITIALIZING")]));
     state.polled(listed, false, &desired, 2 * SERVER_LISTED_MS, INTERVAL);
     assert_eq!(
@@ -182,7 +182,7 @@ fn server_that_no_log_speaks_of_is_counted() {
     let mut now = 0;
     for (times, pause) in [(1, 0), (2, 1_000), (3, 2_000)] {
         assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
-        state.server_requested(now);
+        state.server_requested(0, now);
         state.polled(none(), false, &desired, now + SERVER_LISTED_MS - 1, INTERVAL);
         assert_eq!(state.failed_servers(), times - 1, "it may be on its way");
         now += SERVER_LISTED_MS;
@@ -391,9 +391,12 @@ fn other_users_server_is_replaced_when_idle() {
     assert_eq!(state.decide(&desired, 1, 1), ReconcileStep::Wait(8_000));
     assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::StartServer(1000));
     // Sent once: a daemon that keeps the old server is not sent it again and again.
-    state.server_requested(1);
+    state.server_requested(1000, 1);
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_002));
+    // The server of a user that was desired until now is no reason to wait for its time to come up.
+    desired.server_uid = 2000;
+    assert_eq!(state.decide(&desired, 0, 3), ReconcileStep::StartServer(2000));
 }
 
 #[test]
