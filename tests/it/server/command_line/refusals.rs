@@ -68,7 +68,7 @@ fn exit_codes_hold_for_every_command() {
         (&["token", "create", "ci", "--grant", "operator", "--expires-in", "1mo"], 2, "is not a duration"),
         (&["frobnicate"], 2, "unrecognized subcommand"),
         (&["tenant", "list", "-o", "xml"], 2, "xml"),
-        (&["--context", "lab", "status"], 2, "unexpected argument"),
+        (&["--context", "lab", "status"], 2, "there is no context \"lab\""),
     ] {
         let output = host.cli(words);
         let text = format!("{}{}", stdout_of(&output), stderr_of(&output));
