@@ -9,7 +9,7 @@ use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
 use crate::domain::incident::{
     Acknowledgement, Incident, IncidentChange, IncidentFilter, IncidentKind, IncidentState, MEMORY_MS,
-    Occurrence, StoredIncident, Transition, counts_unaffected, group, may_concern_incidents,
+    Occurrence, StoredIncident, Transition, counts_unaffected, group,
 };
 use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
@@ -74,7 +74,7 @@ async fn changes(
 ) -> Result<Vec<IncidentChange>, StoreError> {
     // What an event of an incident causes belongs to it, whatever that is.
     let caused = cause.and_then(|_| event.subject().daemon);
-    let Some(daemon) = may_concern_incidents(&event.event).cloned().or(caused) else { return Ok(Vec::new()) };
+    let Some(daemon) = event.event.concerned_daemon().cloned().or(caused) else { return Ok(Vec::new()) };
     let known = of_daemon(&mut *db, &daemon, now).await?;
     let gpus = gpus(&mut *db, &daemon).await?;
     let connected =

@@ -1,124 +1,21 @@
-//! What can happen, as a closed enum with typed payloads.
+//! The payloads of events, and an event that is not written yet.
 //!
 //! Code that does or detects something returns a [`DomainEvent`]; everything stored about it is derived from it in this folder.
 
 use uuid::Uuid;
 
-use super::{AffectedClient, EventTrigger, KnownFrom, Predecessor};
+use super::{AffectedClient, DomainEvent, EventTrigger, KnownFrom};
 use crate::access::Grant;
 use crate::attribution::{AttributedBy, Signs};
-use crate::bypass::Bypass;
 use crate::client::{ClientId, LeaseKind};
 use crate::condition::ConditionReason;
-use crate::drift::Drifted;
-use crate::exposure::SocketExposure;
 use crate::fault::GpuFaultReport;
-use crate::foreign_owner::SharingDaemon;
-use crate::foreign_user::ForeignUser;
 use crate::gpu::ComputeMode;
 use crate::incident::IncidentKind;
 use crate::layout::record::{Degraded, PartitionDrift};
-use crate::maintenance::Maintenance;
 use crate::token::{Token, TokenId};
 use crate::verification::{BlockerCode, VerifiedSetting};
-use crate::wedge::ReplacedProcess;
 use crate::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
-
-/// Something that happened: one variant per type, of the same name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "`EventType` documents the types, and `EventSubject` and `Details` the fields"
-)]
-pub enum DomainEvent {
-    DaemonCreated { daemon: DaemonName },
-    DaemonChanged { daemon: DaemonName, gpus: Vec<GpuUuid>, fields: Vec<String>, operation: Option<Uuid> },
-    DaemonDeleted { daemon: DaemonName, gpus: Vec<GpuUuid>, operation: Option<Uuid> },
-    DaemonAdopted { daemon: DaemonName },
-    DaemonReleased { daemon: DaemonName },
-    DaemonStarted { daemon: DaemonName, pid: u32 },
-    DaemonFound { daemon: DaemonName, pid: u32, uid: Option<u32> },
-    DaemonReady { daemon: DaemonName },
-    DaemonObserved { daemon: DaemonName },
-    DaemonDied { daemon: DaemonName, pid: u32, why: DaemonDeath, lost: LostWork },
-    DaemonBackOff(NotReadyReason),
-    DaemonCrashLoop(NotReadyReason),
-    DaemonWithoutServer(NotReadyReason),
-    DaemonUnreadable(NotReadyReason),
-    DaemonWedged(NotReadyReason),
-    DaemonBlocked(NotReadyReason),
-    DaemonStopped { daemon: DaemonName, pid: u32 },
-    DaemonReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
-    SettingsApplied { daemon: DaemonName, generation: i64 },
-    SettingsDrifted { daemon: DaemonName, drifted: Vec<Drifted>, command: Option<String> },
-    SettingsRepaired { daemon: DaemonName },
-    ServerStarted { daemon: DaemonName, pid: u32, uid: Option<u32> },
-    ServerExited { daemon: DaemonName, pid: u32 },
-    ServerDied { daemon: DaemonName, pid: u32, lost: LostWork },
-    ServerFault(ServerFault),
-    ServerReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> },
-    ServerRecovered { daemon: DaemonName, pid: u32 },
-    ClientConnected(ObservedClient),
-    ClientLeft(ObservedClient),
-    ClientTerminated { daemon: DaemonName, server: u32, client: ClientId, outcome: &'static str },
-    ClientWaiting { daemon: DaemonName, server: u32, pid: u32, uid: u32, behind_uid: u32 },
-    ClientRefused(ClientRefusal),
-    ClientInReset { daemon: DaemonName, server: u32, pid: u32 },
-    BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, present: Vec<Bypass> },
-    BypassChanged { daemon: DaemonName, present: Vec<Bypass> },
-    BypassEnded { daemon: DaemonName },
-    ExposureDetected { daemon: DaemonName, present: Vec<SocketExposure> },
-    ExposureEnded { daemon: DaemonName },
-    ForeignUserAppeared { daemon: DaemonName, present: Vec<ForeignUser> },
-    ForeignUserEnded { daemon: DaemonName },
-    ForeignDaemonAppeared { daemon: DaemonName, present: Vec<SharingDaemon> },
-    ForeignDaemonEnded { daemon: DaemonName },
-    BreachDetected(MemoryBreach),
-    BreachEnded(MemoryBreach),
-    TenantCreated { tenant: TenantName, daemon: Option<DaemonName> },
-    TenantChanged(ChangedTenant),
-    TenantDeleted { tenant: TenantName, daemon: Option<DaemonName>, expired_at: Option<i64> },
-    TenantVerified { tenant: TenantName, daemon: DaemonName },
-    TenantVerificationFailed { tenant: TenantName, daemon: DaemonName, failure: VerificationFailure },
-    LeaseGranted(GrantedLease),
-    LeaseRevoked(GrantedLease),
-    LayoutVersionWritten { layout: LayoutName, version: u32 },
-    LayoutDeleted { layout: LayoutName, version: Option<u32> },
-    LayoutApplied(DaemonLayout),
-    LayoutDegraded(DaemonLayout),
-    LayoutFailed { layout: DaemonLayout, failure: String, ids_differ: bool },
-    LayoutDrifted { layout: DaemonLayout, command: Option<String> },
-    LayoutRepaired(DaemonLayout),
-    IncidentOpened(IncidentNotice),
-    IncidentRecovered(IncidentNotice),
-    IncidentAcknowledged(IncidentNotice),
-    OperationRequested(OperationFacts),
-    OperationStarted(OperationFacts),
-    OperationStep { operation: OperationFacts, step: String, outcome: String },
-    OperationCancelRequested(OperationFacts),
-    OperationFinished(OperationFacts),
-    OperationFailed { operation: OperationFacts, error: String, outcome_is_unknown: bool },
-    OperationCancelled(OperationFacts),
-    GpuMissing { gpu: GpuUuid, daemon: DaemonName, board: Option<String>, left: Vec<(i64, AffectedClient)> },
-    GpuBack { gpu: GpuUuid, daemon: DaemonName },
-    GpuReplaced { daemon: DaemonName, old: GpuUuid, new: GpuUuid },
-    ComputeModeChanged(ComputeModeChange),
-    ComputeModeRepaired { daemon: DaemonName, gpu: GpuUuid, found: ComputeMode, set: ComputeMode },
-    MaintenanceBegun(Maintenance),
-    MaintenanceActive(Maintenance),
-    MaintenanceEnded(Maintenance),
-    HostConfirmed(HostConfirmation),
-    ManagerStarted { pid: u32, predecessor: Predecessor },
-    ManagerStopped { pid: u32 },
-    DatabaseBackedUp { file: String },
-    DatabaseRestored { file: String },
-    DatabaseRowsLost(AuditDamage),
-    TokenCreated(TokenFacts),
-    TokenRevoked(TokenFacts),
-    SessionOpened(SessionOwner),
-    SessionEnded(SessionOwner),
-    EventsLost(LostEvents),
-}
 
 /// Why a daemon is not ready: its condition.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,12 +12,11 @@ mod tests;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use catalogue::EventType;
+pub use catalogue::{DomainEvent, EventType};
 pub use domain_event::{
-    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, DomainEvent,
-    GrantedLease, HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, NewEvent,
-    NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
-    VerificationFailure,
+    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, GrantedLease,
+    HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, NewEvent, NotReadyReason,
+    ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
 
 use super::attribution::AttributedBy;
@@ -68,6 +67,23 @@ impl Severity {
             Self::Critical => "critical",
         }
     }
+}
+
+/// The part of an event about a tenant that users bound to that tenant see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventVisibility {
+    /// All of it: it concerns nothing else.
+    Full,
+    /// All of it, unless it is about a whole daemon.
+    FullWithoutDaemon,
+    /// The step, and its outcome if that is known to name no one else.
+    StepOutcome,
+    /// The operation that failed, and not why.
+    Failure,
+    /// The incident that it is about, and the meaning of its type.
+    Incident,
+    /// The meaning of its type alone.
+    TypeOnly,
 }
 
 /// What an event is about; whatever it is not about is left out.

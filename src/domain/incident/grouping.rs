@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::concern::{counts_unaffected, may_concern_incidents};
 use super::report::IncidentReport;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, MOST_CLIENTS, QUIT_BY_OTHERS, Suspect};
 use crate::client::ClientId;
@@ -82,7 +81,7 @@ pub struct IncidentChange {
 /// The incidents that an event opens, changes, ends or belongs to; `known` are those of its daemon that are open or ended within
 /// [`MEMORY_MS`], oldest first.
 pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentChange> {
-    let concerned = may_concern_incidents(seen.event);
+    let concerned = seen.event.concerned_daemon();
     let first = || known.first().map(|known| &known.incident.daemon);
     let Some(daemon) = concerned.or_else(first) else { return Vec::new() };
     let mut grouping = Grouping { seen: *seen, daemon, known, changes: Vec::new() };
@@ -91,6 +90,20 @@ pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentCha
     }
     grouping.link();
     grouping.changes
+}
+
+/// Whether an event says who lost work, so that the other connected clients are those who kept theirs.
+pub fn counts_unaffected(event: &DomainEvent) -> bool {
+    match event {
+        DomainEvent::ServerDied { .. }
+        | DomainEvent::DaemonDied { .. }
+        | DomainEvent::DaemonWedged(_)
+        | DomainEvent::DaemonReplaced { .. }
+        | DomainEvent::ServerReplaced { .. } => true,
+        // Of a fault that names nobody it is not known who lost work.
+        DomainEvent::ServerFault(fault) => !fault.clients.is_empty(),
+        _ => false,
+    }
 }
 
 /// Items in one line; `None` where there are none.

@@ -4,7 +4,6 @@
 //! Who lost work is what the events name, which is what MPS said at the time. Pure.
 
 pub mod breach;
-mod concern;
 mod ending;
 mod evidence;
 
@@ -23,9 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use concern::{counts_unaffected, may_concern_incidents};
 pub use evidence::{Evidence, EvidenceKind, EvidenceWorth, RankedClient, TenantPresence};
-pub use grouping::{IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, group};
+pub use grouping::{
+    IncidentChange, MEMORY_MS, Occurrence, StoredIncident, Transition, counts_unaffected, group,
+};
 pub use kind::IncidentKind;
 pub use sentence::recovery_words;
 

@@ -182,120 +182,9 @@ impl Redact for Verification {
     }
 }
 
-/// What users bound to a tenant see of an event about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EventVisibility {
-    /// All: it concerns nothing else.
-    Full,
-    /// All, unless it is about a whole daemon.
-    FullWithoutDaemon,
-    /// The step, and its outcome if that is known to name no one else.
-    StepOutcome,
-    /// Which operation failed, and not why.
-    Failure,
-    /// Which incident it is about, and the meaning of its type.
-    Incident,
-    /// Only the meaning of its type.
-    TypeOnly,
-}
-
-/// Decided type by type: a new one does not compile until it stands here.
-fn tenant_view(kind: EventType) -> EventVisibility {
-    match kind {
-        EventType::ClientConnected
-        | EventType::ClientLeft
-        | EventType::ClientTerminated
-        | EventType::BreachDetected
-        | EventType::BreachEnded
-        | EventType::TenantCreated
-        | EventType::TenantChanged
-        | EventType::TenantDeleted
-        | EventType::TenantVerified
-        | EventType::TenantVerificationFailed
-        | EventType::LeaseGranted
-        | EventType::LeaseRevoked
-        | EventType::OperationRequested
-        | EventType::OperationStarted
-        | EventType::OperationCancelRequested
-        | EventType::OperationFinished
-        | EventType::OperationCancelled
-        | EventType::TokenCreated
-        | EventType::TokenRevoked
-        | EventType::SessionOpened
-        | EventType::SessionEnded => EventVisibility::Full,
-        EventType::EventsLost => EventVisibility::FullWithoutDaemon,
-        EventType::OperationStep => EventVisibility::StepOutcome,
-        EventType::OperationFailed => EventVisibility::Failure,
-        EventType::IncidentOpened | EventType::IncidentRecovered | EventType::IncidentAcknowledged => {
-            EventVisibility::Incident
-        }
-        EventType::DaemonCreated
-        | EventType::DaemonChanged
-        | EventType::DaemonDeleted
-        | EventType::DaemonStarted
-        | EventType::DaemonFound
-        | EventType::DaemonReady
-        | EventType::DaemonObserved
-        | EventType::DaemonDied
-        | EventType::DaemonBackOff
-        | EventType::DaemonCrashLoop
-        | EventType::DaemonWithoutServer
-        | EventType::DaemonUnreadable
-        | EventType::DaemonWedged
-        | EventType::DaemonReplaced
-        | EventType::DaemonBlocked
-        | EventType::DaemonStopped
-        | EventType::DaemonAdopted
-        | EventType::DaemonReleased
-        | EventType::SettingsApplied
-        | EventType::SettingsDrifted
-        | EventType::SettingsRepaired
-        | EventType::ServerStarted
-        | EventType::ServerExited
-        | EventType::ServerDied
-        | EventType::ServerReplaced
-        | EventType::ServerFault
-        | EventType::ServerRecovered
-        | EventType::ClientWaiting
-        | EventType::ClientRefused
-        | EventType::ClientInReset
-        | EventType::BypassAppeared
-        | EventType::BypassChanged
-        | EventType::BypassEnded
-        | EventType::ExposureDetected
-        | EventType::ExposureEnded
-        | EventType::ForeignUserAppeared
-        | EventType::ForeignUserEnded
-        | EventType::ForeignDaemonAppeared
-        | EventType::ForeignDaemonEnded
-        | EventType::LayoutVersionWritten
-        | EventType::LayoutDeleted
-        | EventType::LayoutApplied
-        | EventType::LayoutDegraded
-        | EventType::LayoutFailed
-        | EventType::LayoutDrifted
-        | EventType::LayoutRepaired
-        | EventType::GpuMissing
-        | EventType::GpuBack
-        | EventType::GpuReplaced
-        | EventType::ComputeModeChanged
-        | EventType::ComputeModeRepaired
-        | EventType::MaintenanceBegun
-        | EventType::MaintenanceActive
-        | EventType::MaintenanceEnded
-        | EventType::HostConfirmed
-        | EventType::ManagerStarted
-        | EventType::ManagerStopped
-        | EventType::DatabaseBackedUp
-        | EventType::DatabaseRestored
-        | EventType::DatabaseRowsLost
-        | EventType::EventUnknown => EventVisibility::TypeOnly,
-    }
-}
-
 impl Redact for Event {
     fn redact(self) -> Self {
-        let (message, details) = match (tenant_view(self.kind), self.details) {
+        let (message, details) = match (self.kind.visibility(), self.details) {
             (EventVisibility::Full, details) => (self.message, details),
             (EventVisibility::FullWithoutDaemon, details) if self.subject.daemon.is_none() => {
                 (self.message, details)
@@ -325,7 +214,7 @@ impl Redact for Event {
         let cause = match self.cause {
             EventCause::Outsider { .. } => EventCause::Outsider { command: None },
             // Who acknowledged an incident is none of a tenant's business.
-            EventCause::Actor { .. } if tenant_view(self.kind) == EventVisibility::Incident => {
+            EventCause::Actor { .. } if self.kind.visibility() == EventVisibility::Incident => {
                 EventCause::Manager
             }
             cause @ (EventCause::Actor { .. }

@@ -138,7 +138,7 @@ impl Journal {
     fn write_as(&mut self, event: &DomainEvent, because: Option<EventType>, cause: Option<i64>) {
         self.events += 1;
         let subject = event.subject().daemon;
-        let Some(daemon) = may_concern_incidents(event).or(subject.as_ref()) else { return };
+        let Some(daemon) = event.concerned_daemon().or(subject.as_ref()) else { return };
         let recent = |one: &&StoredIncident| {
             one.incident.daemon == *daemon
                 && one.incident.recovered_at.is_none_or(|at| at >= self.at - MEMORY_MS)
